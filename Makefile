@@ -1,0 +1,43 @@
+# One entry per thing a person wants to do. Everything runs in .venv, made on first use.
+PY := .venv/bin/python
+RECIPE ?= recipes/tiny.toml
+
+.PHONY: setup quickstart test test-full lint smoke bench gpu clean
+.DEFAULT_GOAL := help
+
+help:            ## this list
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
+
+setup: .venv/.installed   ## make .venv and install what is pinned in constraints.txt
+
+.venv/.installed: pyproject.toml constraints.txt scripts/setup.sh
+	@sh scripts/setup.sh
+
+quickstart: setup         ## train a tiny agent through every stage and show that each helped
+	@.venv/bin/etude run $(RECIPE)
+
+test: setup               ## the tests, under 10 minutes
+	$(PY) -m pytest -m "not slow and not gpu" -n 2 --dist loadfile
+
+test-full: setup          ## the slow tests: kills, resumes, whole stages
+	$(PY) -m pytest -m "slow and not gpu"
+
+lint: setup               ## format, lint, types, architecture
+	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }
+	@.venv/bin/ruff check --quiet .
+	@told=$$(.venv/bin/lint-imports --no-cache) || { echo "$$told"; exit 1; }
+	@.venv/bin/mypy
+
+smoke: setup              ## the whole line shrunk to minutes, with assertions
+	@$(PY) scripts/smoke.py
+
+bench: setup              ## make bench NAME=deltas [RECORD=1]: one benchmark, one JSON line last; RECORD keeps it in docs/results.md
+	@test -n "$(NAME)" || { echo "usage: make bench NAME=...; there are: $$(ls benchmarks/[a-z]*.py | xargs -n1 basename | sed 's/\.py//' | tr '\n' ' ')"; exit 2; }
+	@test -f "benchmarks/$(NAME).py" || { echo "there is no benchmarks/$(NAME).py"; exit 2; }
+	@RECORD=$(RECORD) $(PY) benchmarks/$(NAME).py
+
+gpu:                      ## what needs a GPU, with the torch that is there
+	@sh benchmarks/gpu/run.sh
+
+clean:                    ## remove .venv and caches, keep runs
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,68 @@
+"""What every benchmark shares: a steady clock, one JSON line last, and the line of docs/results.md.
+
+`make bench NAME=...` prints; `make bench NAME=... RECORD=1` also appends the result to docs/results.md, with date,
+machine, command and the digest of the code that was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from etude.lineage.state import code_digest
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results.md"
+
+
+def alternating(ours: Callable[[], object], peer: Callable[[], object], *, runs: int = 3) -> tuple[float, float]:
+    """Medians of two works run in turns, so that what else the machine does falls on both."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    for run in range(runs + 1):
+        for work, times in zip((ours, peer), taken, strict=True):
+            begun = time.perf_counter()
+            work()
+            if run:
+                times.append(time.perf_counter() - begun)
+    return statistics.median(taken[0]), statistics.median(taken[1])
+
+
+def finish(name: str, result: dict[str, Any]) -> None:
+    """Prints the result, and keeps it where asked to."""
+    line = {"bench": name, **{key: _short(value) for key, value in result.items()}, "machine": machine()}
+    if os.environ.get("RECORD", "0") not in ("", "0"):
+        record(f"make bench NAME={name}", line)
+    print(json.dumps(line))
+
+
+def record(command: str, line: dict[str, Any]) -> None:
+    """Appends one row to docs/results.md."""
+    shown = {key: value for key, value in line.items() if key not in ("bench", "machine", "gpu")}
+    values = json.dumps(shown).strip("{}").replace('"', "").replace("|", "/")
+    row = (datetime.now(UTC).strftime("%Y-%m-%d"), f"`{command}`", values, line["machine"], code_digest()[:12])
+    with RESULTS.open("a", encoding="utf-8") as out:
+        out.write(f"| {' | '.join(row)} |\n")
+
+
+def machine() -> str:
+    """CPUs that this process may use, and their kind; nothing that names the machine itself."""
+    kind = platform.machine()
+    for text in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if text.startswith("model name"):
+            kind = text.partition(":")[2].strip()
+            break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    load = os.getloadavg()[0]
+    python = ".".join(map(str, sys.version_info[:2]))
+    return f"{len(os.sched_getaffinity(0))} CPUs, {kind}, {memory:.0f} GiB, Python {python}, load {load:.1f}"
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value

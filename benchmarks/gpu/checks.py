@@ -1,0 +1,111 @@
+"""What must be equal on a GPU and on the CPU. Each check returns what it found, or raises."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from shapes import CHECKED
+
+from etude.model import UNKNOWN, LatentCache, Replay, Transformer
+
+TOLERANCE = 1e-4
+
+
+def pair(device: str) -> tuple[Transformer, Transformer]:
+    here = Transformer(CHECKED).initialise(1)
+    return here, copy.deepcopy(here).to(device)
+
+
+def tokens(batch: int, length: int) -> torch.Tensor:
+    return torch.randint(0, CHECKED.vocab_size, (batch, length), generator=torch.Generator().manual_seed(0))
+
+
+def apart(there: torch.Tensor, here: torch.Tensor, tolerance: float = TOLERANCE) -> str:
+    got, wanted = there.detach().float().cpu(), here.detach().float()
+    torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+    return f"largest difference {float((got - wanted).abs().max()):.2e}"
+
+
+def forward_equals_cpu(device: str) -> str:
+    here, there = pair(device)
+    asked = tokens(4, 64)
+    return apart(there(asked.to(device)).logits_btv, here(asked).logits_btv)
+
+
+def packed_forward_equals_cpu(device: str) -> str:
+    here, there = pair(device)
+    asked = tokens(2, 96)
+    documents = (torch.arange(96) // 32).expand(2, -1).contiguous()
+    there_logits = there(asked.to(device), documents_bt=documents.to(device)).logits_btv
+    return apart(there_logits, here(asked, documents_bt=documents).logits_btv)
+
+
+def replayed_forward_equals_cpu(device: str) -> str:
+    here, there = pair(device)
+    asked = tokens(2, 48)
+    experts = here(tokens(2, 48).flip(1)).experts_btlk.clone()
+    experts[:, -1] = int(UNKNOWN)
+    output = here(asked, replay=Replay(experts, "filter", 0.9))
+    other = there(asked.to(device), replay=Replay(experts.to(device), "filter", 0.9))
+    assert (other.overridden, other.refused) == (output.overridden, output.refused)
+    return f"{apart(other.logits_btv, output.logits_btv)}, {output.overridden} overridden, {output.refused} refused"
+
+
+def gradients_equal_cpu(device: str) -> str:
+    here, there = pair(device)
+    asked = tokens(2, 48)
+    for model, place in ((here, "cpu"), (there, device)):
+        output = model(asked.to(place))
+        loss = output.logits_btv.logsumexp(-1).mean()
+        for logits in model.mtp_logits(output, asked.to(place)).logits:
+            loss = loss + logits.logsumexp(-1).mean()
+        loss.backward()
+    named = dict(there.named_parameters())
+    worst = 0.0
+    for name, parameter in here.named_parameters():
+        if parameter.grad is not None:
+            other = named[name].grad
+            assert other is not None, name
+            worst = max(worst, float((other.cpu() - parameter.grad).abs().max()))
+    assert worst < TOLERANCE, worst
+    return f"largest difference {worst:.2e}"
+
+
+def extend_equals_forward(device: str) -> str:
+    """A prompt read at once, then tokens one by one, on the cache of latents."""
+    _, there = pair(device)
+    asked = tokens(3, 40).to(device)
+    whole = there(asked).logits_btv
+    cache = LatentCache(there.config, 3, 64, device=device)
+    slots = torch.arange(3, device=device)
+    parts = []
+    for first, last in [(0, 32), *((place, place + 1) for place in range(32, 40))]:
+        starts = torch.full((3,), first, device=device)
+        lengths = torch.full((3,), last - first, device=device)
+        parts.append(there.extend(asked[:, first:last], slots, starts, lengths, cache).logits_bnv)
+    return apart(torch.cat(parts, dim=1), whole.cpu())
+
+
+def bf16_is_near_fp32(device: str) -> str:
+    here, there = pair(device)
+    asked = tokens(4, 64)
+    logits = there.to(torch.bfloat16)(asked.to(device)).logits_btv
+    wanted = here(asked).logits_btv.detach()
+    off = float((logits.detach().cpu() - wanted).norm() / wanted.norm())
+    logits.square().sum().backward()
+    finite = all(p.grad is None or bool(p.grad.isfinite().all()) for p in there.parameters())
+    assert off < 0.1, off
+    assert finite, "gradients that are not finite"
+    return f"relative difference {off:.3f}"
+
+
+CHECKS: tuple[Callable[[str], str], ...] = (
+    forward_equals_cpu,
+    packed_forward_equals_cpu,
+    replayed_forward_equals_cpu,
+    gradients_equal_cpu,
+    extend_equals_forward,
+    bf16_is_near_fp32,
+)

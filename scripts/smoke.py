@@ -1,0 +1,293 @@
+"""`make smoke`: the whole line shrunk to minutes, killed once on the way, and asserted on.
+
+It runs `etude run recipes/tiny.toml` with the overrides below into a temporary folder, kills the driver with SIGKILL
+in the middle of RL, checks that nothing of the run outlives it, runs the same command again and judges summary.json.
+The settings are chosen so that what is rare in a run of this length (a self-summary, a swap of weights inside a
+rollout, an implausible expert) really happens; nothing is counted that did not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RECIPE = "recipes/tiny.toml"
+STEPS, PROMPTS, GROUP = 5, 4, 4
+OVERRIDES = [
+    "name=smoke",
+    # Small enough to be quick, large enough for every loss to fall.
+    "tasks.train=48",
+    "tasks.dev=4",
+    "tasks.test=4",
+    "tasks.gate_runs=1",
+    "corpus.generated_documents=1500",
+    "corpus.sources=['generated']",
+    "corpus.folders=['src/etude/model', 'src/etude/harness']",  # real code, long enough for the long stage; no task
+    "corpus.held_out_share=0.05",
+    "pretrain.steps=60",
+    "pretrain.batch=4",
+    "long.steps=12",
+    "long.batch=1",
+    "mtp.steps=30",
+    "mtp.batch=4",
+    "sft.steps=90",
+    "sft.batch=4",
+    "sft.demonstrations=200",
+    f"rl.steps={STEPS}",
+    f"rl.prompts_per_step={PROMPTS}",
+    f"rl.group={GROUP}",
+    "rl.evaluate_every=4",  # once, while the run goes on
+    "rl.probe_every=2",
+    "evaluation.samples=2",
+    # Few rollouts at a time and several versions of slack: weights are swapped while rollouts are under way.
+    "rl.rollouts_per_worker=12",
+    "rl.max_staleness=2",
+    "rl.min_spread=0.0",
+    # Large steps and a strict filter: trainer and engine then disagree on experts within five steps.
+    "rl.optimizer.lr=8e-4",
+    "rl.optimizer.warmup_steps=0",
+    "rl.replay.threshold=0.95",
+    # A conversation of two or three turns already asks for a self-summary.
+    "harness.summary_trigger=90",
+    "harness.max_turns=6",
+    "harness.max_tokens=200",
+    "harness.max_turn_tokens=40",
+    "harness.max_summary_tokens=24",
+]
+KILL_AFTER_STEPS = 2
+GONE_WITHIN = 30.0
+DEADLINE = 1500.0
+"""For a whole session; a calm machine needs about a tenth of it."""
+MARK = "ETUDE_SMOKE"
+"""An environment variable that every process of the run inherits: how they are found after the driver's death."""
+
+
+class SmokeFailed(Exception):
+    """A check did not hold: says what was expected and what was found."""
+
+
+def main() -> int:
+    runs = Path(tempfile.mkdtemp(prefix="etude-smoke-"))
+    begun = time.monotonic()
+    try:
+        result = smoke(runs)
+    except (SmokeFailed, KeyboardInterrupt) as error:
+        print(f"smoke: {error or 'interrupted'}; the run is kept in {runs}", file=sys.stderr)
+        return 1
+    shutil.rmtree(runs)
+    print(json.dumps({"smoke": "passed", "seconds": round(time.monotonic() - begun), **result}))
+    return 0
+
+
+def smoke(runs: Path) -> dict[str, Any]:
+    root = runs / "smoke"
+    mark = uuid.uuid4().hex
+    shared_before = set(Path("/dev/shm").iterdir())
+
+    first = Session(runs, mark, runs / "first.log")
+    first.until(lambda: trained_steps(root) >= KILL_AFTER_STEPS, "the second step of RL")
+    consumed = events(root)
+    family = first.family()
+    first.kill()
+    killed = time.monotonic()
+    left = leftovers(mark, family, root)
+    while left and time.monotonic() - killed < GONE_WITHIN:
+        time.sleep(0.5)
+        left = leftovers(mark, family, root)
+    gone = time.monotonic() - killed
+    expect(not left, f"nothing of the run {GONE_WITHIN:.0f} s after the driver's death", left)
+    shared = [str(file) for file in Path("/dev/shm").iterdir() if file not in shared_before and not held(file)]
+    expect(not shared, "no shared memory left", shared)
+    print(f"driver killed after step {trained_steps(root)} of RL; everything gone after {gone:.1f} s; once more")
+
+    second = Session(runs, mark, runs / "second.log")
+    code = second.wait()
+    expect(code == 0, "the second session to finish", f"exit code {code}, see {second.log}")
+    expect(events(root)[: len(consumed)] == consumed, "the log of the first session to be kept", "another log")
+    expect(not leftovers(mark, {}, root), "nothing left after the end", leftovers(mark, {}, root))
+
+    summary = json.loads((root / "summary.json").read_text(encoding="utf-8"))
+    rows = judge(root, summary)
+    width = max(len(name) for name, *_ in rows)
+    for name, found, holds in rows:
+        print(f"{'ok  ' if holds else 'FAIL'} {name:<{width}}  {found}")
+    failed = [name for name, _, holds in rows if not holds]
+    expect(not failed, "every check to hold", f"failed: {', '.join(failed)}")
+    return {"checks": len(rows), "gone_after_kill": round(gone, 1), "stages": summary["seconds"]}
+
+
+def judge(root: Path, summary: dict[str, Any]) -> list[tuple[str, str, bool]]:
+    """Name, what was found, whether it holds."""
+    rows: list[tuple[str, str, bool]] = []
+
+    def falls(name: str, section: str, field: str) -> None:
+        before, after = (summary[section][f"{field}_{when}"] for when in ("before", "after"))
+        rows.append((name, f"{before:.3f} -> {after:.3f}", after < before))
+
+    def above(name: str, value: float, least: float = 0.0, *, inclusive: bool = False) -> None:
+        rows.append((name, f"{value:.4g}", value >= least if inclusive else value > least))
+
+    falls("loss of pretraining falls", "pretrain", "loss")
+    falls("loss beyond the base length falls", "long", "late_loss")
+    falls("loss of SFT falls", "sft", "loss")
+    rl, replay, weights, engine = (summary[name] for name in ("rl", "replay", "weights", "engine"))
+    verdicts = [json.loads(line)["judgement"] for line in _whole_lines(root / "rl" / "rollouts.jsonl")]
+    graded = sum(judgement in ("pass", "fail") for judgement in verdicts)
+    above("rollouts graded pass or fail", graded, STEPS * PROMPTS * GROUP - rl["masked"], inclusive=True)
+    rows.append(("steps of RL", f"{rl['steps']}", rl["steps"] == STEPS))
+    rows.append(("newest version", f"{newest_version(root)}", newest_version(root) == STEPS))
+    rows.append(("no prompt trained twice", *_each_once(root)))
+    above("sessions of RL", summary["sessions"]["rl"], 2, inclusive=True)
+    above("share of tokens from rollouts of several versions", rl["multi_version_share"])
+    above("share of rollouts with a self-summary", rl["summary_share"], 0.15, inclusive=True)
+    above("experts replayed against the trainer's choice", replay["overridden"])
+    above("experts refused by the filter", replay["refused"])
+    above("drafts accepted per step of the engine", engine["accepted_per_step"])
+    above("MTP drafts accepted when first trained", summary["mtp"]["accepted_per_draft"])
+    above("deltas published", weights["deltas"])
+    above("deltas applied", weights["deltas_applied"])
+    rows.append(("size of a delta", f"{weights['delta_share_mean']:.3f} of full", 0 < weights["delta_share_mean"] < 1))
+    waits = [(f"{who} for {whom}", seconds) for who, on in summary["waits"].items() for whom, seconds in on.items()]
+    longest = max(waits, key=lambda wait: wait[1], default=("nobody", 0.0))
+    rows.append(("longest wait", f"{longest[0]}, {longest[1]:.1f} s", longest[1] > 0))
+    above("seconds services waited for the engine", sum(on.get("engine", 0.0) for on in summary["waits"].values()))
+    for whom in ("trainer", "engine", "rollouts"):
+        above(f"seconds the driver waited for {whom}", summary["waits"].get("driver", {}).get(whom, 0.0))
+    pictures = [file for file in (root / "plots").glob("*.png") if file.read_bytes()[:4] == b"\x89PNG"]
+    above("plots", len(pictures))
+    report = (root / "report.html").stat().st_size
+    above("bytes of report.html", report, 1000)
+    return rows
+
+
+class Session:
+    """One run of the command, in a process group of its own."""
+
+    def __init__(self, runs: Path, mark: str, log: Path) -> None:
+        self.log = log
+        etude = Path(sys.executable).parent / "etude"
+        self._until = time.monotonic() + DEADLINE
+        with log.open("wb") as out:
+            self._driver = subprocess.Popen(
+                [etude, "run", RECIPE, *OVERRIDES, "--runs", runs],
+                cwd=REPOSITORY,
+                env={**os.environ, MARK: mark},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def until(self, happened: Callable[[], bool], what: str) -> None:
+        while not happened():
+            if (code := self._driver.poll()) is not None:
+                raise SmokeFailed(f"expected {what}, but the run ended with {code}, see {self.log}")
+            self._in_time(what)
+            time.sleep(0.1)
+
+    def wait(self) -> int:
+        while (code := self._driver.poll()) is None:
+            self._in_time("the end of the run")
+            time.sleep(0.2)
+        return code
+
+    def family(self) -> dict[int, str]:
+        """Every process below the driver, and when it started."""
+        parents = {pid: parent for pid, parent, _ in processes()}
+        below = {self._driver.pid}
+        while more := {pid for pid, parent in parents.items() if parent in below} - below:
+            below |= more
+        return {pid: started for pid, _, started in processes() if pid in below}
+
+    def kill(self) -> None:
+        self._driver.send_signal(signal.SIGKILL)
+        self._driver.wait()
+
+    def _in_time(self, what: str) -> None:
+        if time.monotonic() > self._until:
+            self.kill()
+            raise SmokeFailed(f"waited {DEADLINE:.0f} s for {what}, see {self.log}")
+
+
+def processes() -> list[tuple[int, int, str]]:
+    """Process, parent and start time of everything that runs and is not a zombie."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and (stat := _read(entry / "stat")):
+            fields = stat.decode(errors="replace").rpartition(")")[2].split()
+            if fields[0] not in "ZX":
+                found.append((int(entry.name), int(fields[1]), fields[19]))
+    return found
+
+
+def leftovers(mark: str, family: dict[int, str], root: Path) -> list[str]:
+    """Processes and mounts of the run, told by their kin, their environment and the run's folder."""
+    left = []
+    for pid, _, started in processes():
+        environment = _read(Path(f"/proc/{pid}/environ"))
+        if family.get(pid) == started or f"{MARK}={mark}".encode() in environment:
+            command = _read(Path(f"/proc/{pid}/cmdline")).replace(b"\0", b" ").decode(errors="replace")
+            left.append(f"process {pid} ({command[:80].strip()})")
+    mounts = _read(Path("/proc/self/mountinfo")).decode(errors="replace").splitlines()
+    left += [f"mount {line.split()[4]}" for line in mounts if str(root) in line]
+    for owner in Path(tempfile.gettempdir()).glob("etude-ray-*/owner"):
+        pid, started = ([*_read(owner).decode().split(), "", ""])[:2]
+        if pid.isdecimal() and family.get(int(pid)) == started:
+            left.append(f"folder {owner.parent}")
+    return left
+
+
+def held(file: Path) -> bool:
+    """Does a living process map this shared-memory file? Then it is another run's."""
+    return any(str(file).encode() in _read(Path(f"/proc/{pid}/maps")) for pid, _, _ in processes())
+
+
+def events(root: Path) -> list[str]:
+    return _whole_lines(root / "rl" / "events.jsonl")
+
+
+def trained_steps(root: Path) -> int:
+    return sum(json.loads(line)["event"] == "Trained" for line in events(root))
+
+
+def newest_version(root: Path) -> int:
+    return max((int(file.parent.name[1:]) for file in (root / "weights").glob("v*/manifest.json")), default=-1)
+
+
+def _each_once(root: Path) -> tuple[str, bool]:
+    started = {e["step"]: e["groups"] for e in map(json.loads, events(root)) if e["event"] == "TrainStarted"}
+    groups = [group for step in started.values() for group in step]
+    return f"{len(groups)} prompts", sorted(groups) == list(range(STEPS * PROMPTS))
+
+
+def _whole_lines(file: Path) -> list[str]:
+    lines = _read(file).decode().splitlines(keepends=True)
+    return [line for line in lines if line.endswith("\n")]
+
+
+def _read(file: Path) -> bytes:
+    """Empty for a file, or a process, that is not there."""
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""
+
+
+def expect(holds: bool, expected: str, found: object) -> None:
+    if not holds:
+        raise SmokeFailed(f"expected {expected}, found {found}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

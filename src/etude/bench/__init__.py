@@ -1,0 +1,3 @@
+"""Benchmarks: suites, also from your own sessions.
+
+Empty for now: suites and comparisons will live here."""

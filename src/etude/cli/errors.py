@@ -1,0 +1,103 @@
+"""Exit codes: 0 done, 1 we or the machine failed, 2 the user's mistake, 130 interrupted; what went wrong is one line.
+
+Only an exception that belongs to no family below is a bug of Étude's own, and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+FAILED, MISTAKE, INTERRUPTED = 1, 2, 130
+
+FAMILIES = {
+    "etude.recipe.load.RecipeError": MISTAKE,
+    "etude.lineage.state.LineageError": MISTAKE,
+    "etude.journal.journal.JournalError": MISTAKE,
+    "etude.trace.file.TraceError": MISTAKE,
+    "etude.text.vocabulary.TokenizerError": MISTAKE,
+    "etude.corpus.errors.CorpusError": MISTAKE,
+    "etude.tasks.task.TaskError": MISTAKE,
+    "etude.tasks.task.SplitViolation": MISTAKE,
+    "etude.tasks.sources.UnknownSource": MISTAKE,
+    "etude.harness.schema.SchemaError": MISTAKE,
+    "etude.harness.session.ApplyConflict": MISTAKE,
+    "etude.sandbox.contract.SandboxUnavailable": MISTAKE,
+    "etude.model.errors.UnsupportedCheckpoint": MISTAKE,
+    "etude.training.errors.TrainingError": MISTAKE,
+    "etude.training.errors.NonFiniteError": FAILED,
+    "etude.weights.errors.WeightsError": FAILED,
+    "etude.weights.errors.StoreFailed": MISTAKE,
+    "etude.model.errors.ModelError": FAILED,
+    "etude.cluster.contract.ClusterError": FAILED,
+    "etude.engine.protocol.EngineError": FAILED,
+    "etude.sandbox.contract.SandboxError": FAILED,
+    "etude.harness.policy.PolicyError": FAILED,
+    "etude.journal.waiting.WaitExpired": FAILED,
+    "etude.rollout.demonstrate.TooFewDemonstrations": FAILED,
+    "etude.rl.reconciler.ProtocolViolation": FAILED,
+}
+"""Exit code of every family whose errors may reach a user; the closest base class counts. By name, so that no room is
+imported to ask."""
+
+_EXTRAS = {"torch": "train", "safetensors": "train", "obstore": "train", "rensa": "train", "ray": "ray"}
+_EXTRAS["matplotlib"] = "ui"
+
+_OF_THE_PLACE = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EIO}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+def exit_code(command: Callable[[], int], *, when_interrupted: str = "interrupted") -> int:
+    """Runs a verb and turns what it raises into one line and a code."""
+    try:
+        return command()
+    except KeyboardInterrupt:
+        return _say(when_interrupted, INTERRUPTED)
+    except Exception as error:
+        for cause in _causes(error):
+            if _is_full_disk(cause):
+                where = getattr(cause, "filename", None)
+                full = f"the disk is full: cannot write {where}" if where else "the disk is full"
+                return _say(f"{full}; free some space, and the same command goes on where it was", MISTAKE)
+        if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+            extra = _EXTRAS[error.name]
+            return _say(f"this needs {error.name}: install it with `pip install 'etude[{extra}]'`", MISTAKE)
+        if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
+            return _say(f"{error.strerror}: {error.filename or 'a file of the run'}", MISTAKE)
+        code = family_code(type(error))
+        if code is None:
+            raise
+        return _say(_first_line(error), code)
+
+
+def family_code(kind: type[BaseException]) -> int | None:
+    for base in kind.__mro__:
+        code = FAMILIES.get(f"{base.__module__}.{base.__qualname__}")
+        if code is not None:
+            return code
+    return None
+
+
+def _say(line: str, code: int) -> int:
+    print(f"etude: {line}", file=sys.stderr)
+    return code
+
+
+def _first_line(error: Exception) -> str:
+    """Errors that come home from another process carry its whole story; the journal keeps that."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    """Also where the errno was lost on its way through another process or a library."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return any(os.strerror(number) in str(error) for number in _FULL)

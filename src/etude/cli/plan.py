@@ -1,0 +1,18 @@
+"""etude run --dry-run: the resolved recipe, and what running it would take."""
+
+from __future__ import annotations
+
+from etude.lineage.plan import plan_run
+from etude.recipe import Recipe
+from etude.recipe.load import dump_recipe
+
+
+def describe_plan(recipe: Recipe) -> str:
+    plan = plan_run(recipe)
+    lines = [dump_recipe(recipe), "# plan"]
+    lines.append(f"# computing on    {plan.compute}")
+    lines.append(f"# parameters      {plan.parameters:,} ({plan.active:,} active per token)")
+    lines.append(f"# memory          about {plan.memory_bytes / 1e6:,.0f} MB in the trainer, without the interpreter")
+    lines += [f"# {stage:<15} {tokens:>12,} tokens  about {seconds:,.0f} s" for stage, tokens, seconds in plan.stages]
+    lines.append(f"# total           about {sum(s for *_, s in plan.stages) / 60:.0f} minutes")
+    return "\n".join(lines)

@@ -1,0 +1,105 @@
+"""etude run: every stage of a recipe, resumed where it was. Mistakes are answered before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from etude.journal import Journal, RunPaths
+from etude.lineage import (
+    LineageState,
+    Stage,
+    require_room,
+    require_supported,
+    require_unchanged,
+    run_line,
+    sole_driver,
+    write_summary,
+)
+from etude.lineage.context import RunContext
+from etude.lineage.screen import Screen
+from etude.recipe import Recipe, load_recipe, save_recipe
+from etude.view import closing_table, plain
+
+
+def run_command(recipe_file: Path, overrides: Sequence[str], runs: Path, name: str | None, dry_run: bool) -> int:
+    recipe = load_recipe(recipe_file, [*overrides, *([f'name="{name}"'] if name else [])])
+    if dry_run:
+        from etude.cli.plan import describe_plan
+
+        print(describe_plan(recipe))
+        return 0
+    paths = RunPaths((runs / recipe.name).resolve())
+    with sole_driver(paths.root, paths.lock):
+        from etude.lineage.stages import STAGES
+        from etude.view import write_report
+
+        state = LineageState.load(paths.lineage)
+        require_unchanged(recipe, state, STAGES)
+        require_supported(recipe)
+        require_room(paths.root)
+        save_recipe(recipe, paths.recipe)
+        begun = time.monotonic()
+        # SIGTERM asks like Ctrl-C does: what is running is ended in order.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        asyncio.run(_run(recipe, paths, state, STAGES))
+        summary = write_summary(paths)
+        report = write_report(paths)
+    _show(summary, report, time.monotonic() - begun)
+    return 0
+
+
+async def _run(recipe: Recipe, paths: RunPaths, state: LineageState, stages: Sequence[Stage]) -> None:
+    journal = Journal(paths.journal, "driver")
+    screen = Screen(journal)
+    context = RunContext(recipe, paths, state, journal, screen)
+    screen.say(f"{'going on with' if state.stages else 'a new run in'} {_near(paths.root)}")
+    screen.say(f"computing on {context.compute()}")
+    try:
+        await run_line(context, stages)
+    finally:
+        await context.close()
+        journal.close()
+
+
+def _show(summary: dict[str, Any], report: Path, seconds: float) -> None:
+    lines = closing_table(summary)
+    console = Console()
+    if console.is_terminal:
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim", title_justify="left")
+        for title in ("stage", "what it shows"):
+            table.add_column(title)
+        for title in ("before", "after", "seconds"):
+            table.add_column(title, justify="right")
+        for line in lines:
+            taken = "" if line.seconds is None else f"{line.seconds:.0f}"
+            table.add_row(line.stage, line.shows, line.before, f"[bold]{line.after}[/]", taken)
+        console.print()
+        console.print(table)
+    else:
+        print(plain(lines))
+    whole = sum(summary["seconds"].values())
+    now = "" if seconds >= whole - 60 else f", {_minutes(seconds)} of them just now"
+    print(f"\n{_minutes(whole)} in all{now}")
+    if (looks := summary.get("rl", {}).get("test_evaluations", 0)) > 2:
+        print(f"mind: this run has been evaluated on its test tasks {looks} times; before and after RL make 2")
+    print(f"report  {_near(report)}\nplots   {_near(report.parent / 'plots')}")
+    print(f"next    etude chat {_near(report.parent)}")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.1f} minutes"
+
+
+def _near(path: Path) -> str:
+    """Relative where that is shorter to read and to type."""
+    here = os.path.relpath(path)
+    return str(path) if here.startswith("..") else here

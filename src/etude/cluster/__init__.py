@@ -1,0 +1,28 @@
+"""Services as remote objects: start, call, stream, put and get, health, kill.
+
+Two backends behind one contract: ray, and inline."""
+
+from etude.cluster.contract import (
+    Cluster,
+    ClusterError,
+    DeadlineExceeded,
+    Health,
+    Remote,
+    ServiceDied,
+    ServiceFailed,
+)
+from etude.cluster.opening import open_cluster
+from etude.cluster.supervise import Supervised, start_supervised
+
+__all__ = [
+    "Cluster",
+    "ClusterError",
+    "DeadlineExceeded",
+    "Health",
+    "Remote",
+    "ServiceDied",
+    "ServiceFailed",
+    "Supervised",
+    "open_cluster",
+    "start_supervised",
+]

@@ -1,0 +1,51 @@
+"""How an exception travels home: as itself where it belongs to Étude's own contracts, else as ServiceFailed.
+
+A ClusterError raised inside a service (it lost a service of its own) comes home as ServiceFailed too: ServiceDied must
+always mean that the service called is the one that died.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from dataclasses import dataclass
+
+from etude.cluster.contract import ClusterError, ServiceFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a service answers instead of a result."""
+
+    type: str
+    message: str
+    traceback: str
+    itself: bytes | None
+    """The pickled exception, where it may be raised again as itself."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        kind = type(error)
+        return cls(
+            type=f"{kind.__module__}.{kind.__qualname__}",
+            message=str(error),
+            traceback="".join(traceback.format_exception(error)),
+            itself=_pickled(error) if kind.__module__.startswith("etude.") else None,
+        )
+
+    def exception(self, name: str, method: str) -> Exception:
+        if self.itself is not None:
+            error: Exception = pickle.loads(self.itself)
+            return error
+        return ServiceFailed(f"{name}.{method} raised {self.type}: {self.message}\n{self.traceback}")
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    if isinstance(error, ClusterError) or not isinstance(error, Exception):
+        return None
+    try:
+        raw = pickle.dumps(error)
+        same = type(pickle.loads(raw)) is type(error)
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError):
+        return None  # an exception class whose constructor does not fit its own args
+    return raw if same else None

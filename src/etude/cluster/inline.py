@@ -1,0 +1,190 @@
+"""The inline backend: every service in this process, on this event loop. For tests and debugging.
+
+Arguments, results and items are pickled and unpickled on the way, so what would not survive a real wire, or would share
+memory by accident, is found here. A death is only played: running calls are dropped, later ones raise ServiceDied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import pickle
+import time
+import weakref
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from etude.cluster.contract import ClusterError, DeadlineExceeded, Health, ServiceDied
+from etude.cluster.failure import Failure
+from etude.cluster.hosting import Hosted
+
+_clusters: weakref.WeakValueDictionary[int, InlineCluster] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What `put` returns; passed to a call it becomes its value."""
+
+    value: Any
+
+
+class InlineRemote:
+    def __init__(self, cluster: InlineCluster, name: str, service: str, args: bytes) -> None:
+        self._cluster, self._name, self._service, self._args = cluster, name, service, args
+        self._hosted: Hosted | None = None
+        self._running: set[asyncio.Task[Any]] = set()
+        self._incarnation, self._started = 0, 0.0
+
+    def __reduce__(self) -> Any:
+        return _find, (self._cluster.number, self._name)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
+        hosted = self._alive(method)
+        sent_args, sent_kwargs = _wire((_resolved(args), {key: _value(value) for key, value in kwargs.items()}))
+        return _answer(
+            await self._run(method, hosted.call(method, sent_args, sent_kwargs), deadline), self._name, method
+        )
+
+    async def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
+        hosted = self._alive(method)
+        sent_args, sent_kwargs = _wire((_resolved(args), {key: _value(value) for key, value in kwargs.items()}))
+        items = hosted.stream(method, sent_args, sent_kwargs)
+        done = object()
+        try:
+            while True:
+                if self._hosted is not hosted:
+                    raise ServiceDied(f"{self._name} died while it streamed {method}")
+                item = await self._run(method, _next(items, done), deadline)
+                if item is done:
+                    return
+                yield _answer(item, self._name, method)
+        finally:
+            await items.aclose()
+
+    async def health(self, *, deadline: float = 5.0) -> Health:
+        if self._hosted is None:
+            return Health(False, None, self._incarnation, 0.0, "killed")
+        return Health(True, os.getpid(), self._incarnation, time.monotonic() - self._started)
+
+    async def restart(self, *, deadline: float) -> None:
+        await self.kill()
+        args, kwargs = pickle.loads(self._args)
+        self._incarnation += 1
+        making = asyncio.to_thread(Hosted, self._service, args, kwargs)
+        try:
+            self._hosted = await asyncio.wait_for(making, deadline)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self._name} did not start within {deadline:g} s") from None
+        except Exception as error:
+            raise Failure.of(error).exception(self._name, "__init__") from error
+        self._started = time.monotonic()
+
+    async def kill(self) -> None:
+        hosted, self._hosted = self._hosted, None
+        if hosted is not None:
+            hosted.close()
+        for task in list(self._running):
+            task.cancel()
+
+    def _alive(self, method: str) -> Hosted:
+        if self._hosted is None:
+            raise ServiceDied(f"{self._name} is dead; it was asked for {method}")
+        return self._hosted
+
+    async def _run(self, method: str, work: Coroutine[Any, Any, Any], deadline: float) -> Any:
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        incarnation = self._incarnation
+        try:
+            done, _ = await asyncio.wait([task], timeout=deadline)
+        except asyncio.CancelledError:
+            await _ended(task)
+            raise
+        if not done:
+            await _ended(task)
+            raise DeadlineExceeded(f"{self._name}.{method} did not answer within {deadline:g} s")
+        if task.cancelled():
+            raise ServiceDied(f"{self._name} died while it ran {method}, incarnation {incarnation}")
+        return task.result()
+
+
+class InlineCluster:
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+        self.remotes: dict[str, InlineRemote] = {}
+        _clusters[self.number] = self
+
+    async def start(
+        self,
+        name: str,
+        service: str,
+        *args: Any,
+        cpus: float = 1.0,
+        env: dict[str, str] | None = None,
+        deadline: float = 60.0,
+        **kwargs: Any,
+    ) -> InlineRemote:
+        """`cpus` and `env` have no meaning in a process that is already running."""
+        if name in self.remotes:
+            raise ClusterError(f"there is already a service called {name!r}")
+        sent = pickle.dumps((_resolved(args), {key: _value(value) for key, value in kwargs.items()}), protocol=5)
+        remote = self.remotes[name] = InlineRemote(self, name, service, sent)
+        try:
+            await remote.restart(deadline=deadline)
+        except BaseException:
+            del self.remotes[name]
+            raise
+        return remote
+
+    async def put(self, value: Any) -> Stored:
+        return Stored(_wire(value))
+
+    async def get(self, reference: Stored, *, deadline: float) -> Any:
+        return reference.value
+
+    async def close(self) -> None:
+        for remote in self.remotes.values():
+            await remote.kill()
+        await asyncio.sleep(0)
+
+
+def _find(number: int, name: str) -> InlineRemote:
+    cluster = _clusters.get(number)
+    if cluster is None or name not in cluster.remotes:
+        raise ClusterError(f"the cluster of {name!r} is closed")
+    return cluster.remotes[name]
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task], timeout=1)
+
+
+async def _next(items: AsyncIterator[Any], done: object) -> Any:
+    return await anext(items, done)
+
+
+def _answer(answer: Any, name: str, method: str) -> Any:
+    if isinstance(answer, Failure):
+        raise answer.exception(name, method)
+    return _wire(answer)
+
+
+def _wire(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value, protocol=5))
+
+
+def _value(value: Any) -> Any:
+    return value.value if isinstance(value, Stored) else value
+
+
+def _resolved(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_value(value) for value in args)

@@ -1,0 +1,24 @@
+"""The one way in: a cluster by the name of its backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from etude.cluster.contract import Cluster, ClusterError
+
+
+async def open_cluster(backend: Literal["ray", "inline"], *, run_folder: Path, cpus: int | None = None) -> Cluster:
+    """Opens a cluster; `close` it. Services write what they print to `run_folder/logs/<name>.log` (ray).
+
+    `cpus` is what services may ask for together (default: every core this process may use).
+    """
+    if backend == "inline":
+        from etude.cluster.inline import InlineCluster
+
+        return InlineCluster()
+    if backend == "ray":
+        from etude.cluster.ray_backend import RayCluster
+
+        return RayCluster.open(Path(run_folder), cpus)
+    raise ClusterError(f'unknown cluster backend {backend!r}; expected "ray" or "inline"')

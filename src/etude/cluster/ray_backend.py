@@ -1,0 +1,389 @@
+"""The ray backend: every service in a process of its own. The only file that imports ray, once a cluster opens.
+
+Invariants: ray listens on the loopback alone and asks for a token; a service is a named actor in the cluster's own
+namespace, so a handle finds it again after a restart, wherever the handle is; every process is recorded (guardian.py)
+before it serves, so that none outlives the driver.
+
+Ray binds its first processes to the life of the THREAD that starts them: open a cluster from a thread that lives on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.cluster import guardian
+from etude.cluster.contract import ClusterError, DeadlineExceeded, Health, ServiceDied
+from etude.cluster.failure import Failure
+from etude.cluster.hosting import Hosted
+from etude.cluster.surroundings import (
+    RAY_FOLDER,
+    STORE_BYTES,
+    TOKEN,
+    prepare_environment,
+    private_folder,
+    store_folder,
+    watch,
+)
+
+MANY = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What a host needs to make its service, the same for every incarnation."""
+
+    name: str
+    service: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    env: dict[str, str]
+    log: Path
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an incarnation runs."""
+
+    host: str
+    who: str
+    """pid, start time and boot id, see guardian.identity"""
+    incarnation: int
+    started: float
+    failure: Failure | None
+
+    @property
+    def pid(self) -> int:
+        return int(self.who.split()[0])
+
+
+class _Host:
+    """The actor: one service and its process."""
+
+    def __init__(self, spec: _Spec, incarnation: int) -> None:
+        guardian.record(spec.folder, os.getpid())
+        _write_to(spec.log)
+        # Torch makes this folder whether it compiles or not; here it goes with the cluster.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(spec.folder / "torch"))
+        os.environ.update(spec.env)
+        os.environ.pop(TOKEN, None)
+        failure: Failure | None = None
+        try:
+            self._hosted = Hosted(spec.service, *_values_now(spec.args, spec.kwargs))
+        except Exception as error:  # noqa: BLE001 - the boundary: `start` raises it in the caller
+            failure = Failure.of(error)
+        who = guardian.identity(os.getpid()) or ""
+        self._place = _Place(socket.gethostname(), who, incarnation, time.time(), failure)
+
+    async def place(self) -> _Place:
+        return self._place
+
+    async def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return await self._hosted.call(method, *await _values(args, kwargs))
+
+    async def stream(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        async for item in self._hosted.stream(method, *await _values(args, kwargs)):
+            yield item
+
+
+class RayRemote:
+    def __init__(self, name: str, namespace: str, spec: Any, cpus: float) -> None:
+        self._name, self._namespace, self._spec, self._cpus = name, namespace, spec, cpus
+        self._actor: Any = None
+        self._place: _Place | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_actor": None}
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
+        until, submitted = time.monotonic() + deadline, time.time()
+        try:
+            actor = self._found(method)
+            answer = await self._waited(_submit(actor.call, method, args, kwargs), method, deadline)
+        except ServiceDied:
+            # A restart that this handle had not seen yet: the call never reached anybody, so it may be sent again.
+            if not await self._younger_than(submitted, until):
+                raise
+            left = max(until - time.monotonic(), 0.001)
+            answer = await self._waited(_submit(self._found(method).call, method, args, kwargs), method, left)
+        return self._result(answer, method)
+
+    async def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
+        import ray
+
+        if not await self._current(deadline):
+            raise ServiceDied(f"{self._name} is dead; it was asked for {method}")
+        streaming = self._found(method).stream.options(num_returns="streaming")
+        items = _submit(streaming, method, args, kwargs)
+        ended = False
+        try:
+            while True:
+                try:
+                    item = await self._waited(_next(items), method, deadline)
+                except StopAsyncIteration:
+                    ended = True
+                    return
+                yield self._result(item, method)
+        finally:
+            if not ended:
+                ray.cancel(items)
+
+    async def health(self, *, deadline: float = 5.0) -> Health:
+        try:
+            alive = await self._current(deadline)
+            detail = "no process answers to this name"
+        except DeadlineExceeded as late:
+            alive, detail = False, str(late)
+        place = self._place
+        if not alive or place is None:
+            return Health(False, place.pid if place else None, place.incarnation if place else 0, 0.0, detail)
+        return Health(True, place.pid, place.incarnation, max(time.time() - place.started, 0.0))
+
+    async def restart(self, *, deadline: float) -> None:
+        until = time.monotonic() + deadline
+        await self.health(deadline=min(1.0, deadline))
+        await self.kill()
+        await self._launch((self._place.incarnation if self._place else 0) + 1, until)
+
+    async def kill(self) -> None:
+        import ray
+
+        try:
+            actor = self._actor or ray.get_actor(self._name, namespace=self._namespace)
+            ray.kill(actor, no_restart=True)
+        except ValueError:
+            pass  # it has no actor: already dead
+        self._actor = None
+        place = self._place
+        if place is None or place.host != socket.gethostname():
+            return
+        guardian.end(place.who)
+        until = time.monotonic() + 5
+        while guardian.alive(place.who) and time.monotonic() < until:  # noqa: ASYNC110 - another process's end
+            await asyncio.sleep(0.01)
+
+    async def _launch(self, incarnation: int, until: float) -> None:
+        import ray
+
+        deadline = until - time.monotonic()
+        options = {
+            "name": self._name,
+            "namespace": self._namespace,
+            "lifetime": "detached",
+            "num_cpus": self._cpus,
+            "max_concurrency": MANY,
+            "max_restarts": 0,
+        }
+        while True:
+            try:
+                self._actor = ray.remote(_Host).options(**options).remote(self._spec, incarnation)
+                break
+            except ValueError as error:  # the name is still that of the one just killed
+                if time.monotonic() > until:
+                    raise ClusterError(f"there is already a service called {self._name!r}") from error
+                await asyncio.sleep(0.02)
+        try:
+            self._place = place = await self._waited(self._actor.place.remote(), "__init__", deadline)
+        except DeadlineExceeded as late:
+            await self.kill()
+            raise DeadlineExceeded(f"{late}; it asked for {self._cpus:g} cpus, are they free?") from None
+        if place.failure is not None:
+            await self.kill()
+            raise place.failure.exception(self._name, "__init__")
+
+    def _found(self, method: str) -> Any:
+        import ray
+
+        if self._actor is None:
+            try:
+                self._actor = ray.get_actor(self._name, namespace=self._namespace)
+            except ValueError:
+                raise ServiceDied(f"{self._name} is dead; it was asked for {method}") from None
+        return self._actor
+
+    async def _younger_than(self, moment: float, until: float) -> bool:
+        """There is an incarnation now, and it was already serving at that moment."""
+        self._actor = None
+        alive = await self._current(max(until - time.monotonic(), 0.001))
+        return alive and self._place is not None and self._place.started < moment
+
+    async def _current(self, deadline: float) -> bool:
+        """Asks the service where it is, looking it up anew if the handle's own incarnation is gone."""
+        for _ in range(2):
+            try:
+                actor = self._found("place")
+                self._place = await self._waited(actor.place.remote(), "place", deadline)
+                return True
+            except ServiceDied:
+                self._actor = None
+        return False
+
+    async def _waited(self, answer: Awaitable[Any], method: str, deadline: float) -> Any:
+        from ray import exceptions
+
+        try:
+            return await asyncio.wait_for(_plain(answer), deadline)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self._name}.{method} did not answer within {deadline:g} s") from None
+        except exceptions.RayActorError as error:
+            self._actor = None
+            reason = str(error).strip().splitlines()[0]
+            raise ServiceDied(f"{self._name} died; it was asked for {method} ({reason})") from error
+        except exceptions.RayTaskError as error:
+            raise Failure.of(error).exception(self._name, method) from error
+        except exceptions.RayError as error:
+            raise ClusterError(f"{self._name}.{method}: {error}") from error
+
+    def _result(self, answer: Any, method: str) -> Any:
+        if isinstance(answer, Failure):
+            raise answer.exception(self._name, method)
+        return answer
+
+
+class RayCluster:
+    def __init__(self, folder: Path, logs: Path, namespace: str, watcher: subprocess.Popen[bytes]) -> None:
+        self._folder, self._logs, self._namespace, self._watcher = folder, logs, namespace, watcher
+        self._remotes: dict[str, RayRemote] = {}
+        self._closed = False
+
+    @classmethod
+    def open(cls, run_folder: Path, cpus: int | None) -> RayCluster:
+        """Blocks for two to three seconds: see the module's last line on threads."""
+        prepare_environment()
+        import ray
+
+        if ray.is_initialized():
+            raise ClusterError("this process has a ray cluster open already; close it first")
+        logs = run_folder.absolute() / "logs"
+        logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = private_folder()
+        watcher = watch(folder)
+        terminate = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cpus or len(os.sched_getaffinity(0)),
+                num_gpus=None,
+                namespace=folder.name,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=STORE_BYTES,
+                _temp_dir=str(folder / RAY_FOLDER),
+                _node_ip_address="127.0.0.1",
+                _plasma_directory=store_folder(folder),
+            )
+        except (OSError, RuntimeError, ValueError) as error:
+            watcher.kill()
+            guardian.sweep(folder)
+            raise ClusterError(f"ray did not start: {error}") from error
+        finally:
+            os.environ.pop(TOKEN, None)
+            if signal.getsignal(signal.SIGTERM) is not terminate:
+                signal.signal(signal.SIGTERM, terminate)
+        guardian.notice(folder)
+        return cls(folder, logs, folder.name, watcher)
+
+    async def start(
+        self,
+        name: str,
+        service: str,
+        *args: Any,
+        cpus: float = 1.0,
+        env: dict[str, str] | None = None,
+        deadline: float = 60.0,
+        **kwargs: Any,
+    ) -> RayRemote:
+        import ray
+
+        if name in self._remotes:
+            raise ClusterError(f"there is already a service called {name!r}")
+        spec = _Spec(name, service, args, kwargs, env or {}, self._logs / f"{name}.log", self._folder)
+        remote = RayRemote(name, self._namespace, ray.put(spec), cpus)
+        await remote._launch(1, time.monotonic() + deadline)
+        self._remotes[name] = remote
+        return remote
+
+    async def put(self, value: Any) -> Any:
+        import ray
+
+        return ray.put(value)
+
+    async def get(self, reference: Any, *, deadline: float) -> Any:
+        try:
+            return await asyncio.wait_for(_plain(reference), deadline)
+        except TimeoutError:
+            raise DeadlineExceeded(f"a stored value did not come within {deadline:g} s") from None
+
+    async def close(self) -> None:
+        import ray
+
+        if self._closed:
+            return
+        self._closed = True
+        for remote in self._remotes.values():
+            await remote.kill()
+        ray.shutdown()
+        left = guardian.sweep(self._folder)
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.close()
+        await asyncio.to_thread(self._watcher.wait, 15)
+        if left:
+            raise ClusterError(f"processes that would not end: {', '.join(who.split()[0] for who in left)}")
+
+
+def _write_to(log: Path) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    faulthandler.enable()
+
+
+def _submit(method: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return method.remote(name, args, kwargs)
+    except (TypeError, AttributeError) as error:
+        raise ClusterError(f"the arguments of {name} cannot be sent: {error}") from error
+
+
+async def _next(items: Any) -> Any:
+    return await (await anext(items))
+
+
+async def _plain(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+async def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Stored values in place of their references."""
+    from ray import ObjectRef
+
+    got = [await value if isinstance(value, ObjectRef) else value for value in args]
+    named = {key: await value if isinstance(value, ObjectRef) else value for key, value in kwargs.items()}
+    return tuple(got), named
+
+
+def _values_now(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    import ray
+
+    got = tuple(ray.get(value) if isinstance(value, ray.ObjectRef) else value for value in args)
+    return got, {key: ray.get(value) if isinstance(value, ray.ObjectRef) else value for key, value in kwargs.items()}

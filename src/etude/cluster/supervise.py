@@ -1,0 +1,114 @@
+"""A service and its restarts: whoever finds it dead has it started again, a bounded number of times, and the journal
+says why, and which process serves now.
+
+However many calls were in flight when the service died, it is restarted once. `call` sends its call again after a
+restart, so only methods that bear repetition belong there; everything else calls `remote` and `heal`s itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+from etude.cluster.contract import Cluster, Remote, ServiceDied
+from etude.journal import Journal
+from etude.recipe.compute import ClusterRecipe
+
+T = TypeVar("T")
+
+
+class OnEvent(Protocol):
+    """Told of every start; `Journal.event` fits."""
+
+    def __call__(self, kind: str, /, **fields: Any) -> object: ...
+
+
+class Supervised:
+    def __init__(
+        self, remote: Remote, restarts: int, *, on_event: OnEvent | None = None, start_deadline: float = 60.0
+    ) -> None:
+        self.remote, self.restarts = remote, restarts
+        self.incarnation = 1
+        """Which start of the service is the current one; what a caller saw goes into `heal`."""
+        self._on_event, self._start_deadline = on_event, start_deadline
+        self._used = 0
+        self._healing = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        return self.remote.name
+
+    @property
+    def used(self) -> int:
+        """Restarts so far."""
+        return self._used
+
+    async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
+        while True:
+            seen = self.incarnation
+            try:
+                return await self.remote.call(method, *args, deadline=deadline, **kwargs)
+            except ServiceDied as death:
+                await self.heal(seen, str(death))
+
+    async def heal(self, seen: int, reason: str) -> None:
+        """Restarts the service unless somebody did since incarnation `seen`; ServiceDied once restarts are used up."""
+        async with self._healing:
+            while self.incarnation == seen:
+                if self._used >= self.restarts:
+                    raise ServiceDied(f"{reason}; given up after {self._used} restarts (cluster.restarts)")
+                self._used += 1
+                try:
+                    await self.remote.restart(deadline=self._start_deadline)
+                except ServiceDied as death:
+                    reason = f"{death}, while it was being restarted"
+                    continue
+                self.incarnation += 1
+                await self.tell_of_start(reason)
+
+    async def unharmed(self, seen: int) -> bool:
+        """Is the process that served as incarnation `seen` still the one, and alive?"""
+        return (await self.remote.health()).alive and self.incarnation == seen
+
+    async def watch(self, every: float) -> None:
+        """Heals the service whenever it is found dead; runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(every)
+            seen = self.incarnation
+            # A process that is only slow, on a machine that is only busy, must not be taken for a dead one.
+            health = await self.remote.health(deadline=self._start_deadline)
+            if not health.alive:
+                await self.heal(seen, f"{self.name} was found dead: {health.detail}")
+
+    async def watched(self, work: Coroutine[Any, Any, T], *, every: float = 1.0) -> T:
+        """The result of work that needs the service, healed meanwhile; raises when its restarts are used up."""
+        watching, working = asyncio.create_task(self.watch(every)), asyncio.create_task(work)
+        both: set[asyncio.Task[Any]] = {watching, working}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                await watching
+            return await working
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    async def tell_of_start(self, reason: str = "") -> None:
+        """`reason`: why the one before had to be replaced."""
+        if self._on_event is not None:
+            pid = (await self.remote.health()).pid
+            self._on_event("service_started", service=self.name, pid=pid, incarnation=self.incarnation, reason=reason)
+
+
+async def start_supervised(
+    cluster: Cluster, limits: ClusterRecipe, journal: Journal, name: str, service: str, *args: Any, cpus: float = 0.1
+) -> Supervised:
+    """Starts a service that may be restarted as often as the recipe allows."""
+    seconds = limits.call_seconds
+    async with journal.waiting(on=name, deadline=seconds):
+        remote = await cluster.start(name, service, *args, cpus=cpus, deadline=seconds)
+    supervised = Supervised(remote, limits.restarts, on_event=journal.event, start_deadline=seconds)
+    await supervised.tell_of_start()
+    return supervised

@@ -1,0 +1,83 @@
+"""What ray is put into: its environment, its private folder, its guardian. Imports no ray.
+
+The folder is ours alone (0700) and holds the record of processes; ray's own folder lies inside.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from etude.cluster import guardian
+
+STORE_BYTES = 256 * 2**20
+"""Of the object store. Ray's least is 75 MiB; what does not fit is spilled to the cluster's folder."""
+SOCKET_PATH_BYTES = 107
+TOKEN = "RAY_AUTH_TOKEN"
+"""Taken out of the environment as soon as ray has read it, so that no command inherits the key to the cluster."""
+RAY_FOLDER = "ray"
+"""Inside the private one, since ray opens its own to everybody."""
+
+
+def prepare_environment() -> None:
+    """Ray reads these when it is imported; services inherit them."""
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ[TOKEN] = _token()
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Off, ray takes the loopback as its node's address and listens nowhere else; on, it listens on every interface.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    # Its default of 15 hands the machine to whatever else runs on it: training would starve behind a browser.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - its own spelling
+    # Ray would tell the driver's stdout of every death; a death is told by ServiceDied, once, to who asked.
+    os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."
+    os.environ.pop("RAY_ADDRESS", None)
+
+
+@functools.cache
+def _token() -> str:
+    """One per process: ray keeps the first that it reads."""
+    return secrets.token_hex(32)
+
+
+def private_folder() -> Path:
+    """Short, since ray puts unix sockets below it. Folders of dead drivers are swept first."""
+    base = Path(tempfile.gettempdir())
+    below = len("/etude-ray-12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.12")
+    if len(str(base)) + below > SOCKET_PATH_BYTES:
+        base = Path("/tmp")
+    for folder in base.glob("etude-ray-*"):
+        if (
+            folder.stat().st_uid == os.getuid()
+            and (folder / guardian.OWNER).exists()
+            and not guardian.owner_alive(folder)
+        ):
+            guardian.sweep(folder)
+    folder = Path(tempfile.mkdtemp(prefix="etude-ray-", dir=base))
+    guardian.own(folder)
+    return folder
+
+
+def watch(folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", guardian.__file__, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+
+
+def store_folder(folder: Path) -> str | None:
+    """Where /dev/shm is too small for the store (64 MB in many containers) it lives in the cluster's folder."""
+    try:
+        shm = os.statvfs("/dev/shm")
+    except OSError:
+        return str(folder)
+    return None if shm.f_bavail * shm.f_frsize > 1.2 * STORE_BYTES else str(folder)

@@ -1,0 +1,39 @@
+"""Code in, token shards out: collect, remove duplicates, hold out, shard, mix, pack. Needs no torch.
+
+Batches are pure functions of (seed, step), so a run can be resumed at any step without any saved position.
+"""
+
+from etude.corpus.build import Gathered, Provenance, gather, write_corpus
+from etude.corpus.collect import Document
+from etude.corpus.dedup import near_duplicates, normalised_digest, same_text
+from etude.corpus.errors import CorpusError
+from etude.corpus.mix import LOOKUP, Mixture, RowStream, mixture
+from etude.corpus.pack import Batch, Row, RowPlan, plan_rows
+from etude.corpus.sft import TraceRows, hold_out
+from etude.corpus.shards import Corpus, Shards, open_corpus, write_shards
+
+__all__ = [
+    "LOOKUP",
+    "Batch",
+    "Corpus",
+    "CorpusError",
+    "Document",
+    "Gathered",
+    "Mixture",
+    "Provenance",
+    "Row",
+    "RowPlan",
+    "RowStream",
+    "Shards",
+    "TraceRows",
+    "gather",
+    "hold_out",
+    "mixture",
+    "near_duplicates",
+    "normalised_digest",
+    "open_corpus",
+    "plan_rows",
+    "same_text",
+    "write_corpus",
+    "write_shards",
+]

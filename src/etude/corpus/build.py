@@ -1,0 +1,133 @@
+"""The corpus of a lineage: gather (collect, drop duplicates, hold out), then write (tokenise, shard).
+
+Two halves, because the tokenizer is trained on the first one's texts. Each is a function of its sources alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from etude.corpus.collect import Document, read_folder, read_generated, read_stdlib
+from etude.corpus.dedup import near_duplicates, same_text
+from etude.corpus.errors import CorpusError
+from etude.corpus.shards import Tokens, write_shards
+from etude.recipe.corpus import CorpusRecipe
+
+
+class _Special(Protocol):
+    @property
+    def bos(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+class Encoder(Protocol):
+    """What the corpus needs of a tokenizer (etude.text.Tokenizer has it)."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def special(self) -> _Special: ...
+    def encode(self, text: str) -> list[int]: ...
+
+
+@dataclass(slots=True)
+class Provenance:
+    """One package or generator that feeds the corpus, and what became of its documents."""
+
+    source: str
+    origin: str
+    """Name and version."""
+    collected: int = 0
+    exact_duplicates: int = 0
+    near_duplicates: int = 0
+    held_out: int = 0
+    kept: int = 0
+    """In the train split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    train: list[Document]
+    valid: list[Document]
+    provenance: list[Provenance]
+
+    def texts(self) -> Iterator[str]:
+        """The training texts: what a tokenizer may be trained on."""
+        return (document.text for document in self.train)
+
+
+def gather(recipe: CorpusRecipe, documents_folder: Path | None = None) -> Gathered:
+    """`documents_folder` holds the generated documents; needed when the recipe lists that source."""
+    documents = list(_collect(recipe, documents_folder))
+    if not documents:
+        raise CorpusError("the corpus has no documents: check corpus.sources and corpus.folders")
+    book: dict[tuple[str, str], Provenance] = {}
+    for document in documents:
+        _entry(book, document).collected += 1
+    first_copies = _keep(documents, same_text([d.text for d in documents]), book, "exact_duplicates")
+    near = near_duplicates([d.text for d in first_copies], recipe.near_duplicate_similarity)
+    kept = _keep(first_copies, near, book, "near_duplicates")
+    train: list[Document] = []
+    valid: list[Document] = []
+    for document in kept:
+        held = is_held_out(document.text, recipe.held_out_share)
+        (valid if held else train).append(document)
+        entry = _entry(book, document)
+        entry.held_out += held
+        entry.kept += not held
+    return Gathered(train, valid, [book[key] for key in sorted(book)])
+
+
+def is_held_out(text: str, share: float) -> bool:
+    """By the text's own hash: no seed, order or other document can move it to the other side."""
+    point = int.from_bytes(hashlib.sha256(b"etude-held-out/1:" + text.encode("utf-8", "surrogatepass")).digest()[:8])
+    return point / 2**64 < share
+
+
+def write_corpus(folder: Path, gathered: Gathered, tokenizer: Encoder, recipe: CorpusRecipe) -> dict[str, Any]:
+    """Tokenises and writes the shards; returns the manifest, which names every source and its version."""
+    kinds = Counter(document.kind for document in gathered.train)
+    return write_shards(
+        folder,
+        {"train": _encode(gathered.train, tokenizer), "valid": _encode(gathered.valid, tokenizer)},
+        vocab_size=tokenizer.vocab_size,
+        shard_tokens=recipe.shard_tokens,
+        provenance={"sources": [asdict(entry) for entry in gathered.provenance], "kinds": dict(kinds)},
+    )
+
+
+def _collect(recipe: CorpusRecipe, documents_folder: Path | None) -> Iterator[Document]:
+    if "stdlib" in recipe.sources:
+        yield from read_stdlib(recipe.max_file_bytes)
+    for folder in recipe.folders:
+        yield from read_folder(Path(folder).expanduser(), recipe.max_file_bytes)
+    if "generated" in recipe.sources:
+        if documents_folder is None:
+            raise CorpusError('corpus.sources has "generated" but no folder of generated documents was given')
+        yield from read_generated(documents_folder)
+
+
+def _entry(book: dict[tuple[str, str], Provenance], document: Document) -> Provenance:
+    return book.setdefault((document.source, document.origin), Provenance(document.source, document.origin))
+
+
+def _keep(
+    documents: list[Document], flags: list[bool], book: dict[tuple[str, str], Provenance], counter: str
+) -> list[Document]:
+    for document, dropped in zip(documents, flags, strict=True):
+        if dropped:
+            entry = _entry(book, document)
+            setattr(entry, counter, getattr(entry, counter) + 1)
+    return [document for document, dropped in zip(documents, flags, strict=True) if not dropped]
+
+
+def _encode(documents: Iterable[Document], tokenizer: Encoder) -> Iterator[Tokens]:
+    bos, end = tokenizer.special.bos, tokenizer.special.end
+    for document in documents:
+        yield Tokens([bos, *tokenizer.encode(document.text), end], document.kind, document.source)

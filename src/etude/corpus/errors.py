@@ -1,0 +1,7 @@
+"""What can go wrong with a corpus."""
+
+from __future__ import annotations
+
+
+class CorpusError(Exception):
+    """A source, shard or mixture cannot be used: says what was expected, what was found and what to do."""

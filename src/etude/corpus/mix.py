@@ -1,0 +1,128 @@
+"""Which rows a step reads: a pure function of (seed, step), with exact shares.
+
+A row stream is an endless sequence of packed rows: epoch after epoch, each a fresh permutation of the documents,
+drawn from (seed, name, epoch). A mixture assigns row number g to a stream by shares alone: of the first g rows, a
+stream has given its share of g to within a row or two. Nothing has to be saved to resume, and no worker state can
+drift.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.corpus.errors import CorpusError
+from etude.corpus.pack import Batch, Row, RowPlan, fill_row, plan_rows
+from etude.corpus.shards import Shards
+
+LOOKUP = "lookup"
+"""The kind of short look-up documents, which base pretraining reads first."""
+
+_PRECISION = 10_000
+
+
+class RowStream:
+    """Endless packed rows over some documents."""
+
+    def __init__(
+        self,
+        name: str,
+        documents: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        tokens_of: Callable[[int], NDArray[np.int64]],
+        *,
+        length: int,
+        seed: int,
+        weights_of: Callable[[int], NDArray[np.float32]] | None = None,
+        overlap: int = 0,
+    ) -> None:
+        """`documents` are the indices to read of a store whose document i has lengths[i] tokens."""
+        self.name, self.length = name, length
+        self._documents = documents[lengths[documents] > 1]
+        if not len(self._documents):
+            raise CorpusError(f"row stream {name!r} has no documents: the corpus lacks them")
+        self._lengths, self._tokens_of, self._weights_of = lengths, tokens_of, weights_of
+        self._seed, self._overlap = seed, overlap
+        self._plans: list[RowPlan] = []
+        self._ends: list[int] = []
+
+    def row(self, number: int) -> Row:
+        """Row `number` of the endless sequence."""
+        while not self._ends or number >= self._ends[-1]:
+            self._plans.append(self._plan(len(self._plans)))
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(self._plans[-1]))
+        epoch = int(np.searchsorted(self._ends, number, side="right"))
+        first = self._ends[epoch - 1] if epoch else 0
+        return fill_row(self._plans[epoch].rows[number - first], self.length, self._tokens_of, self._weights_of)
+
+    def epoch_rows(self) -> int:
+        """Rows of the first epoch."""
+        self.row(0)
+        return self._ends[0]
+
+    def _plan(self, epoch: int) -> RowPlan:
+        digest = hashlib.sha256(f"rows/{self._seed}/{self.name}/{epoch}".encode()).digest()
+        order = np.random.default_rng(int.from_bytes(digest[:8], "big")).permutation(self._documents)
+        return plan_rows(self._lengths, order, self.length, overlap=self._overlap)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Streams with shares; rows are dealt out evenly."""
+
+    streams: tuple[tuple[RowStream, Fraction], ...]
+
+    @classmethod
+    def of(cls, shares: Mapping[RowStream, float]) -> Mixture:
+        """Shares need not sum to one; a share of 0 leaves the stream out."""
+        kept = {stream: round(share * _PRECISION) for stream, share in shares.items()}
+        total = sum(kept.values())
+        if total <= 0:
+            raise CorpusError("the shares of the mixture are all 0: nothing to read")
+        if len({stream.length for stream in kept}) > 1:
+            raise CorpusError("the streams of a mixture must have rows of one length")
+        return cls(tuple((stream, Fraction(share, total)) for stream, share in kept.items() if share))
+
+    def batch(self, step: int, rows: int) -> Batch:
+        """The batch of a step; steps may be asked for in any order, any number of times."""
+        return Batch.of([self.row(step * rows + index) for index in range(rows)])
+
+    def row(self, number: int) -> Row:
+        rest = Fraction(1)
+        for stream, share in self.streams:
+            # This stream's part of what the streams before it left; row numbers are renumbered among what is left.
+            part = share / rest
+            given = _floor(number * part)
+            if _floor((number + 1) * part) > given:
+                return stream.row(given)
+            number -= given
+            rest -= share
+        raise AssertionError("the last stream takes every row that is left")
+
+
+def _floor(value: Fraction) -> int:
+    return value.numerator // value.denominator
+
+
+def mixture(shards: Shards, *, stdlib_share: float, length: int, seed: int) -> Mixture:
+    """The mixture of the recipe: code (standard library and folders) against generated documents.
+
+    Where the corpus has only one of the two, that one gives every row.
+    """
+    code = np.concatenate([shards.of_source("stdlib"), shards.of_source("folder")])
+    generated = shards.of_source("generated")
+    parts = [("code", code, stdlib_share), ("generated", generated, 1.0 - stdlib_share)]
+    present = [(name, documents, share) for name, documents, share in parts if (shards.lengths[documents] > 1).any()]
+    if len(present) == 1:
+        present = [(*present[0][:2], 1.0)]
+    return Mixture.of(
+        {
+            RowStream(name, documents, shards.lengths, shards.document, length=length, seed=seed): share
+            for name, documents, share in present
+        }
+    )

@@ -1,0 +1,137 @@
+"""Documents into rows of one length, so that no next-token target ever crosses a document.
+
+A document of n tokens is n - 1 pairs of (token, next token). A piece is a run of pairs of one document; documents
+longer than a row are split into several pieces. A row holds pieces side by side; each has its own document id and
+positions that start at 0, and attention stays within it. Every pair is a target exactly once per epoch; what is left
+of a row is padding (id -1, weight 0). With `overlap`, a later piece of a long document begins with that many pairs
+already trained, as context.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_OPEN_ROWS = 64
+PADDING = -1
+"""The document id of padding; the network counts negative ids as no document."""
+
+
+class Piece(NamedTuple):
+    document: int
+    start: int
+    """First pair, context included."""
+    stop: int
+    trained_from: int
+    """Pairs before this one are context."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    length: int
+    rows: list[list[Piece]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    tokens: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    """Weight of the loss on each target."""
+    positions: NDArray[np.int64]
+    documents: NDArray[np.int64]
+    """0, 1, ... for the pieces of the row, PADDING for what is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows stacked: every array is [rows, length]."""
+
+    tokens: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    positions: NDArray[np.int64]
+    documents: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Batch:
+        return cls(
+            np.stack([row.tokens for row in rows]),
+            np.stack([row.targets for row in rows]),
+            np.stack([row.weights for row in rows]),
+            np.stack([row.positions for row in rows]),
+            np.stack([row.documents for row in rows]),
+        )
+
+
+def plan_rows(lengths: NDArray[np.int64], order: NDArray[np.int64], length: int, *, overlap: int = 0) -> RowPlan:
+    """Best fit over the most recent open rows, in the given order of documents: a pure function of its arguments."""
+    rows: list[list[Piece]] = []
+    room: list[tuple[int, int]] = []  # (free pairs, row), sorted: the smallest room that fits is found by bisection
+    for document in order.tolist():
+        for piece in _pieces(document, int(lengths[document]) - 1, length, overlap):
+            size = piece.stop - piece.start
+            place = bisect.bisect_left(room, (size, -1))
+            if place == len(room):
+                rows.append([piece])
+                free, row = length - size, len(rows) - 1
+            else:
+                free, row = room.pop(place)
+                rows[row].append(piece)
+                free -= size
+            if free > 1:
+                bisect.insort(room, (free, row))
+                if len(room) > _OPEN_ROWS:
+                    room.pop(0)
+    return RowPlan(length, rows)
+
+
+def fill_row(
+    pieces: Sequence[Piece],
+    length: int,
+    tokens_of: Callable[[int], NDArray[np.int64]],
+    weights_of: Callable[[int], NDArray[np.float32]] | None = None,
+) -> Row:
+    """`weights_of(document)[i]` is the weight of token i as a target; without it every target counts 1."""
+    row = Row(
+        np.zeros(length, dtype=np.int64),
+        np.zeros(length, dtype=np.int64),
+        np.zeros(length, dtype=np.float32),
+        np.zeros(length, dtype=np.int64),
+        np.full(length, PADDING, dtype=np.int64),
+    )
+    at = 0
+    for number, piece in enumerate(pieces):
+        here = slice(at, at + piece.stop - piece.start)
+        tokens = tokens_of(piece.document)
+        row.tokens[here] = tokens[piece.start : piece.stop]
+        row.targets[here] = tokens[piece.start + 1 : piece.stop + 1]
+        row.positions[here] = np.arange(piece.stop - piece.start)
+        row.documents[here] = number
+        trained = slice(at + piece.trained_from - piece.start, here.stop)
+        if weights_of is None:
+            row.weights[trained] = 1.0
+        else:
+            row.weights[trained] = weights_of(piece.document)[piece.trained_from + 1 : piece.stop + 1]
+        at = here.stop
+    return row
+
+
+def _pieces(document: int, pairs: int, length: int, overlap: int) -> list[Piece]:
+    if not 0 <= overlap < length:
+        raise ValueError(f"overlap must be from 0 to length - 1 = {length - 1}, found {overlap}")
+    pieces, trained = [], 0
+    while trained < pairs:
+        start = max(0, trained - overlap)
+        stop = min(pairs, start + length)
+        pieces.append(Piece(document, start, stop, trained))
+        trained = stop
+    return pieces

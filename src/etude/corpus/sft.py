@@ -1,0 +1,65 @@
+"""Traces into rows: the loss is on what the agent sampled; tool output and prompts weigh `other_token_loss`.
+
+A segment is one document: its ids are those of the trace, never re-tokenised. Short segments share a row, each blind
+to the others; a segment longer than a row is continued in another one, with half a row of itself as context, so that
+every sampled token is trained exactly once and never without what it answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.corpus.errors import CorpusError
+from etude.corpus.mix import RowStream
+from etude.trace.trace import Trace
+
+_SPLIT = "train"
+
+
+class TraceRows:
+    """The segments of demonstrations, as a store that row streams read."""
+
+    def __init__(self, traces: Sequence[Trace], *, other_token_loss: float) -> None:
+        self._tokens: list[NDArray[np.int64]] = []
+        self._weights: list[NDArray[np.float32]] = []
+        for trace in traces:
+            if trace.split != _SPLIT:
+                raise CorpusError(
+                    f"demonstration {trace.id} is of split {trace.split!r}: only {_SPLIT!r} may be learnt"
+                )
+            for segment in trace.segments:
+                self._tokens.append(segment.tokens.astype(np.int64))
+                self._weights.append(np.where(segment.sampled, 1.0, other_token_loss).astype(np.float32))
+        self.lengths = np.array([len(tokens) for tokens in self._tokens], dtype=np.int64)
+
+    def stream(self, name: str, *, length: int, seed: int) -> RowStream:
+        return RowStream(
+            name,
+            np.arange(len(self.lengths)),
+            self.lengths,
+            self._tokens.__getitem__,
+            length=length,
+            seed=seed,
+            weights_of=self._weights.__getitem__,
+            overlap=length // 2,
+        )
+
+
+def hold_out(traces: Sequence[Trace], share: float) -> tuple[list[Trace], list[Trace]]:
+    """(train, held out) by a hash of the task id: all demonstrations of a task fall on one side.
+
+    Where the hash holds nothing out (few tasks), the task with the smallest hash is.
+    """
+    points = {trace.task: _point(trace.task) for trace in traces}
+    held = {task for task, point in points.items() if point < share}
+    if not held and len(points) > 1:
+        held = {min(points, key=points.__getitem__)}
+    return [t for t in traces if t.task not in held], [t for t in traces if t.task in held]
+
+
+def _point(task: str) -> float:
+    return int.from_bytes(hashlib.sha256(f"etude-demonstration/1:{task}".encode()).digest()[:8], "big") / 2**64

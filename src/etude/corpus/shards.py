@@ -1,0 +1,202 @@
+"""Token shards on disk: documents end to end, with their boundaries and kinds, read through memory maps.
+
+    <split>-00000.tokens.npy      every token of the shard's documents, uint16 (uint32 for large vocabularies)
+    <split>-00000.documents.npy   one row per document: start, length, kind, source
+    manifest.json                 names, sizes and digests of all files; the kinds and sources; the provenance
+
+The manifest is written last and every file is renamed into place, so a corpus without a manifest is one that was not
+finished, and is written again. Opening checks every digest once: a damaged shard is an error, never a different corpus.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from etude.corpus.errors import CorpusError
+
+FORMAT = "etude-corpus/1"
+MANIFEST = "manifest.json"
+_DOCUMENT = np.dtype([("start", "<i8"), ("length", "<i8"), ("kind", "<i4"), ("source", "<i4")])
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One document on its way into a shard."""
+
+    ids: list[int]
+    kind: str
+    source: str
+
+
+class Shards:
+    """The documents of one split."""
+
+    def __init__(
+        self, tokens: list[NDArray[Any]], documents: list[NDArray[Any]], kinds: list[str], sources: list[str]
+    ) -> None:
+        self._tokens = tokens
+        self._rows = documents
+        self._first = np.cumsum([0, *(len(rows) for rows in documents)])
+        every = np.concatenate(documents) if documents else np.zeros(0, dtype=_DOCUMENT)
+        self.lengths: NDArray[np.int64] = every["length"].astype(np.int64)
+        self._kind_of, self._source_of = every["kind"], every["source"]
+        self._kinds, self._sources = kinds, sources
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def document(self, index: int) -> NDArray[np.int64]:
+        shard = int(np.searchsorted(self._first, index, side="right")) - 1
+        row = self._rows[shard][index - self._first[shard]]
+        return self._tokens[shard][row["start"] : row["start"] + row["length"]].astype(np.int64)
+
+    def of_kind(self, kind: str) -> NDArray[np.int64]:
+        """Indices of the documents of a kind."""
+        return self._matching(self._kind_of, self._kinds, kind)
+
+    def of_source(self, source: str) -> NDArray[np.int64]:
+        return self._matching(self._source_of, self._sources, source)
+
+    @staticmethod
+    def _matching(column: NDArray[Any], names: list[str], name: str) -> NDArray[np.int64]:
+        if name not in names:
+            return np.zeros(0, dtype=np.int64)
+        return np.flatnonzero(column == names.index(name)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    train: Shards
+    valid: Shards
+    manifest: dict[str, Any]
+
+
+def write_shards(
+    folder: Path,
+    splits: Mapping[str, Iterable[Tokens]],
+    *,
+    vocab_size: int,
+    shard_tokens: int,
+    provenance: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Writes a whole corpus ("train" and "valid"); returns its manifest."""
+    (folder / MANIFEST).unlink(missing_ok=True)  # from here on, what is there is unfinished
+    names: dict[str, list[str]] = {"kind": [], "source": []}
+    files: dict[str, dict[str, Any]] = {}
+    for split, documents in splits.items():
+        held: list[Tokens] = []
+        held_tokens, shard = 0, 0
+        for document in documents:
+            held.append(document)
+            held_tokens += len(document.ids)
+            if held_tokens >= shard_tokens:
+                files |= _write_shard(folder, f"{split}-{shard:05d}", held, names, vocab_size)
+                held, held_tokens, shard = [], 0, shard + 1
+        if held or shard == 0:
+            files |= _write_shard(folder, f"{split}-{shard:05d}", held, names, vocab_size)
+    totals = {
+        split: {
+            key: sum(entry[key] for name, entry in files.items() if name.startswith(f"{split}-"))
+            for key in ("documents", "tokens")
+        }
+        for split in splits
+    }
+    manifest = {
+        "format": FORMAT,
+        "vocab_size": vocab_size,
+        "kinds": names["kind"],
+        "sources": names["source"],
+        "totals": totals,
+        "provenance": dict(provenance),
+        "shards": files,
+    }
+    _write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    return manifest
+
+
+def open_corpus(folder: Path) -> Corpus:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CorpusError(f"no corpus in {folder} ({error.strerror}): write it first") from error
+    except ValueError as error:
+        raise CorpusError(f"{path} is not JSON: delete {folder} and write the corpus again") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CorpusError(f"{path}: expected format {FORMAT}; delete {folder} and write the corpus again")
+    splits: dict[str, tuple[list[NDArray[Any]], list[NDArray[Any]]]] = {"train": ([], []), "valid": ([], [])}
+    for name, entry in sorted(manifest["shards"].items()):
+        tokens, rows = splits[name.rpartition("-")[0]]
+        tokens.append(_map(folder / f"{name}.tokens.npy", entry["tokens_digest"]))
+        rows.append(_map(folder / f"{name}.documents.npy", entry["documents_digest"]))
+    kinds, sources = manifest["kinds"], manifest["sources"]
+    return Corpus(Shards(*splits["train"], kinds, sources), Shards(*splits["valid"], kinds, sources), manifest)
+
+
+def _map(path: Path, digest: str) -> NDArray[Any]:
+    try:
+        found = _digest(path.read_bytes())
+    except OSError as error:
+        raise CorpusError(f"corpus shard {path} cannot be read: {error.strerror}") from error
+    if found != digest:
+        raise CorpusError(f"corpus shard {path} is damaged: delete {path.parent} and write the corpus again")
+    array: NDArray[Any] = np.load(path, mmap_mode="r") if path.stat().st_size > 1024 else np.load(path)
+    return array
+
+
+def _write_shard(
+    folder: Path, name: str, documents: list[Tokens], names: dict[str, list[str]], vocab_size: int
+) -> dict[str, dict[str, Any]]:
+    rows = np.zeros(len(documents), dtype=_DOCUMENT)
+    rows["length"] = [len(document.ids) for document in documents]
+    rows["start"] = np.cumsum(rows["length"]) - rows["length"]
+    for column in ("kind", "source"):
+        for index, document in enumerate(documents):
+            value = getattr(document, column)
+            if value not in names[column]:
+                names[column].append(value)
+            rows[column][index] = names[column].index(value)
+    width = np.uint16 if vocab_size <= 2**16 else np.uint32
+    tokens = np.fromiter((token for document in documents for token in document.ids), dtype=width)
+    entry: dict[str, Any] = {"documents": len(documents), "tokens": len(tokens)}
+    for part, array in (("tokens", tokens), ("documents", rows)):
+        entry[f"{part}_digest"] = _digest(_write_file(folder / f"{name}.{part}.npy", _npy(array)))
+    return {name: entry}
+
+
+def _npy(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def _digest(data: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def _write_file(path: Path, data: bytes) -> bytes:
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = f"the disk is full (needs {len(data) / 1e6:.1f} MB)" if full else error.strerror
+        raise CorpusError(f"cannot write {path}: {reason}") from error
+    return data

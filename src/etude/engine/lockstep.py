@@ -1,0 +1,67 @@
+"""Rounds: the make-up of every batch is a function of the requests alone, whatever their timing.
+
+A round begins when every open conversation has a request waiting, takes exactly one request of each, in the order of
+conversation id, and runs all of them to their end. What arrives meanwhile waits for the next round; a conversation that
+was closed meanwhile leaves the cache only when the next round begins.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from etude.engine.protocol import EngineError, GenerateRequest
+
+
+class Rounds:
+    def __init__(self) -> None:
+        self._open: set[str] = set()
+        self._closed: set[str] = set()
+        self._waiting: dict[str, GenerateRequest] = {}
+        self.queue: deque[GenerateRequest] = deque()
+        """What is left of the current round."""
+
+    @property
+    def waiting(self) -> int:
+        return len(self.queue) + len(self._waiting)
+
+    @property
+    def complete(self) -> bool:
+        """Every open conversation has a request waiting for the next round."""
+        return bool(self._open) and self._open == self._waiting.keys()
+
+    def open(self, conversations: list[str]) -> bool:
+        """Returns whether a new episode begins: nothing was open."""
+        fresh = not self._open and not self._waiting and not self.queue
+        self._open.update(conversations)
+        return fresh
+
+    def close(self, conversation: str) -> GenerateRequest | None:
+        """Returns the request that the conversation still had waiting: it will never run."""
+        self._open.discard(conversation)
+        self._closed.add(conversation)
+        return self._waiting.pop(conversation, None)
+
+    def put(self, request: GenerateRequest) -> None:
+        name = request.conversation
+        if name not in self._open:
+            raise EngineError(f"lockstep: conversation {name!r} of request {request.id} is not open; call open() first")
+        if name in self._waiting:
+            raise EngineError(f"lockstep: conversation {name!r} has request {self._waiting[name].id} waiting already")
+        self._waiting[name] = request
+
+    def remove(self, request_id: str) -> GenerateRequest | None:
+        """Takes out a request of a round that did not begin yet."""
+        for name, request in self._waiting.items():
+            if request.id == request_id:
+                return self._waiting.pop(name)
+        return None
+
+    def begin(self) -> list[str] | None:
+        """Begins the next round if it is complete: the conversations closed since the last one, else None."""
+        if not self.complete:
+            return None
+        self.queue.extend(self._waiting[name] for name in sorted(self._waiting))
+        self._waiting.clear()
+        closed = sorted(self._closed)
+        self._closed.clear()
+        return closed

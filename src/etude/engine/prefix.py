@@ -1,0 +1,76 @@
+"""Which tokens every row of the latent cache holds, and the longest prefix that a new prompt can take from there.
+
+Invariant: the first `filled` positions of a row that can be matched were computed by the current weights from exactly
+the row's tokens. Rows are matched by content alone, so that conversations, groups and forks need no special case.
+
+Simplification: one vectorised comparison with every row, no tree; with a thousand rows of a thousand tokens it takes
+about half a millisecond per request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.engine.protocol import IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    row: int
+    reused: int
+    """Leading positions of the row that the prompt can take over."""
+    common: int
+    """Leading tokens that row and prompt have in common."""
+
+
+NO_MATCH = Match(row=-1, reused=0, common=0)
+
+
+class PrefixTable:
+    def __init__(self, rows: int, context: int, *, lookahead: int = 0) -> None:
+        """`lookahead`: tokens beyond a position that its latents depend on (1 with a multi-token-prediction layer)."""
+        self._tokens: NDArray[np.int32] = np.zeros((rows, context), np.int32)
+        self._known: NDArray[np.int64] = np.zeros(rows, np.int64)
+        self._filled: NDArray[np.int64] = np.zeros(rows, np.int64)
+        self._lookahead = lookahead
+
+    def begin(self, row: int, prompt: IntArray) -> None:
+        """The row will hold the prompt, all of it but the last token (which the first decode step feeds)."""
+        self._tokens[row, : prompt.size] = prompt
+        self._known[row] = prompt.size
+        self._filled[row] = prompt.size - 1
+
+    def extend(self, row: int, sampled: IntArray) -> None:
+        """The row went on with these tokens; the last of them was not fed to the network."""
+        start, end = int(self._known[row]), int(self._known[row]) + sampled.size
+        self._tokens[row, start:end] = sampled
+        self._known[row] = end
+        self._filled[row] = end - 1
+
+    def forget(self, row: int) -> None:
+        self._known[row] = 0
+        self._filled[row] = 0
+
+    def filled(self, row: int) -> int:
+        return int(self._filled[row])
+
+    def longest(
+        self, prompt: IntArray, *, unsettled: NDArray[np.bool_], worth: int, preferred: int | None = None
+    ) -> Match:
+        """The row to take a prefix from, the preferred one among equals. An unsettled row (its latents are about to be
+        computed) has to save `worth` tokens more than a settled one. The last token of a prompt is never taken: it
+        has to be fed."""
+        width = prompt.size
+        different = self._tokens[:, :width] != prompt
+        first = np.where(different.any(axis=1), different.argmax(axis=1), width)
+        common = np.minimum(first, self._known)
+        reused = np.minimum(np.minimum(common - self._lookahead, self._filled), width - 1).clip(min=0)
+        row = int(np.argmax(np.where(unsettled, reused - worth, reused)))
+        if preferred is not None and not unsettled[preferred] and reused[preferred] == reused[row]:
+            row = preferred
+        if reused[row] == 0:
+            return NO_MATCH
+        return Match(row, int(reused[row]), int(common[row]))

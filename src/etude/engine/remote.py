@@ -1,0 +1,92 @@
+"""The Engine protocol over the cluster: what a worker holds. Needs no torch, and can be pickled.
+
+A request is the same for its caller however often it is sent, so when the engine's process dies its requests are sent
+again to the one that is started in its place, until the deadline. Not so in lockstep: what the dead engine knew of the
+open conversations decides its batches, so the loss is raised and the step has to be replayed whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from etude.cluster.contract import ClusterError, DeadlineExceeded, Remote, ServiceFailed
+from etude.engine.protocol import EngineError, EngineInfo, EngineStats, GenerateRequest, Generation
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+
+
+class RemoteEngine:
+    def __init__(self, remote: Remote, *, deadline: float, lockstep: bool = False) -> None:
+        """`deadline`: seconds for one request from first sending to answer, restarts of the engine included."""
+        self._remote = remote
+        self._deadline = deadline
+        self._lockstep = lockstep
+
+    @property
+    def name(self) -> str:
+        return self._remote.name
+
+    async def info(self) -> EngineInfo:
+        answer: EngineInfo = await self._answer("info")
+        return answer
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        answer: Generation = await self._answer("generate", request, heal=not self._lockstep)
+        return answer
+
+    async def abort(self, request_id: str) -> None:
+        await self._unless_dead("abort", request_id)
+
+    async def open(self, conversations: list[str]) -> None:
+        await self._answer("open", conversations)
+
+    async def close(self, conversation: str) -> None:
+        await self._unless_dead("close", conversation)
+
+    async def update(self, version: int) -> None:
+        await self._answer("update", version)
+
+    async def stats(self) -> EngineStats:
+        answer: EngineStats = await self._answer("stats")
+        return answer
+
+    async def _unless_dead(self, method: str, argument: str) -> None:
+        """A dead engine has nothing left to abort or to close."""
+        try:
+            await self._remote.call(method, argument, deadline=self._deadline)
+        except ClusterError as error:
+            if isinstance(error, (DeadlineExceeded, ServiceFailed)):
+                raise EngineError(f"{self.name}.{method}({argument!r}): {error}") from error
+
+    async def _answer(self, method: str, *arguments: Any, heal: bool = True) -> Any:
+        until = time.monotonic() + self._deadline
+        while True:
+            try:
+                return await self._remote.call(method, *arguments, deadline=max(until - time.monotonic(), 0.001))
+            except (DeadlineExceeded, ServiceFailed) as error:
+                raise EngineError(f"{self.name}.{method}: {error}") from error
+            except ClusterError as error:
+                if not heal:
+                    raise EngineError(
+                        f"{self.name} was lost during {method}, and with it the lockstep of the open conversations; "
+                        f"replay the step from its beginning ({error})"
+                    ) from error
+                await self._until_back(method, until, error)
+
+    async def _until_back(self, method: str, until: float, cause: ClusterError) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise EngineError(
+                    f"waited {self._deadline:g} s for {self.name} to be restarted and to answer {method}: {cause}"
+                ) from cause
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
+            try:
+                if (await self._remote.health(deadline=min(5.0, max(left, 0.001)))).alive:
+                    return
+            except ClusterError as error:
+                cause = error

@@ -1,0 +1,111 @@
+"""What the decode loop knows of every row of the cache, as arrays: no Python object per token or per row and step.
+
+The arrays are numpy; torch tensors over the same memory are made where the network needs them (the built-in engine runs
+on the CPU).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.engine.protocol import (
+    UNKNOWN_EXPERT,
+    ExpertArray,
+    GenerateRequest,
+    Generation,
+    IntArray,
+    StopReason,
+    Usage,
+)
+
+Ints = NDArray[np.int64]
+SEED_MASK = (1 << 64) - 1
+
+
+class Rows:
+    def __init__(self, rows: int, context: int, moe_layers: int, top_k: int, vocab_size: int) -> None:
+        self.context = context
+        # One column more than the context: an accepted draft may bring a token that is cut off again.
+        self.tokens: Ints = np.zeros((rows, context + 1), np.int64)
+        self.logprobs = np.zeros((rows, context + 1), np.float32)
+        self.versions = np.zeros((rows, context + 1), np.int32)
+        self.experts: ExpertArray = np.full((rows, context, moe_layers, top_k), UNKNOWN_EXPERT, np.uint16)
+        self.prompt: Ints = np.zeros(rows, np.int64)
+        self.position: Ints = np.zeros(rows, np.int64)
+        """Of the pending token: the last one there is, not yet fed to the network."""
+        self.limit: Ints = np.zeros(rows, np.int64)
+        """Tokens, prompt included, at which the row ends."""
+        self.seeds = np.zeros(rows, np.uint64)
+        self.temperatures = np.ones(rows, np.float32)
+        self.drafted: Ints = np.zeros(rows, np.int64)
+        self.accepted: Ints = np.zeros(rows, np.int64)
+        self._stop_class: Ints = np.zeros(rows, np.int64)
+        self._stop_classes: dict[tuple[int, ...], int] = {}
+        self._stops = np.zeros((0, vocab_size), np.bool_)
+
+    def begin(self, row: int, request: GenerateRequest) -> None:
+        length, sampling = request.prompt.size, request.sampling
+        self.tokens[row, :length] = request.prompt
+        self.prompt[row] = length
+        self.position[row] = length - 1
+        self.limit[row] = min(length + sampling.max_tokens, self.context)
+        self.seeds[row] = sampling.seed & SEED_MASK
+        self.temperatures[row] = sampling.temperature
+        self.drafted[row] = self.accepted[row] = 0
+        self._stop_class[row] = self._class_of(sampling.stop)
+
+    def stops(self, rows_b: Ints, tokens_b: Ints) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = self._stops[self._stop_class[rows_b], tokens_b]
+        return found
+
+    def record(self, rows_b: Ints, positions_b: Ints, tokens_b: Ints, logprobs_b: np.ndarray, version: int) -> None:
+        self.tokens[rows_b, positions_b] = tokens_b
+        self.logprobs[rows_b, positions_b] = logprobs_b
+        self.versions[rows_b, positions_b] = version
+
+    def sampled(self, row: int) -> IntArray:
+        return self.tokens[row, self.prompt[row] : self.position[row] + 1].astype(np.int32)
+
+    def generation(self, row: int, request: GenerateRequest, stop: StopReason, usage: Usage) -> Generation:
+        begin, end = int(self.prompt[row]), int(self.position[row]) + 1
+        usage.drafted, usage.accepted = int(self.drafted[row]), int(self.accepted[row])
+        experts: ExpertArray | None = None
+        if self.experts.shape[2]:
+            experts = self.experts[row, request.experts_from : end].copy()
+            experts[-1:] = UNKNOWN_EXPERT
+        return Generation(
+            id=request.id,
+            tokens=self.sampled(row),
+            logprobs=self.logprobs[row, begin:end].copy(),
+            versions=self.versions[row, begin:end].copy(),
+            stop=stop,
+            experts=experts,
+            experts_from=request.experts_from,
+            usage=usage,
+        )
+
+    def nothing(self, request: GenerateRequest, usage: Usage) -> Generation:
+        """The answer to a request that was aborted before it began."""
+        _, _, layers, top_k = self.experts.shape
+        missing = max(0, request.prompt.size - request.experts_from)
+        return Generation(
+            id=request.id,
+            tokens=np.zeros(0, np.int32),
+            logprobs=np.zeros(0, np.float32),
+            versions=np.zeros(0, np.int32),
+            stop=StopReason.ABORTED,
+            experts=np.full((missing, layers, top_k), UNKNOWN_EXPERT, np.uint16) if layers else None,
+            experts_from=request.experts_from,
+            usage=usage,
+        )
+
+    def _class_of(self, stop: tuple[int, ...]) -> int:
+        """Requests share a few sets of stop ids; each set is one row of a table."""
+        known = self._stop_classes.get(stop)
+        if known is None:
+            known = self._stop_classes[stop] = len(self._stop_classes)
+            row = np.zeros((1, self._stops.shape[1]), np.bool_)
+            row[0, list(stop)] = True
+            self._stops = np.concatenate((self._stops, row))
+        return known

@@ -1,0 +1,89 @@
+"""From logits to tokens: one inverse-CDF draw per row, and the log-probability under the distribution drawn from.
+
+Invariant: the randomness of a token is a function of its request's seed and its position alone, never of the rows that
+happen to decode beside it. Everything is vectorised over the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Stream(IntEnum):
+    """What a uniform number is for. Each (seed, position, stream) is used once, so all draws are independent."""
+
+    TOKEN = 0
+    """The token at a position, drawn from the main head or from what is left of it after a refused draft."""
+    DRAFT = 1
+    """The token that the draft proposes for a position."""
+    ACCEPT = 2
+    """Whether the draft for a position is accepted."""
+
+
+def uniforms(seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64], stream: Stream) -> Tensor:
+    """fp32 in (0, 1), both ends excluded: counter-based, so no generator has a state to keep."""
+    counter = positions_b.astype(np.uint64) * np.uint64(len(Stream)) + np.uint64(int(stream) + 1)
+    bits = _mix(_mix(seeds_b) ^ (counter * np.uint64(GOLDEN)))
+    odd = (bits >> np.uint64(41)).astype(np.float32) + np.float32(0.5)
+    return torch.from_numpy(odd * np.float32(2.0**-23))
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64: a bijection in which every input bit moves about half of the output bits."""
+    x = x + np.uint64(GOLDEN)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@dataclass(frozen=True, slots=True)
+class Tempered:
+    """Unnormalised probabilities of rows at their temperatures; the largest of every row is 1."""
+
+    weights_bv: Tensor
+    greedy_b: Tensor | None
+    """Rows that take the most probable token; None when no row does."""
+
+    @classmethod
+    def of(cls, logits_bv: Tensor, temperatures_b: Tensor) -> Tempered:
+        """Greedy rows (temperature 0) have the probabilities of temperature 1. `logits_bv` is overwritten."""
+        greedy = temperatures_b == 0
+        any_greedy = bool(greedy.any())
+        if any_greedy:
+            temperatures_b = temperatures_b.masked_fill(greedy, 1.0)
+        peak = logits_bv.amax(-1, keepdim=True)
+        logits_bv -= peak
+        if not bool((temperatures_b == 1).all()):
+            logits_bv /= temperatures_b[:, None]
+        return cls(logits_bv.exp_(), greedy if any_greedy else None)
+
+    def totals(self) -> Tensor:
+        return self.weights_bv.sum(-1)
+
+    def draw(self, uniforms_b: Tensor) -> Tensor:
+        tokens = draw(self.weights_bv, uniforms_b)
+        if self.greedy_b is None:
+            return tokens
+        return torch.where(self.greedy_b, self.weights_bv.argmax(-1), tokens)
+
+
+def draw(weights_bv: Tensor, uniforms_b: Tensor) -> Tensor:
+    """A token per row with probability proportional to its weight; never one of weight 0."""
+    cumulated = weights_bv.cumsum(-1)
+    total = cumulated[:, -1]
+    # Strictly below the total: rounding must not let a row run past its last token that has weight.
+    threshold = torch.minimum(uniforms_b * total, torch.nextafter(total, torch.zeros_like(total)))
+    tokens = torch.searchsorted(cumulated, threshold[:, None], right=True).squeeze(1)
+    return tokens.clamp_(max=weights_bv.shape[1] - 1)
+
+
+def logprobs(weights_bv: Tensor, totals_b: Tensor, tokens_b: Tensor) -> Tensor:
+    return weights_bv.gather(1, tokens_b[:, None]).squeeze(1).log() - totals_b.log()

@@ -1,0 +1,222 @@
+"""Which request decodes in which row, and what it can reuse: a pure state machine, without torch, clocks or threads.
+
+Invariants (property-tested over any order of arrivals, ends, aborts and swaps):
+- a row serves one request at a time; at most `slots` requests run;
+- requests begin in the order of their arrival, and whenever rows are free and requests wait, some begin within
+  `patience` decode steps, at once if nothing runs: nobody starves and the batch never runs dry;
+- a request that begins after `swapped` takes nothing from a row that older weights wrote to.
+
+There are `slots + cache_slots` rows. A finished row stays as cache, the least recently used is dropped beyond
+`cache_slots`; so a row is free whenever a request may begin, and nothing has to be evicted in a hurry.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.engine.lockstep import Rounds
+from etude.engine.prefix import PrefixTable
+from etude.engine.protocol import EngineError, GenerateRequest, IntArray
+
+WAVE_WORTH = 16
+"""Tokens that waiting for another prompt of the same admission has to save: it costs a pass of its own."""
+PATIENCE = 4
+"""Decode steps that a free row may wait for company, so that prompts are prefilled together."""
+COMPANY = 8
+"""Requests begin at once when they are at least this fraction (1/8) of those that run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request begins in `row`: its first `reused` positions are those of `source`, the rest has to be prefilled."""
+
+    request: GenerateRequest
+    row: int
+    source: int
+    """Equal to `row` when nothing has to be copied."""
+    reused: int
+    wave: int
+    """Admissions of a wave read only rows that were ready before it: copy, then prefill, wave by wave."""
+
+
+class Aborted(StrEnum):
+    UNKNOWN = "unknown"
+    """No such request, or it has ended."""
+    REMOVED = "removed"
+    """It was taken out of the queue and will not run."""
+    RUNNING = "running"
+    """It runs: call `finish` to end it."""
+    BOUND = "bound"
+    """It belongs to a round of lockstep, and has to run to its end for the sake of the others."""
+
+
+@dataclass(slots=True)
+class _Running:
+    request: GenerateRequest
+    row: int
+    epoch: int
+
+
+class Scheduler:
+    def __init__(
+        self, *, slots: int, cache_slots: int, context: int, lookahead: int = 0, lockstep: bool = False
+    ) -> None:
+        self._slots = slots
+        self._cache_slots = cache_slots
+        self.rows = slots + cache_slots
+        self.prefixes = PrefixTable(self.rows, context, lookahead=lookahead)
+        self._free = list(range(self.rows))
+        self._running: dict[str, _Running] = {}
+        self._cached: OrderedDict[int, str] = OrderedDict()  # row -> conversation, least recently used first
+        self._row_of: dict[str, int] = {}  # conversation -> the cached row of its last request
+        self._rounds = Rounds() if lockstep else None
+        self._queue: deque[GenerateRequest] = self._rounds.queue if self._rounds else deque()
+        self._epoch = 0
+        self._patience = PATIENCE
+
+    @property
+    def lockstep(self) -> bool:
+        return self._rounds is not None
+
+    @property
+    def in_round(self) -> bool:
+        """In lockstep: a round has begun and is not over."""
+        return self.lockstep and bool(self._running or self._queue)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return self._rounds.waiting if self._rounds else len(self._queue)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do before the next call of `submit`, `close` or `open`."""
+        return bool(self._running or self._queue or (self._rounds and self._rounds.complete))
+
+    @property
+    def cached_rows(self) -> int:
+        return len(self._cached)
+
+    def submit(self, request: GenerateRequest) -> None:
+        if self._rounds:
+            self._rounds.put(request)
+        else:
+            self._queue.append(request)
+
+    def open(self, conversations: list[str]) -> None:
+        if self._rounds and self._rounds.open(conversations):
+            # Results are a function of what follows alone: nothing of an earlier episode may change the batches.
+            for row in list(self._cached):
+                self._drop(row)
+
+    def close(self, conversation: str) -> GenerateRequest | None:
+        """The conversation's cache is the next to go. Returns a request that will now never run (lockstep only)."""
+        if self._rounds:
+            return self._rounds.close(conversation)
+        self._demote(conversation)
+        return None
+
+    def abort(self, request_id: str) -> Aborted:
+        if self._rounds and self._rounds.remove(request_id):
+            return Aborted.REMOVED
+        queued = next((request for request in self._queue if request.id == request_id), None)
+        if self._rounds:
+            return Aborted.BOUND if queued or request_id in self._running else Aborted.UNKNOWN
+        if queued:
+            self._queue = deque(r for r in self._queue if r is not queued)
+            return Aborted.REMOVED
+        return Aborted.RUNNING if request_id in self._running else Aborted.UNKNOWN
+
+    def stepped(self) -> None:
+        """A decode step was made."""
+        if self._queue and len(self._running) < self._slots:
+            self._patience -= 1
+
+    def admit(self) -> list[Admission]:
+        """What begins now, to be carried out before the next decode step."""
+        if self._rounds and not self._running and not self._queue:
+            for conversation in self._rounds.begin() or ():
+                self._demote(conversation)
+        ready = min(self._slots - len(self._running), len(self._queue))
+        if ready == 0 or (ready * COMPANY < len(self._running) and self._patience > 0):
+            return []
+        self._patience = PATIENCE
+        waves: dict[int, int] = {}
+        unsettled = np.zeros(self.rows, np.bool_)
+        return [self._place(self._queue.popleft(), waves, unsettled) for _ in range(ready)]
+
+    def finish(self, request_id: str, sampled: IntArray) -> None:
+        """The request has ended; what it left in its row is kept for reuse, unless older weights had a part in it."""
+        ended = self._running.pop(request_id)
+        if ended.epoch != self._epoch:
+            self._release(ended.row)
+            return
+        self.prefixes.extend(ended.row, sampled)
+        conversation = ended.request.conversation
+        self._cached[ended.row] = conversation
+        if conversation:
+            self._row_of[conversation] = ended.row
+        while len(self._cached) > self._cache_slots:
+            self._drop(next(iter(self._cached)))
+
+    def discard(self, request_id: str) -> None:
+        """The request has ended, and what its row holds is no good."""
+        self._release(self._running.pop(request_id).row)
+
+    def swapped(self) -> None:
+        """New weights: nothing that is there may be taken by a request that begins from now on."""
+        self._epoch += 1
+        for row in list(self._cached):
+            self._drop(row)
+        for running in self._running.values():
+            self.prefixes.forget(running.row)
+
+    def row(self, request_id: str) -> int:
+        if request_id not in self._running:
+            raise EngineError(f"request {request_id} does not run")
+        return self._running[request_id].row
+
+    def _place(self, request: GenerateRequest, waves: dict[int, int], unsettled: NDArray[np.bool_]) -> Admission:
+        own = self._row_of.pop(request.conversation, None)
+        match = self.prefixes.longest(request.prompt, unsettled=unsettled, worth=WAVE_WORTH, preferred=own)
+        source = match.row
+        if own is not None and own == source and match.common > self.prefixes.filled(own):
+            # The conversation goes on where it stopped: no copy.
+            row = own
+            del self._cached[own]
+        else:
+            row = heapq.heappop(self._free)
+            if source in self._cached:
+                self._cached.move_to_end(source)
+        if match.reused == 0:
+            source = row
+        wave = waves.get(source, -1) + 1 if source != row else 0
+        waves[row] = wave
+        unsettled[row] = True
+        self._running[request.id] = _Running(request, row, self._epoch)
+        self.prefixes.begin(row, request.prompt)
+        return Admission(request, row, source, match.reused, wave)
+
+    def _demote(self, conversation: str) -> None:
+        row = self._row_of.pop(conversation, None)
+        if row is not None and row in self._cached:
+            self._cached.move_to_end(row, last=False)
+
+    def _drop(self, row: int) -> None:
+        conversation = self._cached.pop(row)
+        if self._row_of.get(conversation) == row:
+            del self._row_of[conversation]
+        self._release(row)
+
+    def _release(self, row: int) -> None:
+        self.prefixes.forget(row)
+        heapq.heappush(self._free, row)

@@ -1,0 +1,272 @@
+"""The built-in engine as a service: async methods in front, the decode loop in a thread of its own behind.
+
+The thread alone touches the engine. Methods hand it commands, which it carries out between two decode steps, and wait
+for their answers; a new version is read and verified in the caller's thread pool while decoding goes on, and only then
+copied in between two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from etude.engine.builtin import Answer, BuiltinEngine, Failure
+from etude.engine.protocol import (
+    EngineError,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    Generation,
+    UpdateRefused,
+)
+from etude.model import load_hf
+from etude.recipe.acting import EngineRecipe
+from etude.weights import Tensors, WeightsError, WeightStore
+from etude.weights.torch_bridge import into_module
+
+T = TypeVar("T")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+log = logging.getLogger(__name__)
+
+
+class EngineService:
+    """Implements the Engine protocol; `etude.engine.service:EngineService` is its name for the cluster."""
+
+    def __init__(
+        self,
+        model_folder: str | Path,
+        recipe: EngineRecipe | Mapping[str, Any] | None = None,
+        dtype: str = "float32",
+        threads: int | None = None,
+        store: str | None = None,
+        version: int = 0,
+        lockstep: bool = False,
+    ) -> None:
+        """`version` is that of the weights in `model_folder`; a store that has newer ones is followed at once.
+
+        `threads`: None takes the recipe's, 0 every core that this process may use.
+        """
+        if dtype not in DTYPES:
+            raise EngineError(f"dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}")
+        settings = recipe if isinstance(recipe, EngineRecipe) else EngineRecipe.model_validate(recipe or {})
+        model = load_hf(model_folder, DTYPES[dtype])
+        self._store = WeightStore(store) if store else None
+        self._have: tuple[int, Tensors] | None = None
+        if self._store is not None and (latest := self._store.latest()) is not None and latest > version:
+            try:
+                self._have = (latest, self._store.read(latest))
+                into_module(model, self._have[1])
+            except WeightsError as error:
+                raise UpdateRefused(f"cannot start on version {latest}: {error}") from error
+            version = latest
+        wanted = settings.threads if threads is None else threads
+        loop = _Loop(
+            BuiltinEngine(model, settings, version=version, lockstep=lockstep),
+            wanted or len(os.sched_getaffinity(0)),
+        )
+        self._commands = loop.commands
+        self._updating = asyncio.Lock()
+        self._thread = threading.Thread(target=loop.run, name="engine", daemon=True)
+        self._thread.start()
+        weakref.finalize(self, loop.commands.put, None)
+
+    async def info(self) -> EngineInfo:
+        return await self._ask(lambda loop: loop.engine.info)
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Asked again for a request that is in flight, it waits for the same answer."""
+        answer: Future[Generation] = Future()
+        self._send(lambda loop: loop.submit(request, answer))
+        try:
+            return await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:
+            self._commands.put(lambda loop: loop.forsake(request.id, answer))
+            raise
+
+    async def abort(self, request_id: str) -> None:
+        await self._ask(lambda loop: loop.abort(request_id))
+
+    async def open(self, conversations: list[str]) -> None:
+        await self._ask(lambda loop: loop.engine.open(conversations))
+
+    async def close(self, conversation: str) -> None:
+        await self._ask(lambda loop: loop.close(conversation))
+
+    async def update(self, version: int) -> None:
+        async with self._updating:
+            if (await self.info()).version == version:
+                return
+            if self._store is None:
+                raise UpdateRefused(f"version {version}: this engine was started without a store of versions")
+            try:
+                tensors, delta = await asyncio.to_thread(_read, self._store, version, self._have)
+            except WeightsError as error:
+                raise UpdateRefused(f"version {version} was not taken over: {error}") from error
+            await self._ask(lambda loop: loop.swap(version, tensors, delta=delta), between_rounds=True)
+            self._have = (version, tensors)
+
+    async def stats(self) -> EngineStats:
+        return await self._ask(lambda loop: loop.stats())
+
+    async def shutdown(self) -> None:
+        """Ends the decode loop; requests in flight fail."""
+        self._commands.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _send(self, command: Callable[[_Loop], None]) -> None:
+        self._commands.put(command)
+        if not self._thread.is_alive():
+            raise EngineError("the engine was shut down")
+
+    async def _ask(self, command: Callable[[_Loop], T], *, between_rounds: bool = False) -> T:
+        answer: Future[T] = Future()
+        self._send(lambda loop: loop.carry_out(command, answer, between_rounds=between_rounds))
+        return await asyncio.wrap_future(answer)
+
+
+def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) -> tuple[Tensors, bool]:
+    return store.read(version, have=have), store.manifest(version).kind == "delta"
+
+
+class _Loop:
+    """The thread's side. Its methods run on the thread, between two decode steps."""
+
+    def __init__(self, engine: BuiltinEngine, threads: int) -> None:
+        self.engine = engine
+        self.commands: SimpleQueue[Callable[[_Loop], None] | None] = SimpleQueue()
+        self._threads = threads
+        self._waiters: dict[str, tuple[GenerateRequest, list[Future[Generation]]]] = {}
+        self._between_rounds: list[Callable[[], None]] = []
+        self._busy = self._idle = 0.0
+        self._over = ""
+        """Why nothing is answered any more."""
+
+    def run(self) -> None:
+        torch.set_num_threads(self._threads)  # of this thread: torch keeps the number per thread
+        try:
+            while self._commanded():
+                start = time.monotonic()
+                for answer in self.engine.step():
+                    self._answer(answer)
+                self._busy += time.monotonic() - start
+        except Exception as error:
+            log.exception("the decode loop failed")
+            self._refuse_everything(f"the decode loop failed: {type(error).__name__}: {error}")
+            # Goes on only to say so, until it is told to stop.
+            while (command := self.commands.get()) is not None:
+                command(self)
+        self._refuse_everything("the engine was shut down")
+        while not self.commands.empty():
+            if (command := self.commands.get()) is not None:
+                command(self)
+
+    def submit(self, request: GenerateRequest, answer: Future[Generation]) -> None:
+        known = self._waiters.get(request.id)
+        if self._over:
+            answer.set_exception(EngineError(f"request {request.id}: {self._over}"))
+            return
+        if known is not None:
+            if _same(known[0], request):
+                known[1].append(answer)
+            else:
+                answer.set_exception(EngineError(f"request {request.id} is in flight with another prompt or sampling"))
+            return
+        try:
+            self.engine.submit(request)
+        except EngineError as error:
+            answer.set_exception(error)
+        else:
+            self._waiters[request.id] = (request, [answer])
+
+    def forsake(self, request_id: str, answer: Future[Generation]) -> None:
+        """One who waited does so no more; the last one takes the request with him."""
+        request, waiting = self._waiters.get(request_id, (None, []))
+        if answer in waiting:
+            waiting.remove(answer)
+            if request is not None and not waiting:
+                self.abort(request_id)
+
+    def abort(self, request_id: str) -> None:
+        if (answer := self.engine.abort(request_id)) is not None:
+            self._answer(answer)
+
+    def close(self, conversation: str) -> None:
+        if (answer := self.engine.close(conversation)) is not None:
+            self._answer(answer)
+
+    def swap(self, version: int, tensors: Tensors, *, delta: bool) -> None:
+        self.engine.swap(version, tensors, delta=delta)
+
+    def stats(self) -> EngineStats:
+        stats = self.engine.stats()
+        stats.seconds_busy, stats.seconds_idle = self._busy, self._idle
+        return stats
+
+    def carry_out(self, command: Callable[[_Loop], T], answer: Future[T], *, between_rounds: bool) -> None:
+        def run() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                if self._over:
+                    raise EngineError(self._over)
+                answer.set_result(command(self))
+            except EngineError as error:
+                answer.set_exception(error)
+
+        if between_rounds and not self.engine.swappable:
+            self._between_rounds.append(run)
+        else:
+            run()
+
+    def _commanded(self) -> bool:
+        """Carries out what was commanded; waits for more while there is nothing to decode. False ends the loop."""
+        while True:
+            if self._between_rounds and self.engine.swappable:
+                for run in self._between_rounds:
+                    run()
+                self._between_rounds.clear()
+            if self.engine.busy and self.commands.empty():
+                return True
+            start = time.monotonic()
+            command = self.commands.get()
+            self._idle += time.monotonic() - start
+            if command is None:
+                return False
+            command(self)
+
+    def _answer(self, answer: Answer) -> None:
+        _, waiting = self._waiters.pop(answer.id)
+        for future in waiting:
+            if not future.set_running_or_notify_cancel():
+                continue
+            if isinstance(answer, Failure):
+                future.set_exception(answer.error)
+            else:
+                future.set_result(answer)
+
+    def _refuse_everything(self, reason: str) -> None:
+        """Nobody waits for ever for a loop that is over: what is in flight fails, and what comes later too."""
+        self._over = reason
+        for request_id, (_, waiting) in self._waiters.items():
+            for future in waiting:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(EngineError(f"request {request_id}: {reason}"))
+        self._waiters.clear()
+        while self._between_rounds:
+            self._between_rounds.pop()()
+
+
+def _same(one: GenerateRequest, other: GenerateRequest) -> bool:
+    return one.sampling == other.sampling and np.array_equal(one.prompt, other.prompt)

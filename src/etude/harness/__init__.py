@@ -1,0 +1,85 @@
+"""The agent: loop, tools, context and self-summary.
+
+The harness that trains is the harness that ships."""
+
+from etude.harness.chat_policy import ChatPolicy, Endpoint
+from etude.harness.loop import Observer, run_agent
+from etude.harness.messages import openai_messages, whole_chain
+from etude.harness.outcome import Budgets, Outcome
+from etude.harness.plan import budgets_of, session_schemas, tool_limits
+from etude.harness.policy import (
+    ContextFull,
+    Conversation,
+    Message,
+    Policy,
+    PolicyError,
+    Role,
+    ToolCall,
+    Turn,
+)
+from etude.harness.profile import Profile, load_profile
+from etude.harness.recording import RecordingPolicy
+from etude.harness.runner import BoxRunner, ExecMemo, folder_workspace, lazy_workspace
+from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
+from etude.harness.scripted import ScriptedPolicy
+from etude.harness.session import ApplyConflict, ChatSession, write_sample
+from etude.harness.token_policy import TokenPolicy, TokenSampling
+from etude.harness.toolbox import Output, Tool, Toolbox, ToolLimits, ToolProblem, ToolResult
+from etude.harness.workspace import (
+    WORKDIR,
+    BoxWorkspace,
+    NoShell,
+    OutsideWorkspace,
+    OverlayWorkspace,
+    Workspace,
+)
+
+__all__ = [
+    "WORKDIR",
+    "ApplyConflict",
+    "BoxRunner",
+    "BoxWorkspace",
+    "Budgets",
+    "ChatPolicy",
+    "ChatSession",
+    "ContextFull",
+    "Conversation",
+    "Endpoint",
+    "ExecMemo",
+    "Message",
+    "NoShell",
+    "Observer",
+    "Outcome",
+    "Output",
+    "OutsideWorkspace",
+    "OverlayWorkspace",
+    "Policy",
+    "PolicyError",
+    "Profile",
+    "RecordingPolicy",
+    "Role",
+    "SchemaError",
+    "ScriptedPolicy",
+    "TokenPolicy",
+    "TokenSampling",
+    "Tool",
+    "ToolCall",
+    "ToolLimits",
+    "ToolProblem",
+    "ToolResult",
+    "ToolSchema",
+    "Toolbox",
+    "Turn",
+    "Workspace",
+    "budgets_of",
+    "builtin_schema",
+    "folder_workspace",
+    "lazy_workspace",
+    "load_profile",
+    "openai_messages",
+    "run_agent",
+    "session_schemas",
+    "tool_limits",
+    "whole_chain",
+    "write_sample",
+]

@@ -1,0 +1,157 @@
+"""The policy that owns messages: any endpoint that speaks the OpenAI chat protocol with tools.
+
+Answers of 429 and 5xx and broken connections are tried again; what still fails is a PolicyError. A context that is full
+is ContextFull. Nothing that the model writes is an error here: a call that does not parse goes to the loop as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from etude.harness.messages import openai_messages
+from etude.harness.policy import ContextFull, Conversation, PolicyError, ToolCall, Turn
+from etude.harness.schema import ToolSchema
+
+_CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    url: str
+    """Up to and without /chat/completions."""
+    model: str
+    api_key: str = ""
+    temperature: float = 1.0
+    seed: int | None = None
+    seconds: float = 300.0
+    """Deadline of one answer."""
+    attempts: int = 3
+    pause_seconds: float = 1.0
+    """Before the second attempt; doubles with each further one."""
+
+
+class ChatPolicy:
+    """May serve several conversations. `aclose` closes its connections."""
+
+    def __init__(self, endpoint: Endpoint, schemas: Sequence[ToolSchema]) -> None:
+        self._endpoint = endpoint
+        self._tools = [schema.openai() for schema in schemas]
+        headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+        self._client = httpx.AsyncClient(
+            base_url=endpoint.url.rstrip("/") + "/", headers=headers, timeout=endpoint.seconds
+        )
+        self._counted: dict[str, tuple[int, int]] = {}
+        """Per conversation: messages that the endpoint has counted, and their tokens."""
+
+    @property
+    def name(self) -> str:
+        return self._endpoint.model
+
+    async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
+        body: dict[str, Any] = {
+            "model": self._endpoint.model,
+            "messages": openai_messages(conversation),
+            "max_tokens": max_tokens,
+            "temperature": self._endpoint.temperature,
+        }
+        if self._tools:
+            body["tools"] = self._tools
+        if self._endpoint.seed is not None:
+            body["seed"] = self._endpoint.seed
+        answer = await self._post(body)
+        try:
+            turn, total = _turn(answer, len(conversation.messages), self.count)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise PolicyError(f"{self._endpoint.url}: the answer is not a chat completion ({error!r})") from error
+        if total:
+            self._counted[conversation.id] = (len(conversation.messages) + 1, total)
+        return turn
+
+    async def _post(self, body: dict[str, Any]) -> Any:
+        problem = ""
+        for attempt in range(self._endpoint.attempts):
+            if attempt:
+                await asyncio.sleep(self._endpoint.pause_seconds * 2 ** (attempt - 1))
+            try:
+                response = await self._client.post("chat/completions", json=body)
+            except httpx.HTTPError as error:
+                problem = f"{type(error).__name__} {error}".strip()
+                continue
+            if response.status_code == 429 or response.status_code >= 500:
+                problem = f"status {response.status_code}"
+                continue
+            if response.status_code != 200:
+                _refused(self._endpoint.url, response)
+            try:
+                return response.json()
+            except json.JSONDecodeError as error:
+                raise PolicyError(f"{self._endpoint.url}: the answer is not JSON") from error
+        raise PolicyError(f"{self._endpoint.url}: no answer in {self._endpoint.attempts} attempts, last: {problem}")
+
+    def tokens(self, conversation: Conversation) -> int:
+        """What the endpoint counted at its last answer, and an estimate for what came since."""
+        known, tokens = self._counted.get(conversation.id, (0, 0))
+        return tokens + sum(self.count(message.text) for message in conversation.messages[known:])
+
+    def count(self, text: str) -> int:
+        return -(-len(text) // _CHARACTERS_PER_TOKEN)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+def _refused(url: str, response: httpx.Response) -> None:
+    text = response.text[:500]
+    if "context_length" in text or "maximum context" in text:
+        raise ContextFull(text)
+    raise PolicyError(f"{url}: status {response.status_code}: {text}")
+
+
+def _turn(answer: Any, place: int, count: Any) -> tuple[Turn, int]:
+    choice = answer["choices"][0]
+    message = choice["message"]
+    usage = answer.get("usage") or {}
+    text = _valid(message.get("content") or "")
+    thinking = _valid(message.get("reasoning_content") or message.get("reasoning") or "")
+    calls = tuple(_call(call, f"{place}.{n}") for n, call in enumerate(message.get("tool_calls") or []))
+    thinking_tokens, call_tokens, message_tokens = (
+        count(thinking),
+        sum(count(call.raw) for call in calls),
+        count(text),
+    )
+    sampled = int(usage.get("completion_tokens") or thinking_tokens + call_tokens + message_tokens)
+    turn = Turn(
+        text=text,
+        thinking=thinking,
+        calls=calls,
+        sampled_tokens=sampled,
+        thinking_tokens=thinking_tokens,
+        call_tokens=call_tokens,
+        message_tokens=message_tokens,
+        cut_off=choice.get("finish_reason") == "length",
+    )
+    return turn, int(usage.get("prompt_tokens") or 0) + sampled if usage else 0
+
+
+def _call(call: Any, label: str) -> ToolCall:
+    function = call["function"]
+    raw = _valid(function.get("arguments") or "")
+    identity = str(call.get("id") or label)
+    try:
+        arguments = json.loads(raw) if raw else {}
+    except json.JSONDecodeError as error:
+        return ToolCall(identity, str(function["name"]), None, raw, f"arguments are not JSON: {error}")
+    if not isinstance(arguments, dict):
+        return ToolCall(identity, str(function["name"]), None, raw, "arguments are not a JSON object")
+    return ToolCall(identity, str(function["name"]), arguments, raw)
+
+
+def _valid(text: str) -> str:
+    """JSON can spell halves of surrogate pairs, which could not be sent back."""
+    return text.encode("utf-8", "replace").decode("utf-8")

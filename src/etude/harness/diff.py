@@ -1,0 +1,54 @@
+"""Unified diffs between two states of a workspace, as `patch -p1` and `git apply` read them.
+
+Only text travels: files that are not UTF-8, and what tools leave behind (caches, version control), are left out.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+LEFT_OUT = frozenset({".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
+
+
+def is_source(path: str) -> bool:
+    return not LEFT_OUT.intersection(path.split("/"))
+
+
+def as_text(data: bytes) -> str | None:
+    """The text of a file, or None when it is not a text file."""
+    if b"\0" in data:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def unified_diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+    return "".join(_changes(before, after))
+
+
+def _changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[str]:
+    for path in sorted(before.keys() | after.keys()):
+        old, new = before.get(path), after.get(path)
+        if old == new or not is_source(path):
+            continue
+        old_text, new_text = as_text(old or b""), as_text(new or b"")
+        if old_text is None or new_text is None:
+            continue
+        if not old_text and not new_text:
+            # An empty file came or went: there are no lines to show, only the header.
+            yield f"diff --git a/{path} b/{path}\n"
+            yield "new file mode 100644\n" if old is None else "deleted file mode 100644\n"
+            continue
+        source = "/dev/null" if old is None else f"a/{path}"
+        target = "/dev/null" if new is None else f"b/{path}"
+        for line in difflib.unified_diff(_lines(old_text), _lines(new_text), source, target):
+            yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with their ends; only \\n ends a line, as in patch."""
+    lines = text.split("\n")
+    return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])

@@ -1,0 +1,175 @@
+"""The loop: ask the policy, carry out its calls, answer, until it finishes or a budget ends.
+
+It never asks which kind of policy it has: the agent that is trained, demonstrated, evaluated and shipped is this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from etude.harness.outcome import Budgets, Outcome
+from etude.harness.policy import ContextFull, Conversation, Message, Policy, PolicyError, Role, Turn
+from etude.harness.profile import Profile
+from etude.harness.toolbox import Toolbox
+from etude.sandbox.contract import SandboxError
+from etude.trace.trace import StopCause, ToolEvent
+
+
+class Observer:
+    """Told what happens, as it happens; does nothing by itself."""
+
+    async def turn(self, conversation: Conversation, turn: Turn) -> None: ...
+
+    async def tool(self, event: ToolEvent) -> None: ...
+
+    async def summary(self, conversation: Conversation) -> None:
+        """`conversation` is the new one; its parent ended with the summary."""
+
+
+async def run_agent(
+    conversation: Conversation,
+    policy: Policy,
+    toolbox: Toolbox,
+    budgets: Budgets,
+    profile: Profile,
+    *,
+    observer: Observer | None = None,
+    outcome: Outcome | None = None,
+) -> Outcome:
+    """Runs until the agent stops; the conversation ends with a user message.
+
+    Only cancellation leaves it as an exception; `outcome`, when given, then holds what happened so far.
+    """
+    outcome = outcome or Outcome(conversation)
+    run = _Run(conversation, policy, toolbox, budgets, profile, observer or Observer(), outcome)
+    try:
+        async with asyncio.timeout(budgets.wall_seconds) as clock:
+            outcome.stop = await run.until_stopped()
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        outcome.stop = StopCause.WALL_CLOCK
+        outcome.error = f"the run took longer than {budgets.wall_seconds:g} s"
+    except (PolicyError, SandboxError) as error:
+        outcome.stop = StopCause.ERROR
+        outcome.error = f"{type(error).__name__}: {error}"
+    return outcome
+
+
+class _Run:
+    def __init__(
+        self,
+        conversation: Conversation,
+        policy: Policy,
+        toolbox: Toolbox,
+        budgets: Budgets,
+        profile: Profile,
+        observer: Observer,
+        outcome: Outcome,
+    ) -> None:
+        self.conversation = conversation
+        self.policy = policy
+        self.toolbox = toolbox
+        self.budgets = budgets
+        self.profile = profile
+        self.observer = observer
+        self.outcome = outcome
+        self.usage = outcome.usage
+
+    async def until_stopped(self) -> StopCause:
+        try:
+            while True:
+                if self.usage.turns >= self.budgets.turns:
+                    return StopCause.TURNS
+                if self.tokens_left() <= 0:
+                    return StopCause.TOKENS
+                if self.summary_due():
+                    await self.summarise()
+                    continue
+                turn = await self.act(self.budgets.turn_tokens)
+                self.usage.turns += 1
+                if turn.calls:
+                    stop = await self.run_calls(turn)
+                    if stop is not None:
+                        return stop
+                elif turn.cut_off:
+                    self.tell(self.profile.cut_off)
+                else:
+                    self.outcome.final_text = turn.text
+                    return StopCause.REPLIED
+        except ContextFull:
+            return StopCause.CONTEXT
+
+    async def act(self, max_tokens: int) -> Turn:
+        started = time.monotonic()
+        try:
+            turn = await self.policy.act(self.conversation, max_tokens=min(max_tokens, self.tokens_left()))
+        finally:
+            self.outcome.seconds["policy"] += time.monotonic() - started
+        self.conversation.messages.append(Message(Role.ASSISTANT, turn.text, turn=turn))
+        self.usage.sampled_tokens += turn.sampled_tokens
+        self.usage.thinking_tokens += turn.thinking_tokens
+        self.usage.call_tokens += turn.call_tokens
+        self.usage.message_tokens += turn.message_tokens
+        await self.observer.turn(self.conversation, turn)
+        return turn
+
+    async def run_calls(self, turn: Turn) -> StopCause | None:
+        """Answers the turn's calls in order. They share one bound on output: a burst cannot flood the context."""
+        room = self.budgets.output_tokens
+        for call in turn.calls:
+            if self.usage.tool_calls >= self.budgets.tool_calls:
+                return StopCause.TOOL_CALLS
+            started = time.monotonic()
+            result = await self.toolbox.run(call, max_tokens=room, count=self.policy.count)
+            seconds = time.monotonic() - started
+            self.conversation.messages.append(Message(Role.TOOL, result.output, call=call))
+            size = self.policy.count(result.output)
+            room = max(room - size, 0)
+            self.outcome.seconds["tools"] += seconds
+            self.usage.tool_calls += 1
+            self.usage.invalid_calls += not result.valid
+            self.usage.output_tokens += size
+            event = ToolEvent(
+                segment=self.conversation.summaries,
+                turn=self.usage.turns - 1,
+                name=call.name,
+                arguments=call.raw,
+                ok=result.ok,
+                valid=result.valid,
+                seconds=seconds,
+                output=result.output,
+                output_tokens=size,
+            )
+            self.outcome.tools.append(event)
+            await self.observer.tool(event)
+            if result.finished:
+                self.outcome.final_text = result.output or turn.text
+                return StopCause.FINISHED
+        return None
+
+    def summary_due(self) -> bool:
+        """Only after a turn in the live context: a summary alone must not ask for the next one."""
+        trigger = self.budgets.summary_trigger
+        acted = any(message.role is Role.ASSISTANT for message in self.conversation.messages)
+        return bool(trigger) and acted and self.policy.tokens(self.conversation) >= trigger
+
+    async def summarise(self) -> None:
+        """Asks for a summary inside the live context, and goes on in a new one that starts from it."""
+        self.tell(self.profile.summary_request)
+        turn = await self.act(self.budgets.summary_tokens)
+        self.conversation = self.outcome.conversation = self.profile.resume(
+            self.conversation,
+            summary=turn.text.strip(),
+            edited=list(self.toolbox.edited),
+            turns_left=self.budgets.turns - self.usage.turns,
+        )
+        self.usage.summaries += 1
+        await self.observer.summary(self.conversation)
+
+    def tell(self, text: str) -> None:
+        self.conversation.messages.append(Message(Role.USER, text))
+
+    def tokens_left(self) -> int:
+        return self.budgets.tokens - self.usage.sampled_tokens

@@ -1,0 +1,53 @@
+"""A bounded memory of results that are functions of their key, shared by concurrent callers.
+
+Only one of several callers that ask for the same key at the same time computes it. A result that its computation does
+not vouch for is given to nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(slots=True)
+class MemoStats:
+    hits: int = 0
+    misses: int = 0
+    refused: int = 0
+    """Misses whose result may not be kept."""
+
+
+class Memo(Generic[K, V]):
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: OrderedDict[K, V] = OrderedDict()
+        self._locks: WeakValueDictionary[K, asyncio.Lock] = WeakValueDictionary()
+        self.stats = MemoStats()
+
+    async def get(self, key: K, compute: Callable[[], Awaitable[tuple[V, bool]]]) -> V:
+        """The kept result, or that of `compute`, which returns a result and whether it may be kept."""
+        lock = self._locks.get(key)
+        if lock is None:
+            self._locks[key] = lock = asyncio.Lock()
+        async with lock:
+            if key in self._kept:
+                self.stats.hits += 1
+                self._kept.move_to_end(key)
+                return self._kept[key]
+            self.stats.misses += 1
+            value, keep = await compute()
+            if keep:
+                self._kept[key] = value
+                if len(self._kept) > self._size:
+                    self._kept.popitem(last=False)
+            else:
+                self.stats.refused += 1
+            return value

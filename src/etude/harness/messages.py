@@ -1,0 +1,40 @@
+"""Conversations as OpenAI chat messages: for endpoints that speak them, and for people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from etude.harness.policy import Conversation, Message, Role, ToolCall
+
+
+def openai_messages(conversation: Conversation) -> list[dict[str, Any]]:
+    return [_message(message) for message in conversation.messages]
+
+
+def whole_chain(conversation: Conversation) -> list[dict[str, Any]]:
+    """The messages of a conversation and of those it was summarised from, oldest first."""
+    chain: list[Conversation] = []
+    link: Conversation | None = conversation
+    while link is not None:
+        chain.append(link)
+        link = link.parent
+    return [message for link in reversed(chain) for message in openai_messages(link)]
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if message.role is Role.TOOL and message.call is not None:
+        return {"role": "tool", "tool_call_id": message.call.id, "content": message.text}
+    if message.turn is None or not message.turn.calls:
+        return {"role": message.role.value, "content": message.text}
+    return {
+        "role": "assistant",
+        "content": message.text or None,
+        "tool_calls": [_call(call) for call in message.turn.calls],
+    }
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    # A call that did not parse goes back as the model wrote it.
+    arguments = call.raw if call.arguments is None else json.dumps(call.arguments)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

@@ -1,0 +1,49 @@
+"""What a run of the loop may spend, and how it ended.
+
+Turns, tool calls and sampled tokens are the model's budgets: running out of them is its failure. The wall clock is our
+safety net: its expiry is an error of ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from etude.harness.policy import Conversation
+from etude.trace.trace import StopCause, ToolEvent, TraceUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    turns: int = 50
+    """Summaries are not counted as turns, their tokens are."""
+    tool_calls: int = 100
+    tokens: int = 100_000
+    """Sampled tokens of the whole run."""
+    turn_tokens: int = 8_000
+    """Sampled tokens of one turn; a turn that reaches it is cut off."""
+    output_tokens: int = 8_000
+    """Tokens of tool output per turn: several calls in one turn share them."""
+    summary_trigger: int = 0
+    """Tokens of context at which the harness asks for a self-summary; 0 never asks."""
+    summary_tokens: int = 2_000
+    wall_seconds: float = 3_600.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Filled in while the run goes on, so that whoever cancels it still holds what happened until then."""
+
+    conversation: Conversation
+    """The last one; earlier ones are its parents."""
+    stop: StopCause = StopCause.CANCELLED
+    error: str = ""
+    """With StopCause.ERROR or WALL_CLOCK: what failed."""
+    final_text: str = ""
+    usage: TraceUsage = field(default_factory=TraceUsage)
+    tools: list[ToolEvent] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: {"policy": 0.0, "tools": 0.0})
+
+    @property
+    def failed_by_us(self) -> bool:
+        """Infrastructure, the wall clock or the caller ended the run: it says nothing about the model."""
+        return self.stop in (StopCause.ERROR, StopCause.WALL_CLOCK, StopCause.CANCELLED)

@@ -1,0 +1,31 @@
+"""From the recipe to what one run needs: the only place where the harness reads it."""
+
+from __future__ import annotations
+
+from etude.harness.outcome import Budgets
+from etude.harness.profile import load_profile
+from etude.harness.schema import ToolSchema
+from etude.harness.toolbox import ToolLimits
+from etude.recipe.acting import HarnessRecipe, SandboxRecipe
+
+
+def budgets_of(recipe: HarnessRecipe) -> Budgets:
+    return Budgets(
+        turns=recipe.max_turns,
+        tool_calls=recipe.max_tool_calls,
+        tokens=recipe.max_tokens,
+        turn_tokens=recipe.max_turn_tokens,
+        output_tokens=recipe.max_output_tokens,
+        summary_trigger=recipe.summary_trigger,
+        summary_tokens=recipe.max_summary_tokens,
+        wall_seconds=recipe.wall_seconds,
+    )
+
+
+def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None) -> ToolLimits:
+    return ToolLimits(command_seconds=recipe.command_seconds, edits=edits)
+
+
+def session_schemas(recipe: HarnessRecipe) -> tuple[ToolSchema, ...]:
+    """The tools that a policy must offer."""
+    return load_profile(recipe.profile).schemas()

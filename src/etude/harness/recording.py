@@ -1,0 +1,55 @@
+"""Records what another policy writes, as if it had been sampled: how demonstrations become traces.
+
+The turn that the loop carries out is parsed back from the recorded ids, under the same limits that a model has: a
+demonstration never does anything that its tokens do not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from etude.harness.policy import ContextFull, Conversation, Policy, Turn
+from etude.harness.schema import ToolSchema
+from etude.harness.transcript import Transcript, parse_turn
+from etude.text.compact import CompactFormat
+from etude.trace.builder import TraceBuilder
+from etude.trace.trace import UNSAMPLED_VERSION
+
+
+class RecordingPolicy:
+    """Wraps a policy that writes text. Its tokens count as sampled, with log-probability 0 and no version."""
+
+    def __init__(
+        self, inner: Policy, form: CompactFormat, schemas: Sequence[ToolSchema], context: int, recorder: TraceBuilder
+    ) -> None:
+        self._inner = inner
+        self._form = form
+        self._schemas = {schema.name: schema.call_schema() for schema in schemas}
+        self._context = context
+        self._transcript = Transcript(form, recorder)
+        self._turns = 0
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
+        prompt = self._transcript.prompt(conversation)
+        room = self._context - len(prompt)
+        if room < 1:
+            raise ContextFull(f"the prompt has {len(prompt)} tokens, the context holds {self._context}")
+        turn = await self._inner.act(conversation, max_tokens=max_tokens)
+        written = self._form.render_turn(turn.thinking, turn.text, [call.raw for call in turn.calls])
+        ids = np.array(written[: min(max_tokens, room)], np.int32)
+        nothing = np.zeros(len(ids), np.float32)
+        self._transcript.sampled(conversation, ids, nothing, np.full(len(ids), UNSAMPLED_VERSION, np.int32))
+        self._turns += 1
+        return parse_turn(self._form, ids.tolist(), self._schemas, str(self._turns))
+
+    def tokens(self, conversation: Conversation) -> int:
+        return self._transcript.length(conversation)
+
+    def count(self, text: str) -> int:
+        return self._form.tokenizer.count(text)

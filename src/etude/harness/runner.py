@@ -1,0 +1,228 @@
+"""Where the commands of an overlay run: in a box that is made when the first command needs it, or on the host.
+
+Commands in a box without network are functions of the files they see, so a worker may share their results between
+rollouts (`ExecMemo`). What is shared is proven on the run that was real: the command left every file, mode and name as
+it was, here and in the scratch folders. A rollout that ran anything else never asks the memo again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import IO
+
+from etude.harness.diff import LEFT_OUT
+from etude.harness.memo import Memo
+from etude.harness.workspace import AGENT_ENV, NoShell, OverlayWorkspace, read_tree
+from etude.sandbox.contract import Box, ExecResult
+
+_LAYOUT = "find . /tmp /var/tmp /dev/shm -printf '%p %y %m %l\\n' 2>/dev/null | LC_ALL=C sort"
+"""Names, kinds, modes and link targets of everything a command could leave behind."""
+_MAX_KEPT_BYTES = 65_536
+_MAX_OUTPUT_BYTES = 1_000_000
+
+ExecKey = tuple[str, bytes, str, float]
+
+
+class ExecMemo(Memo[ExecKey, ExecResult]):
+    """Results by image, files, command and time limit."""
+
+    def __init__(self, size: int = 4096) -> None:
+        super().__init__(size)
+        self.fresh_layouts: dict[str, bytes] = {}
+        """What a new box of an image looks like."""
+
+
+class BoxRunner:
+    """A box that is created by the first command that nobody has run before."""
+
+    def __init__(
+        self,
+        image: str,
+        start: Mapping[str, bytes],
+        open_box: Callable[[], Awaitable[Box]],
+        memo: ExecMemo | None = None,
+    ) -> None:
+        self._image = image
+        self._open_box = open_box
+        self._memo = memo
+        self._box: Box | None = None
+        self._held: Mapping[str, bytes] = start
+        """What the box's files are (or will be, when it is created)."""
+        self._layout: bytes | None = None
+        """As of the last look, while nothing can have changed it since."""
+
+    async def run(
+        self, files: Mapping[str, bytes], command: str, *, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        if self._memo is None:
+            return await self._really(files, command, timeout)
+        after = files
+
+        async def compute() -> tuple[ExecResult, bool]:
+            nonlocal after
+            before = await self._look(files)
+            result, after = await self._really(files, command, timeout)
+            self._layout = None
+            pure = after is files and before is not None and before == await self._look(after)
+            if not pure:
+                # From here on the box may hold what the files do not show.
+                self._memo = None
+            small = len(result.stdout) + len(result.stderr) <= _MAX_KEPT_BYTES
+            return result, pure and small and not result.timed_out and not result.limit
+
+        result = await self._memo.get((self._image, _digest(files), command, timeout), compute)
+        return result, after
+
+    async def _really(
+        self, files: Mapping[str, bytes], command: str, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        box = await self._synced(files)
+        result = await box.exec(command, timeout=timeout, env=AGENT_ENV)
+        after = await read_tree(box)
+        self._held = after
+        # Equal files stay the same object, so that comparing and sharing them stays cheap.
+        return result, files if after == files else after
+
+    async def _synced(self, files: Mapping[str, bytes]) -> Box:
+        if self._box is None:
+            self._box = await self._open_box()
+            self._layout = self._memo.fresh_layouts.get(self._image) if self._memo else None
+        for path, data in files.items():
+            if self._held.get(path) != data:
+                if path not in self._held:
+                    self._layout = None
+                await self._box.write_file(path, data)
+        self._held = files
+        return self._box
+
+    async def _look(self, files: Mapping[str, bytes]) -> bytes | None:
+        fresh = self._box is None and files.keys() == self._held.keys()
+        box = await self._synced(files)
+        if self._layout is not None:
+            return self._layout
+        found = await box.exec(_LAYOUT, timeout=10.0)
+        if not found.timed_out and not found.truncated:
+            self._layout = found.stdout
+            if fresh and self._memo:
+                self._memo.fresh_layouts[self._image] = found.stdout
+        return self._layout
+
+    async def close(self) -> None:
+        if self._box is not None:
+            box, self._box = self._box, None
+            await box.destroy()
+
+
+def _digest(files: Mapping[str, bytes]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(files):
+        name, data = path.encode("utf-8", "surrogateescape"), files[path]
+        digest.update(b"%d %d " % (len(name), len(data)) + name + data)
+    return digest.digest()
+
+
+def lazy_workspace(
+    image: str, start: Mapping[str, bytes], open_box: Callable[[], Awaitable[Box]], memo: ExecMemo | None = None
+) -> OverlayWorkspace:
+    """The files of an image in memory; `open_box` makes a box of it when a command needs one."""
+    return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo))
+
+
+Approve = Callable[[str], Awaitable[bool]]
+
+
+class HostRunner:
+    """Commands on the host, over a private copy of the files, each only after the user said yes. No isolation."""
+
+    def __init__(self, approve: Approve) -> None:
+        self._approve = approve
+        self._folder: Path | None = None
+
+    async def run(
+        self, files: Mapping[str, bytes], command: str, *, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        if not await self._approve(command):
+            raise NoShell
+        folder = self._folder = self._folder or Path(tempfile.mkdtemp(prefix="etude-chat-"))
+        await asyncio.to_thread(_write_tree, folder, files)
+        result = await _host_exec(command, folder, timeout)
+        return result, await asyncio.to_thread(read_folder, folder)
+
+    async def close(self) -> None:
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, True)
+            self._folder = None
+
+
+def folder_workspace(folder: Path, approve: Approve | None = None) -> OverlayWorkspace:
+    """A copy-on-write view of a folder; commands need `approve`, without it there is no shell."""
+    return OverlayWorkspace(read_folder(folder), HostRunner(approve) if approve else None)
+
+
+def read_folder(folder: Path, *, max_file_bytes: int = 1_000_000, max_files: int = 20_000) -> dict[str, bytes]:
+    """Regular files below a folder, without version control, caches and files too large to be read as text."""
+    files: dict[str, bytes] = {}
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in LEFT_OUT)
+        for name in sorted(names):
+            path = Path(place) / name
+            if path.is_symlink() or not path.is_file() or path.stat().st_size > max_file_bytes:
+                continue
+            files[path.relative_to(folder).as_posix()] = path.read_bytes()
+            if len(files) > max_files:
+                raise ValueError(f"{folder} holds more than {max_files} files: choose a smaller folder")
+    return files
+
+
+def _write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
+    for path, data in files.items():
+        target = folder / path
+        if not target.is_file() or target.read_bytes() != data:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+
+
+async def _host_exec(command: str, folder: Path, timeout: float) -> ExecResult:
+    started = time.monotonic()
+    # Files, not pipes: what the command leaves running in the background must not keep us waiting for their end.
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        process = await asyncio.create_subprocess_shell(
+            command,
+            cwd=folder,
+            env={**os.environ, **AGENT_ENV},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        timed_out = False
+        try:
+            await asyncio.wait_for(process.wait(), timeout)
+        except TimeoutError:
+            timed_out = True
+        finally:
+            _kill_group(process.pid)
+        code = await process.wait()
+        here = str(folder).encode()
+        out, err = (_said(stream).replace(here, b".") for stream in (stdout, stderr))
+        return ExecResult(128 - code if code < 0 else code, out, err, time.monotonic() - started, timed_out)
+
+
+def _said(stream: IO[bytes]) -> bytes:
+    stream.seek(0)
+    return stream.read(_MAX_OUTPUT_BYTES)
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,121 @@
+"""A tool's schema, read from a data file: what the model may call, with which arguments in which order.
+
+`check` is the single door: arguments reach a tool only in the declared names and types, whoever parsed them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, get_args
+
+from etude.text.calls import CallSchema, Parameter
+
+Kind = Literal["word", "int", "line", "rest"]
+
+
+class SchemaError(Exception):
+    """A tool's or profile's data file cannot be used: names file, field and expectation."""
+
+
+class BadArguments(Exception):
+    """The model's arguments do not fit the schema; the text is for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolParameter:
+    name: str
+    kind: Kind
+    """"word": no spaces. "int". "line": up to the end of the line. "rest": everything that follows, lines included."""
+    description: str = ""
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    name: str
+    description: str
+    parameters: tuple[ToolParameter, ...] = ()
+
+    def call_schema(self) -> CallSchema:
+        """For the call grammar of the compact format."""
+        return CallSchema(self.name, tuple(Parameter(p.name, p.kind, p.required) for p in self.parameters))
+
+    def openai(self) -> dict[str, Any]:
+        """As a function of the OpenAI chat protocol."""
+        properties = {
+            p.name: {"type": "integer" if p.kind == "int" else "string", "description": p.description}
+            for p in self.parameters
+        }
+        required = [p.name for p in self.parameters if p.required]
+        schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": schema},
+        }
+
+    def usage(self) -> str:
+        """One line for a system prompt."""
+        arguments = "".join(f" {p.name}" if p.required else f" [{p.name}]" for p in self.parameters)
+        return f"{self.name}{arguments}: {self.description}"
+
+    def check(self, arguments: Mapping[str, object]) -> dict[str, Any]:
+        """The arguments in their declared types, without the absent ones; BadArguments otherwise."""
+        known = {p.name: p for p in self.parameters}
+        for name in arguments:
+            if name not in known:
+                raise BadArguments(f"no argument {name!r}")
+        checked: dict[str, Any] = {}
+        for name, parameter in known.items():
+            value = arguments.get(name)
+            if value is None:
+                if parameter.required:
+                    raise BadArguments(f"{name} is missing")
+                continue
+            checked[name] = _typed(name, parameter.kind, value)
+        return checked
+
+
+def _typed(name: str, kind: Kind, value: object) -> str | int:
+    if kind == "int":
+        # bool is an int to Python, but never a line number.
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadArguments(f"{name} must be a whole number")
+        return value
+    if not isinstance(value, str):
+        raise BadArguments(f"{name} must be text")
+    if not value.isascii() and any(0xD800 <= ord(character) < 0xE000 for character in value):
+        # JSON can spell halves of surrogate pairs; no file, command or request can hold them.
+        raise BadArguments(f"{name} is not valid Unicode")
+    if kind == "word" and not value.strip():
+        raise BadArguments(f"{name} is empty")
+    return value
+
+
+def parse_schema(text: str, source: str) -> ToolSchema:
+    try:
+        data = tomllib.loads(text)
+        parameters = tuple(ToolParameter(**entry) for entry in data.pop("parameters", []))
+        schema = ToolSchema(parameters=parameters, **data)
+    except (tomllib.TOMLDecodeError, TypeError) as error:
+        raise SchemaError(f"tool schema {source}: {error}") from error
+    for parameter in schema.parameters:
+        if parameter.kind not in get_args(Kind):
+            raise SchemaError(
+                f"tool schema {source}: {parameter.name}.kind is {parameter.kind!r}, expected one of {get_args(Kind)}"
+            )
+    if any(p.kind == "rest" for p in schema.parameters[:-1]):
+        raise SchemaError(f"tool schema {source}: only the last parameter may have the kind 'rest'")
+    return schema
+
+
+@cache
+def builtin_schema(name: str) -> ToolSchema:
+    """The schema of a tool that ships with the harness (`tools/<name>.toml`)."""
+    file = resources.files("etude.harness") / "tools" / f"{name}.toml"
+    if not file.is_file():
+        raise SchemaError(f"there is no tool schema {name}.toml")
+    return parse_schema(file.read_text(encoding="utf-8"), f"{name}.toml")

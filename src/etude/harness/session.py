@@ -1,0 +1,157 @@
+"""A chat session: the agent works on a copy-on-write view of a folder; nothing reaches the folder before `apply`.
+
+Invariant: the user's files are written by `apply` alone, only where the agent changed them, and only if they are still
+what the agent started from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from types import TracebackType
+
+from etude.harness.loop import Observer, run_agent
+from etude.harness.outcome import Outcome
+from etude.harness.plan import budgets_of, tool_limits
+from etude.harness.policy import Conversation, Message, Policy, Role
+from etude.harness.profile import load_profile
+from etude.harness.runner import lazy_workspace, read_folder
+from etude.harness.toolbox import Toolbox
+from etude.harness.workspace import WORKDIR, OverlayWorkspace
+from etude.recipe.acting import HarnessRecipe, SandboxRecipe
+from etude.sandbox import limits_of
+from etude.sandbox.contract import Box, BoxSpec, Sandboxes
+
+
+class ApplyConflict(Exception):
+    """Files changed under the session: they are named, and none was written."""
+
+
+class ChatSession:
+    """`async with ChatSession(...) as session`: `run` per request, `diff` to look, `apply` to keep.
+
+    `policy` must have been made with `session_schemas(harness)`. Without `sandboxes` there is no shell.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        policy: Policy,
+        harness: HarnessRecipe,
+        sandbox: SandboxRecipe,
+        sandboxes: Sandboxes | None = None,
+        *,
+        observer: Observer | None = None,
+    ) -> None:
+        self.folder = folder
+        self.conversation: Conversation | None = None
+        self._policy = policy
+        self._harness = harness
+        self._profile = load_profile(harness.profile)
+        self._sandboxes = sandboxes
+        self._sandbox = sandbox
+        self._observer = observer
+        self._runs = 0
+        self._workspace: OverlayWorkspace | None = None
+
+    async def __aenter__(self) -> ChatSession:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _open(self) -> OverlayWorkspace:
+        if self._workspace is None:
+            start = await asyncio.to_thread(read_folder, self.folder)
+            self._workspace = await _view(start, self._sandboxes, self._sandbox)
+        return self._workspace
+
+    async def run(self, text: str) -> Outcome:
+        """One request; a later one goes on in the same conversation. Each has budgets of its own."""
+        workspace = await self._open()
+        self._runs += 1
+        if self.conversation is None:
+            self.conversation = self._profile.open(text, "chat")
+        else:
+            self.conversation.messages.append(Message(Role.USER, text))
+            self.conversation.task = text
+        toolbox = Toolbox(self._profile.schemas(), workspace, tool_limits(self._sandbox), self._profile)
+        outcome = Outcome(self.conversation)
+        try:
+            return await run_agent(
+                self.conversation,
+                self._policy,
+                toolbox,
+                budgets_of(self._harness),
+                self._profile,
+                observer=self._observer,
+                outcome=outcome,
+            )
+        finally:
+            self.conversation = outcome.conversation
+
+    async def diff(self) -> str:
+        """Everything that `apply` would write."""
+        return await (await self._open()).diff()
+
+    async def apply(self) -> list[str]:
+        """Writes the changes into the folder, and returns the paths. Later changes count from there."""
+        workspace = await self._open()
+        changed = workspace.changed()
+        await asyncio.to_thread(_write_changes, self.folder, workspace.start, changed)
+        workspace.rebase()
+        return list(changed)
+
+    async def close(self) -> None:
+        if self._workspace is not None:
+            await self._workspace.close()
+            self._workspace = None
+
+
+async def _view(start: Mapping[str, bytes], sandboxes: Sandboxes | None, recipe: SandboxRecipe) -> OverlayWorkspace:
+    if sandboxes is None:
+        return OverlayWorkspace(start)
+    image = await sandboxes.add_image(dict(start), workdir=WORKDIR)
+
+    async def open_box() -> Box:
+        return await sandboxes.create(BoxSpec(image, workdir=WORKDIR, limits=limits_of(recipe), name="chat"))
+
+    return lazy_workspace(image, start, open_box)
+
+
+def _write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
+    moved = [path for path in changed if _content(folder / path) != start.get(path)]
+    if moved:
+        raise ApplyConflict(f"changed outside the session, nothing was written: {', '.join(moved)}")
+    for path, data in changed.items():
+        target = folder / path
+        if data is None:
+            target.unlink()
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        mode = target.stat().st_mode if target.exists() else None
+        # Beside the file first, then in its place: a crash leaves the old file or the new one, whole.
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as new:
+            new.write(data)
+        written = Path(new.name)
+        written.chmod(mode & 0o7777 if mode is not None else 0o644)
+        written.replace(target)
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def write_sample(folder: Path) -> Path:
+    """Writes the sample micro-repository (two modules, and a check that fails) into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (resources.files("etude.harness") / "sample").iterdir():
+        if file.name.endswith(".txt"):
+            (folder / file.name.removesuffix(".txt")).write_bytes(file.read_bytes())
+    return folder

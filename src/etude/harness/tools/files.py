@@ -1,0 +1,87 @@
+"""list, read, edit: what a line is, and what an edit keeps, is decided here once.
+
+Lines end at \\n only. An edit replaces one line; the old line's indentation is kept unless the text is itself indented,
+so that a model need not count spaces it cannot see.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from etude.harness.diff import as_text
+from etude.harness.toolbox import Output, Toolbox, ToolProblem
+from etude.harness.workspace import clean_path
+
+
+async def list_files(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
+    files = await toolbox.workspace.files()
+    folder = clean_path(arguments.get("folder", "."))
+    if folder != ".":
+        files = [path for path in files if path.startswith(f"{folder}/")]
+        if not files:
+            raise ToolProblem(toolbox.say("no_file", path=folder, hint=""))
+    return Output(files or [toolbox.say("empty")])
+
+
+async def read(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
+    path = clean_path(arguments["path"])
+    lines = split_lines(await read_text(toolbox, path))
+    first = arguments.get("first", 1)
+    last = arguments.get("last", len(lines))
+    if not lines:
+        return Output([toolbox.say("empty")])
+    if first < 1 or first > len(lines) or last < first:
+        raise ToolProblem(toolbox.say("bad_range", path=path, first=first, last=last, lines=len(lines)))
+    return Output(numbered(lines, first, min(last, len(lines))))
+
+
+async def edit(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
+    limit = toolbox.limits.edits
+    if limit is not None and sum(toolbox.edited.values()) >= limit:
+        raise ToolProblem(toolbox.say("no_edits_left"))
+    path, number = clean_path(arguments["path"]), arguments["line"]
+    text = await read_text(toolbox, path)
+    lines = split_lines(text)
+    if not 1 <= number <= len(lines):
+        raise ToolProblem(toolbox.say("no_line", path=path, line=number, lines=len(lines)))
+    new = replacement(lines[number - 1], arguments["text"])
+    lines[number - 1 : number] = new
+    await toolbox.workspace.write(path, ("\n".join(lines) + ("\n" if text.endswith("\n") else "")).encode())
+    toolbox.edited[path] = toolbox.edited.get(path, 0) + 1
+    said = toolbox.say("edited", lines="\n".join(numbered(lines, number, number + len(new) - 1)))
+    return Output(said.split("\n"))
+
+
+def replacement(old: str, text: str) -> list[str]:
+    """The lines that take the place of `old`: with its indentation and its carriage return, where the text has none."""
+    new = text.removesuffix("\n").split("\n")
+    indentation = old[: len(old) - len(old.lstrip(" \t"))]
+    if not new[0].startswith((" ", "\t")):
+        new = [indentation + line if line.strip() else line for line in new]
+    if old.endswith("\r"):
+        new = [line if line.endswith("\r") else f"{line}\r" for line in new]
+    return new
+
+
+def split_lines(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def numbered(lines: list[str], first: int, last: int) -> list[str]:
+    return [f"{number} {lines[number - 1]}" for number in range(first, last + 1)]
+
+
+async def read_text(toolbox: Toolbox, path: str) -> str:
+    try:
+        data = await toolbox.workspace.read(path)
+    except FileNotFoundError:
+        close = difflib.get_close_matches(path, await toolbox.workspace.files(), n=3, cutoff=0.6)
+        hint = f" Did you mean {', '.join(close)}?" if close else ""
+        raise ToolProblem(toolbox.say("no_file", path=path, hint=hint)) from None
+    except IsADirectoryError:
+        raise ToolProblem(toolbox.say("not_a_file", path=path)) from None
+    text = as_text(data)
+    if text is None:
+        raise ToolProblem(toolbox.say("not_text", path=path))
+    return text

@@ -1,0 +1,12 @@
+"""finish: the agent says that the task is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etude.harness.toolbox import Output, Toolbox
+
+
+async def finish(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
+    message = arguments.get("message", "").strip()
+    return Output(message.split("\n") if message else [], finished=True)

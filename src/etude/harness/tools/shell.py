@@ -1,0 +1,28 @@
+"""shell: one command in the workspace's folder, its output and its exit code. No times: equal runs read equal text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etude.harness.toolbox import Output, Toolbox
+
+
+async def shell(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
+    command = arguments["command"].replace("\0", "")
+    result = await toolbox.workspace.exec(command, timeout=toolbox.limits.command_seconds)
+    text = "".join(_printable(stream) for stream in (result.stdout, result.stderr)).rstrip("\n")
+    lines = text.split("\n") if text else []
+    limit = "time" if result.timed_out else result.limit
+    if limit:
+        lines.append(toolbox.say("limit", kind=limit))
+    elif result.code:
+        lines.append(toolbox.say("exit", code=result.code))
+    ok = result.code == 0 and not limit
+    return Output(lines or [toolbox.say("done")], keep_end=True, ok=ok)
+
+
+def _printable(stream: bytes) -> str:
+    text = stream.decode("utf-8", "replace").replace("\r\n", "\n")
+    # A progress bar rewrites its line: only the last state was meant to be read.
+    text = "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
+    return text if not text or text.endswith("\n") else f"{text}\n"

@@ -1,0 +1,186 @@
+"""The Workspace noun: the files the agent works on, and a place to run commands beside them.
+
+Three kinds with one meaning: `BoxWorkspace` asks a box for everything, `OverlayWorkspace` keeps the files in memory and
+needs a runner (a box, or the host) only for commands, `folder_workspace` is an overlay over a folder of the user's. All
+paths are relative to the workspace; nothing outside it can be named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Protocol, runtime_checkable
+
+from etude.harness.diff import is_source, unified_diff
+from etude.sandbox.contract import Box, ExecResult, RequestRefused
+
+WORKDIR = "/work"
+MAX_FILE_BYTES = 1_000_000
+
+AGENT_ENV = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
+"""Makes commands repeatable and keeps caches out of the workspace."""
+
+
+class OutsideWorkspace(Exception):
+    """A path that does not lie inside the workspace."""
+
+
+class NoShell(Exception):
+    """This workspace runs no commands, or its user refused this one."""
+
+
+@runtime_checkable
+class Workspace(Protocol):
+    """`read` raises FileNotFoundError, IsADirectoryError, RequestRefused (too large) and OutsideWorkspace; every method
+    raises SandboxError for failures that are not the agent's."""
+
+    async def files(self) -> list[str]:
+        """Every regular file, sorted."""
+        ...
+
+    async def read(self, path: str) -> bytes: ...
+
+    async def write(self, path: str, data: bytes) -> None: ...
+
+    async def exec(self, command: str, *, timeout: float) -> ExecResult: ...
+
+    async def diff(self) -> str:
+        """A unified diff of every text file against the start."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Runner(Protocol):
+    """Runs commands over files that someone else owns."""
+
+    async def run(
+        self, files: Mapping[str, bytes], command: str, *, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        """Makes the place hold exactly `files`, runs the command there, returns its result and the files after it."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def clean_path(path: str) -> str:
+    """The path relative to the workspace, normalised; "." is the workspace itself."""
+    pure = PurePosixPath(path)
+    if not path or "\0" in path:
+        raise OutsideWorkspace(path)
+    if pure.is_absolute():
+        if not pure.is_relative_to(WORKDIR):
+            raise OutsideWorkspace(path)
+        pure = pure.relative_to(WORKDIR)
+    parts: list[str] = []
+    for part in pure.parts:
+        if part != "..":
+            parts.append(part)
+        elif parts:
+            parts.pop()
+        else:
+            raise OutsideWorkspace(path)
+    return "/".join(parts) or "."
+
+
+class OverlayWorkspace:
+    """Files in memory over a shared start state; commands go to the runner, which is given the files as they are."""
+
+    def __init__(self, start: Mapping[str, bytes], runner: Runner | None = None) -> None:
+        self.start = {path: data for path, data in start.items() if is_source(path)}
+        self._files: Mapping[str, bytes] = self.start
+        self._runner = runner
+
+    async def files(self) -> list[str]:
+        return sorted(path for path in self._files if is_source(path))
+
+    async def read(self, path: str) -> bytes:
+        path = clean_path(path)
+        data = self._files.get(path)
+        if data is None:
+            if path == "." or any(name.startswith(f"{path}/") for name in self._files):
+                raise IsADirectoryError(path)
+            raise FileNotFoundError(path)
+        if len(data) > MAX_FILE_BYTES:
+            raise RequestRefused(f"{path} has {len(data)} bytes, at most {MAX_FILE_BYTES} can be read")
+        return data
+
+    async def write(self, path: str, data: bytes) -> None:
+        path = clean_path(path)
+        if path == "." or any(name.startswith(f"{path}/") for name in self._files):
+            raise IsADirectoryError(path)
+        self._files = {**self._files, path: data}
+
+    async def exec(self, command: str, *, timeout: float) -> ExecResult:
+        if self._runner is None:
+            raise NoShell
+        result, self._files = await self._runner.run(self._files, command, timeout=timeout)
+        return result
+
+    def changed(self) -> dict[str, bytes | None]:
+        """Contents of the files that differ from the start; None for a deleted one."""
+        paths = sorted(self.start.keys() | self._files.keys())
+        return {p: self._files.get(p) for p in paths if self.start.get(p) != self._files.get(p) and is_source(p)}
+
+    def rebase(self) -> None:
+        """Takes the files as they are for the new start."""
+        self.start = dict(self._files)
+
+    async def diff(self) -> str:
+        return unified_diff(self.start, self._files)
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.close()
+
+
+class BoxWorkspace:
+    """Every question goes to the box. `start` are the files of its image, where they are known."""
+
+    def __init__(self, box: Box, start: Mapping[str, bytes]) -> None:
+        self._box = box
+        self.start = start
+
+    @classmethod
+    async def open(cls, box: Box) -> BoxWorkspace:
+        """For a box whose image is not known here: reads all files once."""
+        return cls(box, await read_tree(box))
+
+    async def files(self) -> list[str]:
+        return [path for path in await self._box.list_files(".") if is_source(path)]
+
+    async def read(self, path: str) -> bytes:
+        path = clean_path(path)
+        try:
+            return await self._box.read_file(path, max_bytes=MAX_FILE_BYTES)
+        except NotADirectoryError:
+            raise FileNotFoundError(path) from None
+
+    async def write(self, path: str, data: bytes) -> None:
+        await self._box.write_file(clean_path(path), data)
+
+    async def exec(self, command: str, *, timeout: float) -> ExecResult:
+        return await self._box.exec(command, timeout=timeout, env=AGENT_ENV)
+
+    async def diff(self) -> str:
+        return unified_diff(self.start, await read_tree(self._box))
+
+    async def close(self) -> None:
+        await self._box.destroy()
+
+
+async def read_tree(box: Box) -> dict[str, bytes]:
+    """All files of a box's workspace. Files too large to be read count as empty text: they never enter a diff."""
+    tree: dict[str, bytes] = {}
+    for path in await box.list_files("."):
+        if not is_source(path):
+            continue
+        try:
+            tree[path] = await box.read_file(path, max_bytes=MAX_FILE_BYTES)
+        except RequestRefused:
+            tree[path] = TOO_LARGE
+    return tree
+
+
+TOO_LARGE = b"\0 too large to be read"
+"""Stands for the contents of a file that is not read; not a text, so it is left out of diffs."""

@@ -1,0 +1,88 @@
+"""Where things lie in a run's folder. Every room takes its paths from here, so that the layout is written down once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    root: Path
+
+    @property
+    def recipe(self) -> Path:
+        return self.root / "recipe.toml"
+
+    @property
+    def lineage(self) -> Path:
+        return self.root / "lineage.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.root / "tokenizer.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal"
+
+    @property
+    def documents(self) -> Path:
+        return self.root / "documents"
+
+    @property
+    def corpus(self) -> Path:
+        return self.root / "corpus"
+
+    @property
+    def tasks(self) -> Path:
+        return self.root / "tasks"
+
+    @property
+    def demonstrations(self) -> Path:
+        return self.root / "demonstrations"
+
+    @property
+    def weights(self) -> Path:
+        return self.root / "weights"
+
+    @property
+    def sandboxes(self) -> Path:
+        """Images and boxes; removed when a stage ends."""
+        return self.root / "sandboxes"
+
+    @property
+    def rl(self) -> Path:
+        return self.root / "rl"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    @property
+    def plots(self) -> Path:
+        return self.root / "plots"
+
+    def stage(self, name: str) -> Path:
+        return self.root / "stages" / name
+
+    def checkpoints(self, stage: str) -> Path:
+        return self.stage(stage) / "checkpoints"
+
+    def model(self, stage: str) -> Path:
+        """The Hugging Face checkpoint that a finished stage leaves."""
+        return self.stage(stage) / "model"
+
+    def metrics(self, stage: str) -> Path:
+        return self.stage(stage) / "metrics.jsonl"
+
+    def evaluation(self, name: str) -> Path:
+        return self.root / "eval" / name

@@ -1,0 +1,21 @@
+"""The line of stages: resume, provenance, summary.
+
+One recipe, one line of checkpoints.
+"""
+
+from etude.lineage.guard import require_room, require_supported, sole_driver
+from etude.lineage.line import Stage, require_unchanged, run_line
+from etude.lineage.state import LineageError, LineageState
+from etude.lineage.summary import write_summary
+
+__all__ = [
+    "LineageError",
+    "LineageState",
+    "Stage",
+    "require_room",
+    "require_supported",
+    "require_unchanged",
+    "run_line",
+    "sole_driver",
+    "write_summary",
+]

@@ -1,0 +1,60 @@
+"""What every stage is given: recipe, folder, journal, screen, and a cluster that starts when it is first needed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from etude.cluster import Cluster, open_cluster
+from etude.journal import Journal, RunPaths
+from etude.lineage.screen import Screen
+from etude.lineage.state import LineageState
+from etude.recipe import Recipe
+
+if TYPE_CHECKING:
+    from etude.training.compute import Compute
+
+
+@dataclass(slots=True)
+class RunContext:
+    recipe: Recipe
+    paths: RunPaths
+    state: LineageState
+    journal: Journal
+    screen: Screen
+    _cluster: Cluster | None = field(default=None, init=False)
+    _compute: Compute | None = field(default=None, init=False)
+
+    def save_state(self) -> None:
+        self.state.save(self.paths.lineage)
+
+    def compute(self) -> Compute:
+        """The dtype and threads of this run: probed once in its life, then kept."""
+        # Here, not above: what needs no torch (a lock, a mistake in the recipe, a report) is answered without it.
+        from etude.training.compute import Compute, choose_compute
+
+        if self._compute is None:
+            if self.state.compute:
+                self._compute = Compute(**self.state.compute)
+            else:
+                self._compute = choose_compute(self.recipe.compute)
+                self.state.compute = asdict(self._compute)
+                self.save_state()
+        return self._compute
+
+    def resolved_recipe(self) -> Recipe:
+        """The recipe with the probe's choice written in: every service computes alike, also after a restart."""
+        chosen = self.compute()
+        fixed = self.recipe.compute.model_copy(update={"dtype": chosen.dtype_name, "threads": chosen.threads})
+        return self.recipe.model_copy(update={"compute": fixed})
+
+    async def cluster(self) -> Cluster:
+        if self._cluster is None:
+            async with self.journal.waiting(on="cluster", deadline=60.0):
+                self._cluster = await open_cluster(self.recipe.cluster.backend, run_folder=self.paths.root)
+        return self._cluster
+
+    async def close(self) -> None:
+        if self._cluster is not None:
+            cluster, self._cluster = self._cluster, None
+            await cluster.close()

@@ -1,0 +1,59 @@
+"""What must hold before a run starts: one driver per folder, a folder that can be written, room on its disk."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from etude.lineage.state import LineageError
+from etude.recipe import Recipe
+
+_NEEDED_BYTES = 500_000_000
+
+
+@contextmanager
+def sole_driver(root: Path, lock: Path) -> Iterator[None]:
+    """Holds the run folder's lock; it goes with the process, however that dies."""
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        root.chmod(0o700)
+        handle = lock.open("a+")
+    except OSError as error:
+        raise LineageError(
+            f"cannot write the run folder {root}: {error.strerror}; choose another with --runs"
+        ) from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            handle.seek(0)
+            owner = handle.read().strip() or "unknown"
+            raise LineageError(
+                f"another run (process {owner}) is working in {root}; wait for it or use another name"
+            ) from error
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield
+
+
+def require_supported(recipe: Recipe) -> None:
+    """Refuses at once what a later stage could not do, rather than after hours of training."""
+    if recipe.compute.device != "cpu":
+        raise LineageError(
+            f'compute.device = "{recipe.compute.device}": RL and the built-in engine run on the CPU only so far; '
+            'set compute.device = "cpu"'
+        )
+
+
+def require_room(root: Path) -> None:
+    free = shutil.disk_usage(root).free
+    if free < _NEEDED_BYTES:
+        raise LineageError(
+            f"{root} has {free / 1e6:.0f} MB free, a run needs about {_NEEDED_BYTES / 1e6:.0f} MB; "
+            "free some or choose another disk with --runs"
+        )

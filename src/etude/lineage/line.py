@@ -1,0 +1,85 @@
+"""The line: every stage of a recipe in order, each done once, each resumed where it was.
+
+A stage is an async function of the run's context that may be called again after any death and then goes on; what it
+returns is its result, kept in lineage.json with the digests of the recipe and of the code that made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from etude.lineage.context import RunContext
+from etude.lineage.state import LineageError, LineageState, StageRecord, code_digest, output_digest, recipe_digest
+from etude.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    name: str
+    title: str
+    """What the screen shows."""
+    sections: tuple[str, ...]
+    """The parts of the recipe that its result depends on, besides the seed."""
+    outputs: tuple[str, ...]
+    """Files and folders of the run that it leaves for later stages; their digest is kept."""
+    run: Callable[[RunContext], Awaitable[dict[str, Any]]]
+
+
+async def run_line(context: RunContext, stages: Sequence[Stage]) -> None:
+    """Runs what is not done yet. Raises what a stage raises; everything finished so far stays finished."""
+    require_unchanged(context.recipe, context.state, stages)
+    context.compute()
+    code = code_digest()
+    for stage in stages:
+        record = context.state.stages.get(stage.name)
+        if record is not None and record.done:
+            context.screen.skipped(stage.title, record.seconds)
+            continue
+        if record is None:
+            record = StageRecord(recipe_digest(context.recipe, stage.sections), code, started=time.time())
+            context.state.stages[stage.name] = record
+        if record.code_digest != code:
+            # Allowed, since a fix may be why it goes on; but bits may differ, and the record must not claim otherwise.
+            context.screen.say(f"{stage.title}: begun by other code ({record.code_digest}), going on with {code}")
+            context.journal.event("code_changed", stage=stage.name, before=record.code_digest, now=code)
+            record.code_digest = f"{record.code_digest}+{code}"
+        await _run_stage(context, stage, record)
+
+
+def require_unchanged(recipe: Recipe, state: LineageState, stages: Sequence[Stage]) -> None:
+    """A lineage is the product of one recipe: a change of what a stage has begun with is refused, by name."""
+    for stage in stages:
+        record = state.stages.get(stage.name)
+        if record is not None and record.recipe_digest != recipe_digest(recipe, stage.sections):
+            *others, last = (*stage.sections, "seed")
+            raise LineageError(
+                f"the recipe changed in {', '.join(others)} or {last} since stage {stage.name} was run; "
+                "undo the change, or start a run of its own with --name"
+            )
+
+
+async def _run_stage(context: RunContext, stage: Stage, record: StageRecord) -> None:
+    record.sessions += 1
+    record.inputs = {name: other.output for name, other in context.state.stages.items() if other.done}
+    context.save_state()
+    context.journal.event("stage_started", stage=stage.name, session=record.sessions)
+    context.screen.started(stage.title, resumed=record.sessions > 1)
+    begun = time.monotonic()
+    reason: str | None = None
+    try:
+        record.result = await stage.run(context)
+        record.output = await asyncio.to_thread(output_digest, context.paths.root, stage.outputs)
+        record.done = True
+    except BaseException as error:
+        reason = str(error) or type(error).__name__
+        raise
+    finally:
+        context.screen.ended(done=record.done, seconds=record.seconds + time.monotonic() - begun)
+        record.seconds += time.monotonic() - begun
+        context.save_state()
+        kind = "stage_finished" if record.done else "stage_interrupted"
+        context.journal.event(kind, stage=stage.name, seconds=record.seconds, reason=reason)

@@ -1,0 +1,109 @@
+"""The stages before any network is trained: tasks, corpus and tokenizer, and later the demonstrations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from itertools import chain
+from typing import Any
+
+from etude.corpus import gather, write_corpus
+from etude.harness import load_profile
+from etude.lineage.contamination import require_separate, without_held_out
+from etude.lineage.context import RunContext
+from etude.lineage.state import LineageError
+from etude.rollout import RolloutSetup, demonstrate, open_setup
+from etude.tasks import Split, gate_tasks, generate_tasks, list_tasks, write_documents
+from etude.text import CompactFormat, Tokenizer
+
+_GATED_TOGETHER = 32
+_SAID_WEIGHT = 300
+
+
+async def make_tasks(context: RunContext) -> dict[str, Any]:
+    """Generates the tasks and gates them: doing nothing must fail, the reference must pass, again and again."""
+    recipe, paths = context.recipe, context.paths
+    tasks = await asyncio.to_thread(generate_tasks, recipe.tasks, recipe.seed, paths.tasks)
+    await asyncio.to_thread(require_separate, tasks)
+    discarded: list[str] = []
+    reasons: Counter[str] = Counter()
+    async with boxes(context) as setup:
+        for first in range(0, len(tasks), _GATED_TOGETHER):
+            part = tasks[first : first + _GATED_TOGETHER]
+            results = await gate_tasks(part, setup.sandboxes, paths.tasks / "gate.jsonl", runs=recipe.tasks.gate_runs)
+            if undecided := [name for name, result in results.items() if not result.decided]:
+                raise LineageError(f"the sandbox failed while {undecided[0]} was gated; run the same command again")
+            for name, result in results.items():
+                if not result.survived:
+                    discarded.append(name)
+                    reasons.update(result.reasons)
+            context.screen.update("tasks", {"step": first + len(part), "total": len(tasks)})
+    counts = {split.value: sum(t.split is split and t.id not in discarded for t in tasks) for split in Split}
+    return {"tasks": counts, "discarded": discarded, "reasons": dict(reasons), "families": _families(tasks)}
+
+
+async def make_corpus(context: RunContext) -> dict[str, Any]:
+    """Documents of the train families, the tokenizer, the shards."""
+    recipe, paths = context.recipe, context.paths
+
+    def part(number: int) -> None:
+        context.screen.update("corpus", {"step": number, "total": 4})
+
+    part(0)
+    if "generated" in recipe.corpus.sources:
+        await asyncio.to_thread(write_documents, paths.documents, recipe.corpus.generated_documents, recipe.seed)
+    part(1)
+    gathered = await asyncio.to_thread(gather, recipe.corpus, paths.documents)
+    held_out = [task for split in (Split.DEV, Split.TEST) for task in usable_tasks(context, split)]
+    gathered, contaminated = await asyncio.to_thread(without_held_out, gathered, held_out)
+    part(2)
+    # What the harness itself says must be cheap, however rare it is in the corpus.
+    said = load_profile(recipe.harness.profile).texts() * _SAID_WEIGHT
+    tokenizer = await asyncio.to_thread(Tokenizer.train, chain(said, gathered.texts()), recipe.tokenizer.vocab_size)
+    tokenizer.save(paths.tokenizer)
+    part(3)
+    manifest = await asyncio.to_thread(write_corpus, paths.corpus, gathered, tokenizer, recipe.corpus)
+    part(4)
+    return {"vocab_size": tokenizer.vocab_size, "contaminated": contaminated, "corpus": manifest}
+
+
+async def make_demonstrations(context: RunContext) -> dict[str, Any]:
+    """The oracle at work in the unchanged harness, on train tasks of the recipe's kinds."""
+    recipe, paths = context.recipe, context.paths
+    form = CompactFormat(Tokenizer.load(paths.tokenizer))
+    async with boxes(context) as setup:
+        made = await demonstrate(
+            usable_tasks(context, Split.TRAIN),
+            setup,
+            form,
+            recipe.engine.context,
+            paths.demonstrations,
+            count=recipe.sft.demonstrations,
+            kinds=recipe.sft.kinds,
+            seed=recipe.seed,
+            journal=context.journal,
+            progress=lambda done, total: context.screen.update("demonstrations", {"step": done, "total": total}),
+        )
+    return asdict(made)
+
+
+def usable_tasks(context: RunContext, split: Split) -> list[Any]:
+    """The tasks of a split that came through the gate."""
+    discarded = set(context.state.stages["tasks"].result["discarded"])
+    return [task for task in list_tasks(context.paths.tasks, split) if task.id not in discarded]
+
+
+@asynccontextmanager
+async def boxes(context: RunContext) -> AsyncIterator[RolloutSetup]:
+    setup, _ = open_setup(context.recipe, context.paths)
+    try:
+        yield setup
+    finally:
+        await setup.sandboxes.close()
+
+
+def _families(tasks: list[Any]) -> dict[str, list[str]]:
+    return {split.value: sorted({t.family for t in tasks if t.split is split}) for split in Split}

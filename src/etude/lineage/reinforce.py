@@ -1,0 +1,139 @@
+"""The RL stage, its evaluations on the dev split while it runs, and the one touch of the test split at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.cluster import Supervised, start_supervised
+from etude.lineage.context import RunContext
+from etude.lineage.prepare import usable_tasks
+from etude.lineage.state import LineageError
+from etude.recipe import Recipe
+from etude.rl import Crew, RlRun, dismiss, gather_crew
+from etude.rollout import RolloutJob, RolloutResult, evaluate
+from etude.tasks import Split
+
+
+async def run_rl(context: RunContext) -> dict[str, Any]:
+    recipe, paths = context.recipe, context.paths
+    prompts = _prompts(context)
+    crew = await gather_crew(recipe, paths, context.compute(), await context.cluster(), context.journal)
+    metrics = paths.metrics("rl")
+
+    def update(values: dict[str, Any]) -> None:
+        with metrics.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(values) + "\n")
+        context.screen.update("rl", values)
+
+    async def evaluate_dev(crew: Crew, step: int) -> None:
+        await _evaluate(context, crew.evaluator, Split.DEV, f"dev-step-{step:06d}")
+
+    try:
+        context.screen.update("rl", {"step": 0, "total": recipe.rl.steps})
+        run = RlRun(recipe, paths, crew, context.journal, prompts, update=update, evaluate=evaluate_dev)
+        await run.run()
+        await crew.trainer.call("export", deadline=recipe.cluster.call_seconds)
+        worker = [await w.call("stats", deadline=recipe.cluster.call_seconds) for w in crew.workers]
+    finally:
+        await crew.dismiss()
+    machine = run.machine
+    return {
+        "steps": machine.trained,
+        "consumed": [list(groups) for groups in machine.consumed],
+        "infra_errors": machine.lost,
+        "masked": machine.masked,
+        "workers": worker,
+    }
+
+
+async def evaluate_test(context: RunContext) -> dict[str, Any]:
+    """The same test tasks with the model before RL and the one after it: the lineage's one touch of the split."""
+    results = {}
+    for stage in ("sft", "rl"):
+        engine = await start_engine(context, f"engine-{stage}", context.paths.model(stage))
+        worker = await start_worker(context, engine, f"evaluator-{stage}", ("test",))
+        try:
+            results[stage] = await engine.watched(_evaluate(context, worker, Split.TEST, f"test-{stage}"))
+        finally:
+            await dismiss(engine, boxed=[worker])
+    return results
+
+
+async def start_engine(context: RunContext, name: str, model: Path) -> Supervised:
+    """An engine that serves one finished model, with every core."""
+    recipe, compute = context.recipe, context.compute()
+    return await start_supervised(
+        await context.cluster(),
+        recipe.cluster,
+        context.journal,
+        name,
+        "etude.engine.service:EngineService",
+        str(model),
+        recipe.engine.model_dump(mode="json"),
+        compute.dtype_name,
+        compute.threads,
+    )
+
+
+async def start_worker(context: RunContext, engine: Supervised, name: str, splits: tuple[str, ...]) -> Supervised:
+    return await start_supervised(
+        await context.cluster(),
+        context.recipe.cluster,
+        context.journal,
+        name,
+        "etude.rollout.worker:RolloutWorker",
+        str(context.paths.root),
+        _free_running(context.recipe).model_dump(mode="json", by_alias=True),
+        engine.remote,
+        splits,
+        name,
+    )
+
+
+def _free_running(recipe: Recipe) -> Recipe:
+    """Evaluation outside RL never runs in lockstep."""
+    return recipe.model_copy(update={"rl": recipe.rl.model_copy(update={"mode": "async"})})
+
+
+async def _evaluate(context: RunContext, worker: Supervised, split: Split, name: str) -> dict[str, Any]:
+    recipe = context.recipe
+
+    async def rollout(job: RolloutJob) -> RolloutResult:
+        result: RolloutResult = await worker.call("rollout", job, deadline=recipe.harness.wall_seconds * 2)
+        return result
+
+    def progress(done: int, total: int) -> None:
+        if split is Split.TEST:
+            context.screen.update("evaluate", {"step": done, "total": total})
+
+    evaluation = await evaluate(
+        usable_tasks(context, split),
+        rollout,
+        recipe.evaluation,
+        context.paths.evaluation(name),
+        name=name,
+        split=split,
+        seed=recipe.seed,
+        journal=context.journal,
+        progress=progress,
+    )
+    summary = evaluation.summary
+    return {"tasks": summary.tasks, "errors": summary.errors, "touch": summary.touch}
+
+
+def _prompts(context: RunContext) -> list[str]:
+    """Every train task at most once, in an order that only the seed decides."""
+    recipe = context.recipe
+    names = sorted(task.id for task in usable_tasks(context, Split.TRAIN))
+    needed = recipe.rl.steps * recipe.rl.prompts_per_step
+    if len(names) < needed:
+        raise LineageError(
+            f"RL needs {needed} prompts (rl.steps x rl.prompts_per_step), each used once; "
+            f"there are {len(names)} train tasks: raise tasks.train"
+        )
+    order = np.random.default_rng(recipe.seed).permutation(len(names))
+    return [names[place] for place in order[:needed]]

@@ -1,0 +1,98 @@
+"""lineage.json: which stages of a run are done, from what inputs, by which code.
+
+A stage that is done is never done again; one whose part of the recipe has changed since is refused, by name, so that a
+lineage is always the product of the recipe beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etude.recipe import Recipe
+
+
+class LineageError(Exception):
+    """The run cannot go on: one line that says why and what to do."""
+
+
+@dataclass(slots=True)
+class StageRecord:
+    recipe_digest: str
+    code_digest: str
+    started: float
+    seconds: float = 0.0
+    """Wall-clock, over all the sessions that worked on the stage."""
+    sessions: int = 0
+    """More than one if the stage was interrupted and resumed."""
+    done: bool = False
+    inputs: dict[str, str] = field(default_factory=dict)
+    """The output digests of the stages before it, as it found them."""
+    output: str = ""
+    """A digest of the files that it left for later stages."""
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LineageState:
+    stages: dict[str, StageRecord] = field(default_factory=dict)
+    compute: dict[str, Any] = field(default_factory=dict)
+    """What the probe chose at the start: kept, so that a resumed run computes the same bits."""
+
+    @classmethod
+    def load(cls, path: Path) -> LineageState:
+        if not path.exists():
+            return cls()
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            stages = {name: StageRecord(**record) for name, record in values["stages"].items()}
+            return cls(stages, values["compute"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LineageError(f"{path} is damaged ({error}); restore it, or start in another folder") from error
+
+    def save(self, path: Path) -> None:
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("w", encoding="utf-8") as out:
+            json.dump(asdict(self), out, indent=1)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(path)
+
+
+def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:
+    """A digest of the parts of the recipe that a stage depends on."""
+    values = recipe.model_dump(mode="json", by_alias=True)
+    return _digest({name: values[name] for name in sections} | {"seed": recipe.seed})
+
+
+def output_digest(root: Path, outputs: Sequence[str]) -> str:
+    """A digest of the names and bytes of every file of these outputs."""
+    whole = hashlib.sha256()
+    for output in outputs:
+        place = root / output
+        for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            if file.is_file():
+                whole.update(f"{file.relative_to(root)}\0{file.stat().st_size}\0".encode())
+                with file.open("rb") as data:
+                    while part := data.read(1 << 20):
+                        whole.update(part)
+    return whole.hexdigest()[:16]
+
+
+def code_digest() -> str:
+    """A digest of the package's source: every row of results says which code made it."""
+    package = Path(__file__).resolve().parents[1]
+    sources = sorted(package.rglob("*.py"))
+    whole = hashlib.sha256()
+    for file in sources:
+        whole.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
+    return whole.hexdigest()[:16]
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

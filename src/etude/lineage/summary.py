@@ -1,0 +1,154 @@
+"""summary.json: the numbers of a run, gathered from what its stages left. Nothing is computed here that a file does not
+hold; what a run has not reached is absent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.journal import RunPaths, waits
+from etude.lineage.state import LineageState
+
+
+def write_summary(paths: RunPaths) -> dict[str, Any]:
+    summary = summarise(paths)
+    temporary = paths.summary.with_suffix(".tmp")
+    temporary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(paths.summary)
+    return summary
+
+
+def summarise(paths: RunPaths) -> dict[str, Any]:
+    state = LineageState.load(paths.lineage)
+    results = {name: record.result for name, record in state.stages.items() if record.done}
+    summary: dict[str, Any] = {}
+    _take(summary, "pretrain", results, {"loss_before": "loss_before", "loss_after": "loss_after"})
+    _take(summary, "long", results, {"late_loss_before": "late_loss_before", "late_loss_after": "late_loss_after"})
+    _take(summary, "mtp", results, {name: name for name in ("accepted_per_draft_before", "accepted_per_draft", "top1")})
+    if "sft" in results:
+        summary["sft"] = {name: results["sft"].get(name) for name in ("loss_before", "loss_after")}
+    if "rl" in results:
+        rows = _by_step(paths.metrics("rl"))
+        summary["rl"] = _rl(results["rl"], rows)
+        summary["replay"] = _replay(rows)
+        engine = _engine_totals(rows)
+        summary["weights"] = _weights(rows, engine)
+        summary["engine"] = _engine(engine)
+    if "evaluate" in results:
+        before, after = (_json(paths.evaluation(name) / "summary.json") for name in ("test-sft", "test-rl"))
+        summary["sft"]["valid_calls"] = before["valid_calls"]
+        summary["rl"] |= {"tasks": before["tasks"], "k": before["k"], "test_evaluations": after["touch"]}
+        for key in ("pass1", "passk", "greedy", "first_edit"):
+            for name, evaluation in (("before", before), ("after", after)):
+                found = evaluation.get(key)
+                summary["rl"][f"{key}_{name}"] = None if found is None else found["mean"]
+                summary["rl"][f"{key}_{name}_interval"] = None if found is None else [found["low"], found["high"]]
+    summary["seconds"] = {name: round(record.seconds, 1) for name, record in state.stages.items()}
+    summary["sessions"] = {name: record.sessions for name, record in state.stages.items()}
+    summary["waits"] = waits(paths.journal)
+    if summary.get("engine"):
+        summary["waits"].setdefault("engine", {})["requests"] = round(summary["engine"]["seconds_idle"], 3)
+    return summary
+
+
+def _rl(result: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    tokens = _total(rows, "trained_tokens")
+    rollouts = _total(rows, "rollouts")
+    return {
+        "steps": result["steps"],
+        "staleness_mean": _mean(rows, "staleness"),
+        "staleness_max": max((row["staleness_max"] for row in rows), default=0),
+        "multi_version_share": _total(rows, "multi_version_tokens") / tokens if tokens else 0.0,
+        "summary_share": _total(rows, "with_summary") / rollouts if rollouts else 0.0,
+        "infra_errors": result["infra_errors"],
+        "masked": int(_total(rows, "masked")),
+        "dropped_groups": int(_total(rows, "dropped_groups")),
+        "trained_tokens": int(tokens),
+        "solved_first": rows[0]["solved"] if rows else None,
+        "solved_last": rows[-1]["solved"] if rows else None,
+        "truncated_first": rows[0]["truncated"] if rows else None,
+        "truncated_last": rows[-1]["truncated"] if rows else None,
+    }
+
+
+def _replay(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    probes = {
+        f"p99_{mode}": _mean([r for r in rows if f"p99_{mode}" in r], f"p99_{mode}") for mode in ("off", "on", "filter")
+    }
+    return {"overridden": int(_total(rows, "overridden")), "refused": int(_total(rows, "refused")), **probes}
+
+
+def _weights(rows: list[dict[str, Any]], engine: dict[str, Any]) -> dict[str, Any]:
+    deltas = [row for row in rows if row["delta"]]
+    return {
+        "published": len(rows),
+        "deltas": len(deltas),
+        "applied": engine.get("swaps", 0),
+        "deltas_applied": engine.get("deltas_applied", 0),
+        "delta_share_mean": _mean(deltas, "delta_share"),
+        "changed_share_mean": _mean(deltas, "share_changed"),
+    }
+
+
+def _engine_totals(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The engine counts from its own start; a count that fell means that a new process began."""
+    totals: dict[str, float] = {}
+    last: dict[str, float] = {}
+    for row in rows:
+        now = row["engine"]
+        fresh = now["decode_steps"] < last.get("decode_steps", 0)
+        for name, value in now.items():
+            totals[name] = totals.get(name, 0) + value - (0 if fresh else last.get(name, 0))
+        last = now
+    return totals
+
+
+def _engine(stats: dict[str, Any]) -> dict[str, Any]:
+    steps = stats["decode_steps"]
+    if not stats:
+        return {}
+    return {
+        "sampled_tokens": stats["sampled_tokens"],
+        "prefilled_tokens": stats["prefilled_tokens"],
+        "cached_tokens": stats["cached_tokens"],
+        "drafted": stats["drafted"],
+        "accepted": stats["accepted"],
+        "accepted_per_step": stats["accepted"] / steps if steps else 0.0,
+        "accepted_per_draft": stats["accepted"] / stats["drafted"] if stats["drafted"] else 0.0,
+        "seconds_idle": stats["seconds_idle"],
+        "tokens_per_second": stats["sampled_tokens"] / stats["seconds_busy"] if stats["seconds_busy"] else 0.0,
+    }
+
+
+def _take(summary: dict[str, Any], stage: str, results: dict[str, dict[str, Any]], fields: dict[str, str]) -> None:
+    if stage in results:
+        summary[stage] = {name: results[stage].get(source) for name, source in fields.items()}
+
+
+def _by_step(file: Path) -> list[dict[str, Any]]:
+    """A resumed run may log a step twice; the later row is the one that counted."""
+    rows: dict[int, dict[str, Any]] = {}
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                row = json.loads(line)
+                rows[row["step"]] = row
+    return [rows[step] for step in sorted(rows)]
+
+
+def _json(file: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return values
+
+
+def _total(rows: Iterable[dict[str, Any]], name: str) -> float:
+    return float(sum(row.get(name, 0) for row in rows))
+
+
+def _mean(rows: Iterable[dict[str, Any]], name: str) -> float:
+    values = [row[name] for row in rows if name in row]
+    return float(np.mean(values)) if values else 0.0

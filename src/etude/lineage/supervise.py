@@ -1,0 +1,29 @@
+"""A supervised stage: its work is a service in its own process, which may die and is started again where it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etude.cluster import DeadlineExceeded, ServiceDied, start_supervised
+from etude.lineage.context import RunContext
+
+
+async def run_service_stage(context: RunContext, stage: str, service: str, *args: Any) -> dict[str, Any]:
+    """Streams `run()` of the service until it ends; a service that dies or hangs is restarted, up to the recipe's
+    limit."""
+    limits, journal = context.recipe.cluster, context.journal
+    supervised = await start_supervised(await context.cluster(), limits, journal, stage, service, *args, cpus=1.0)
+    deadline = limits.call_seconds
+    try:
+        while True:
+            incarnation = supervised.incarnation
+            try:
+                async for update in supervised.remote.stream("run", deadline=deadline):
+                    context.screen.update(stage, update)
+                result: dict[str, Any] = await supervised.remote.call("result", deadline=deadline)
+                return result
+            except (ServiceDied, DeadlineExceeded) as error:
+                context.screen.note(f"{error}; starting it again where it was")
+                await supervised.heal(incarnation, str(error))
+    finally:
+        await supervised.remote.kill()

@@ -1,0 +1,3 @@
+"""Real-time RL from production.
+
+Empty for now: signals, gate, canary and rollback will live here."""

@@ -1,0 +1,31 @@
+"""The network, and Hugging Face checkpoints in and out.
+
+DeepSeek-V3 / Kimi-K2 shape: MLA, mixture of experts, multi-token prediction."""
+
+from etude.model.cache import LatentCache
+from etude.model.checkpoint import load_hf, save_hf
+from etude.model.config import ModelConfig, Parameters, Yarn
+from etude.model.errors import CacheOverrun, ModelError, ReplayMismatch, UnsupportedCheckpoint
+from etude.model.experts import expert_matmul
+from etude.model.router import UNKNOWN, Replay
+from etude.model.transformer import ExtendOutput, MtpOutput, Output, Transformer
+
+__all__ = [
+    "UNKNOWN",
+    "CacheOverrun",
+    "ExtendOutput",
+    "LatentCache",
+    "ModelConfig",
+    "ModelError",
+    "MtpOutput",
+    "Output",
+    "Parameters",
+    "Replay",
+    "ReplayMismatch",
+    "Transformer",
+    "UnsupportedCheckpoint",
+    "Yarn",
+    "expert_matmul",
+    "load_hf",
+    "save_hf",
+]

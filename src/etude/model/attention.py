@@ -1,0 +1,146 @@
+"""Multi-head latent attention, with the published parameter names.
+
+Keys and values of all heads are linear in one latent per token, so only the latent and one rotary key are cached.
+Training expands the latents to keys and values. With a cache the same function is computed in absorbed form: the
+queries are taken into the latent space instead, and no key or value is ever built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from etude.model.cache import LayerStep
+from etude.model.config import LATENT_NORM_EPS, ModelConfig
+from etude.model.norm import RMSNorm
+from etude.model.rope import rotate
+
+LONG = 2048
+"""From this length on the scores of a whole sequence are never held in memory."""
+QUERY_BLOCK = 128
+"""Queries per explicit matmul: a block skips the keys behind it, which saves nearly half of a causal square."""
+SCORES_AT_ONCE = 1 << 25
+"""Scores of a cached step that may exist at a time."""
+
+Rotation = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Causal inside a document. `bias` is added to the scores; None stands for plain causal in the fused kernel."""
+
+    bias: Tensor | None
+    explicit: bool
+
+    @classmethod
+    def build(cls, length: int, documents_bt: Tensor | None, dtype: torch.dtype, device: torch.device) -> Mask:
+        # Measured on CPU, forward and backward at T = 256: explicit blocks beat the fused kernel in bf16 and in fp32.
+        explicit = device.type == "cpu" and length < LONG
+        if documents_bt is None and not explicit:
+            return cls(None, explicit=False)
+        hidden = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
+        if documents_bt is not None:
+            hidden = (hidden | (documents_bt[:, :, None] != documents_bt[:, None, :])).unsqueeze(1)
+        return cls(torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf")), explicit)
+
+
+class LatentAttention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        d, heads = config.hidden_size, config.num_attention_heads
+        queries = heads * config.qk_head_dim
+        self.lora = config.q_lora_rank is not None
+        if config.q_lora_rank is None:
+            self.q_proj = nn.Linear(d, queries, bias=False)
+        else:
+            self.q_a_proj = nn.Linear(d, config.q_lora_rank, bias=False)
+            self.q_a_layernorm = RMSNorm(config.q_lora_rank, LATENT_NORM_EPS)
+            self.q_b_proj = nn.Linear(config.q_lora_rank, queries, bias=False)
+        self.kv_a_proj_with_mqa = nn.Linear(d, config.latent_width, bias=False)
+        self.kv_a_layernorm = RMSNorm(config.kv_lora_rank, LATENT_NORM_EPS)
+        self.kv_b_proj = nn.Linear(
+            config.kv_lora_rank, heads * (config.qk_nope_head_dim + config.v_head_dim), bias=False
+        )
+        self.o_proj = nn.Linear(heads * config.v_head_dim, d, bias=False)
+
+    def forward(self, x_btd: Tensor, rotation: Rotation, context: Mask | LayerStep) -> Tensor:
+        config = self.config
+        heads = config.num_attention_heads
+        q = self._queries(x_btd).unflatten(-1, (heads, -1))
+        q_nope, q_rope = q.split([config.qk_nope_head_dim, config.qk_rope_head_dim], dim=-1)
+        latent, k_rope = self.kv_a_proj_with_mqa(x_btd).split([config.kv_lora_rank, config.qk_rope_head_dim], dim=-1)
+        latent = self.kv_a_layernorm(latent)
+        # One rotation for the queries of all heads and the one key.
+        rotated = rotate(torch.cat((q_rope, k_rope.unsqueeze(2)), dim=2), rotation)
+        q_rope, k_rope = rotated.split([heads, 1], dim=2)
+        if isinstance(context, Mask):
+            y = self._expanded(q_nope, q_rope, latent, k_rope, context)
+        else:
+            context.write(torch.cat((latent, k_rope.squeeze(2)), dim=-1))
+            y = self._absorbed(q_nope, q_rope, context)
+        out: Tensor = self.o_proj(y)
+        return out
+
+    def _queries(self, x_btd: Tensor) -> Tensor:
+        q: Tensor = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_btd))) if self.lora else self.q_proj(x_btd)
+        return q
+
+    def _expanded(self, q_nope: Tensor, q_rope: Tensor, latent: Tensor, k_rope: Tensor, mask: Mask) -> Tensor:
+        config = self.config
+        kv = self.kv_b_proj(latent).unflatten(-1, (config.num_attention_heads, -1))
+        k_nope, v = kv.split([config.qk_nope_head_dim, config.v_head_dim], dim=-1)
+        q = torch.cat((q_nope, q_rope), dim=-1).transpose(1, 2)
+        k = torch.cat((k_nope, k_rope.expand_as(q_rope)), dim=-1).transpose(1, 2)
+        attend = _attend_in_blocks if mask.explicit else _attend_fused
+        return attend(q, k, v.transpose(1, 2), mask.bias, config.softmax_scale).transpose(1, 2).flatten(2)
+
+    def _absorbed(self, q_nope: Tensor, q_rope: Tensor, context: LayerStep) -> Tensor:
+        config = self.config
+        batch, n, heads, _ = q_nope.shape
+        up = self.kv_b_proj.weight.view(heads, -1, config.kv_lora_rank)
+        up_k, up_v = up.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
+        q_latent = torch.bmm(q_nope.flatten(0, 1).transpose(0, 1), up_k).transpose(0, 1).unflatten(0, (batch, n))
+        q = torch.cat((q_latent, q_rope), dim=-1) * config.softmax_scale
+        keys, bias = context.read(), context.step.bias_bn1w
+        at_once = max(1, SCORES_AT_ONCE // (batch * heads * context.step.window))
+        parts = [
+            _attend_latents(q[:, i : i + at_once], keys, bias[:, i : i + at_once], config.kv_lora_rank)
+            for i in range(0, n, at_once)
+        ]
+        mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        y = torch.bmm(mixed.flatten(0, 1).transpose(0, 1), up_v.transpose(1, 2))
+        return y.transpose(0, 1).reshape(batch, n, -1)
+
+
+def _attend_latents(q_bnhw: Tensor, keys_bsw: Tensor, bias_bn1s: Tensor, rank: int) -> Tensor:
+    batch, n, heads, _ = q_bnhw.shape
+    scores = torch.bmm(q_bnhw.flatten(1, 2), keys_bsw.transpose(1, 2))
+    scores.view(batch, n, heads, -1).add_(bias_bn1s)
+    # The rotary part of the mix is thrown away: cheaper than copying the latents without it.
+    return torch.bmm(scores.softmax(-1), keys_bsw).view(batch, n, heads, -1)[..., :rank]
+
+
+def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    assert bias is not None
+    q, k_t, v = q * scale, k.contiguous().transpose(-1, -2), v.contiguous()
+    blocks, start = [], 0
+    for queries in q.split(QUERY_BLOCK, dim=2):
+        end = start + queries.shape[2]
+        whole = end == q.shape[2]  # the gradient of a slice is a filled copy; the last block needs none
+        scores = (queries @ (k_t if whole else k_t[..., :end])).add_(bias[..., start:end, :end])
+        blocks.append(scores.softmax(-1) @ (v if whole else v[:, :, :end]))
+        start = end
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
+
+
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    # The kernels that hold no scores want one width for all three; zeros change nothing.
+    width = max(q.shape[-1], v.shape[-1])
+    q, k = F.pad(q, (0, width - q.shape[-1])), F.pad(k, (0, width - k.shape[-1]))
+    padded = F.pad(v, (0, width - v.shape[-1]))
+    y = F.scaled_dot_product_attention(q, k, padded, attn_mask=bias, is_causal=bias is None, scale=scale)
+    return y[..., : v.shape[-1]]

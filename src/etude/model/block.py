@@ -1,0 +1,88 @@
+"""One layer: latent attention, then a dense feed-forward or a mixture of experts. Parameter names as published."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from etude.model.attention import LatentAttention, Mask, Rotation
+from etude.model.cache import LayerStep
+from etude.model.config import ModelConfig
+from etude.model.experts import expert_matmul
+from etude.model.norm import RMSNorm
+from etude.model.router import Replay, Router, Routing
+
+
+class FeedForward(nn.Module):
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(width, inner, bias=False)
+        self.up_proj = nn.Linear(width, inner, bias=False)
+        self.down_proj = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)))
+
+
+class Experts(nn.Module):
+    """Weights of all routed experts, stacked; the checkpoint holds them one by one."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        experts, d, inner = config.n_routed_experts, config.hidden_size, config.moe_intermediate_size
+        self.gate_proj = nn.Parameter(torch.empty(experts, inner, d))
+        self.up_proj = nn.Parameter(torch.empty(experts, inner, d))
+        self.down_proj = nn.Parameter(torch.empty(experts, d, inner))
+
+    def forward(self, x_nd: Tensor, routing: Routing) -> Tensor:
+        return expert_matmul(x_nd, routing.experts_nk, routing.gates_nk, self.gate_proj, self.up_proj, self.down_proj)
+
+
+class MixtureOfExperts(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate = Router(config)
+        self.experts = Experts(config)
+        self.shared_experts: FeedForward | None = None
+        if config.n_shared_experts:
+            self.shared_experts = FeedForward(
+                config.hidden_size, config.moe_intermediate_size * config.n_shared_experts
+            )
+
+    def forward(
+        self, x_btd: Tensor, replay: Replay | None = None, replayed_btk: Tensor | None = None
+    ) -> tuple[Tensor, Routing]:
+        x_nd = x_btd.flatten(0, 1)
+        routing: Routing = self.gate(x_nd, replay, None if replayed_btk is None else replayed_btk.flatten(0, 1))
+        y = cast(Tensor, self.experts(x_nd, routing)).view_as(x_btd)
+        return (y if self.shared_experts is None else y + self.shared_experts(x_btd)), routing
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.moe = config.is_moe(layer)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = LatentAttention(config)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp: nn.Module = (
+            MixtureOfExperts(config) if self.moe else FeedForward(config.hidden_size, config.intermediate_size)
+        )
+
+    def forward(
+        self,
+        x_btd: Tensor,
+        rotation: Rotation,
+        context: Mask | LayerStep,
+        replay: Replay | None = None,
+        replayed_btk: Tensor | None = None,
+    ) -> tuple[Tensor, Routing | None]:
+        x_btd = x_btd + self.self_attn(self.input_layernorm(x_btd), rotation, context)
+        inner = self.post_attention_layernorm(x_btd)
+        if not self.moe:
+            return x_btd + self.mlp(inner), None
+        y, routing = self.mlp(inner, replay, replayed_btk)
+        return x_btd + y, routing

@@ -1,0 +1,137 @@
+"""Hugging Face checkpoints of the published family, in and out.
+
+Invariant: what is written is exactly the published family, so that any tool computes the same function from it, and
+reading it back gives the same network. Two translations:
+- Experts are stacked here and single in the file. MTP head k is layer `num_hidden_layers + k` there, with copies of the
+  shared embedding and output head, as published.
+- An embedding scale is folded into the written embedding. A tied network is then written untied; on reading it is tied
+  again if embedding and head still belong together, otherwise (another tool trained them apart) it stays untied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from etude.model.config import ModelConfig
+from etude.model.errors import UnsupportedCheckpoint
+from etude.model.transformer import Transformer
+
+_EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_STACKED = re.compile(r"(.*\.mlp\.experts)\.(gate_proj|up_proj|down_proj)")
+_MTP = re.compile(r"mtp\.(\d+)\.(?:block\.)?(.*)")
+
+
+def save_hf(model: Transformer, folder: Path | str, tokenizer_file: Path | str | None = None) -> None:
+    """Writes model.safetensors and config.json (last, so that a torn write is never taken for a checkpoint)."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = published_tensors(model)
+    config = {**model.config.to_hf(), "torch_dtype": str(tensors[_EMBED].dtype).removeprefix("torch.")}
+    weights = folder / "model.safetensors.partial"
+    save_file(tensors, weights, metadata={"format": "pt"})
+    weights.replace(folder / "model.safetensors")
+    if tokenizer_file is not None and Path(tokenizer_file).resolve() != (folder / "tokenizer.json").resolve():
+        shutil.copyfile(tokenizer_file, folder / "tokenizer.json")
+    partial = folder / "config.json.partial"
+    partial.write_text(json.dumps(config, indent=2) + "\n")
+    partial.replace(folder / "config.json")
+
+
+def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: int | None = None) -> Transformer:
+    """dtype None keeps the stored one. mtp_heads takes fewer MTP heads than the configuration names."""
+    folder = Path(folder)
+    config, tensors = _read(folder)
+    if mtp_heads is not None:
+        config = dataclasses.replace(config, num_nextn_predict_layers=mtp_heads)
+    config = _unfold_embedding(config, tensors)
+    with torch.device("meta"):
+        model = Transformer(config)
+    state = {name: _take(name, target, tensors, config, folder) for name, target in model.state_dict().items()}
+    for name, tensor in state.items():
+        if tensor.shape != model.state_dict()[name].shape:
+            expected = tuple(model.state_dict()[name].shape)
+            raise UnsupportedCheckpoint(
+                f"{folder}: {name} has shape {tuple(tensor.shape)}, config.json says {expected}"
+            )
+    model.load_state_dict(state, assign=True)
+    return model if dtype is None else model.to(dtype)
+
+
+def published_tensors(model: Transformer) -> dict[str, Tensor]:
+    """Every tensor under its published name, on the CPU."""
+    config, tensors = model.config, dict[str, Tensor]()
+    for name, value in model.state_dict().items():
+        tensor = value.detach().cpu().contiguous()
+        public = _public_name(name, config)
+        stacked = _STACKED.fullmatch(public)
+        if stacked is None:
+            tensors[public] = tensor
+            continue
+        for expert, single in enumerate(tensor):
+            tensors[f"{stacked[1]}.{expert}.{stacked[2]}.weight"] = single.clone()
+    head = tensors.get(_HEAD, tensors[_EMBED])
+    if config.embedding_scale != 1:
+        tensors[_HEAD] = head.clone()
+        tensors[_EMBED] = tensors[_EMBED] * config.embedding_scale
+    for layer in range(config.num_hidden_layers, config.num_hidden_layers + config.num_nextn_predict_layers):
+        tensors[f"model.layers.{layer}.embed_tokens.weight"] = tensors[_EMBED].clone()
+        tensors[f"model.layers.{layer}.shared_head.head.weight"] = head.clone()
+    return tensors
+
+
+def _public_name(name: str, config: ModelConfig) -> str:
+    head = _MTP.fullmatch(name)
+    if head is not None:
+        return f"model.layers.{config.num_hidden_layers + int(head[1])}.{head[2]}"
+    return name if name == _HEAD else f"model.{name}"
+
+
+def _take(name: str, target: Tensor, tensors: dict[str, Tensor], config: ModelConfig, folder: Path) -> Tensor:
+    public = _public_name(name, config)
+    stacked = _STACKED.fullmatch(public)
+    try:
+        if stacked is not None:
+            singles = [f"{stacked[1]}.{expert}.{stacked[2]}.weight" for expert in range(target.shape[0])]
+            return torch.stack([tensors[single] for single in singles])
+        tensor = tensors[public]
+    except KeyError as missing:
+        hint = "; without its MTP heads it loads with mtp_heads=0" if name.startswith("mtp.") else ""
+        raise UnsupportedCheckpoint(f"{folder} lacks the tensor {missing}{hint}") from missing
+    return tensor.to(torch.float32) if name.endswith("e_score_correction_bias") else tensor
+
+
+def _unfold_embedding(config: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
+    if config.embedding_scale == 1 or _HEAD not in tensors or _EMBED not in tensors:
+        return config
+    if config.tie_word_embeddings:
+        if torch.equal(tensors[_HEAD] * config.embedding_scale, tensors[_EMBED]):
+            tensors[_EMBED] = tensors[_HEAD]
+            return config
+        return dataclasses.replace(config, tie_word_embeddings=False, embedding_scale=1.0)
+    tensors[_EMBED] = tensors[_EMBED] / config.embedding_scale
+    return config
+
+
+def _read(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+    tensors: dict[str, Tensor] = {}
+    try:
+        data: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        for part in sorted(folder.glob("*.safetensors")):
+            tensors.update(load_file(part))
+    except FileNotFoundError as missing:
+        raise UnsupportedCheckpoint(f"{folder} is not a checkpoint: it has no config.json") from missing
+    except (json.JSONDecodeError, SafetensorError) as damaged:
+        raise UnsupportedCheckpoint(f"{folder} is damaged: {damaged}") from damaged
+    if not tensors:
+        raise UnsupportedCheckpoint(f"{folder} is not a checkpoint: it has no .safetensors file")
+    return ModelConfig.from_hf(data), tensors

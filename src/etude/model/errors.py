@@ -1,0 +1,19 @@
+"""What can go wrong at the edges of the network."""
+
+from __future__ import annotations
+
+
+class ModelError(Exception):
+    """A request that the network cannot serve."""
+
+
+class UnsupportedCheckpoint(ModelError):
+    """A checkpoint outside the family that this room implements, or a damaged one."""
+
+
+class ReplayMismatch(ModelError):
+    """Replayed experts that cannot belong to this network."""
+
+
+class CacheOverrun(ModelError):
+    """Tokens that do not fit into the latent cache."""

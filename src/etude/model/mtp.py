@@ -1,0 +1,45 @@
+"""Multi-token prediction, as published.
+
+Head k (from 0) sees the trunk's hidden state and the token k + 1 ahead, and predicts the token k + 2 ahead. Embedding
+and output head are the trunk's own; heads chain through their normed hidden states.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from etude.model.attention import Mask, Rotation
+from etude.model.block import Block
+from etude.model.cache import LayerStep
+from etude.model.config import ModelConfig
+from etude.model.norm import RMSNorm
+from etude.model.router import Routing
+
+
+class SharedHead(nn.Module):
+    """The norm before the trunk's output head."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class MtpLayer(nn.Module):
+    def __init__(self, config: ModelConfig, head: int) -> None:
+        super().__init__()
+        self.enorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.hnorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.eh_proj = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        self.block = Block(config, config.num_hidden_layers + head)
+        self.shared_head = SharedHead(config)
+
+    def forward(
+        self, embedded_btd: Tensor, hidden_bth: Tensor, rotation: Rotation, context: Mask | LayerStep
+    ) -> tuple[Tensor, Routing | None]:
+        """The normed hidden state that the output head reads."""
+        joined = torch.cat((self.enorm(embedded_btd), self.hnorm(hidden_bth)), dim=-1)
+        x, routing = self.block(self.eh_proj(joined), rotation, context)
+        return cast(Tensor, self.shared_head.norm(x)), routing

@@ -1,0 +1,51 @@
+"""Rotary positions, interleaved pairs as published, with YaRN. Always computed in fp32.
+
+The rotated halves come out side by side instead of interleaved; queries and keys share that order, so that their
+products are unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from etude.model.config import ModelConfig, Yarn
+
+
+class Rotary:
+    """Angles of positions. Holds no state that a checkpoint should carry."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._frequencies = frequencies(config.qk_rope_head_dim, config.rope_theta, config.yarn)
+        self._scale = config.yarn.rotation_scale if config.yarn else 1.0
+
+    def __call__(self, positions_bt: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, [B, T, 1, half of the rotary width]."""
+        angles = positions_bt.to(torch.float32)[..., None, None] * self._frequencies.to(positions_bt.device)
+        cos, sin = angles.cos(), angles.sin()
+        return (cos, sin) if self._scale == 1 else (cos * self._scale, sin * self._scale)
+
+
+def rotate(x_bthr: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = rotation
+    even, odd = x_bthr.unflatten(-1, (-1, 2)).to(torch.float32).unbind(-1)
+    return torch.cat((even * cos - odd * sin, odd * cos + even * sin), dim=-1).to(x_bthr.dtype)
+
+
+def frequencies(width: int, theta: float, yarn: Yarn | None) -> Tensor:
+    powers = theta ** (torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width)
+    if yarn is None:
+        return 1.0 / powers
+    low = max(math.floor(_dimension_of(yarn.beta_fast, width, theta, yarn)), 0)
+    high = min(math.ceil(_dimension_of(yarn.beta_slow, width, theta, yarn)), width - 1)
+    span = high - low if high != low else 0.001
+    interpolated = ((torch.arange(width // 2, dtype=torch.float32, device="cpu") - low) / span).clamp(0, 1)
+    return interpolated / (yarn.factor * powers) + (1 - interpolated) / powers
+
+
+def _dimension_of(rotations: float, width: int, theta: float, yarn: Yarn) -> float:
+    """The dimension that turns this often within the original context."""
+    original = yarn.original_max_position_embeddings
+    return width * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))

@@ -1,0 +1,132 @@
+"""Which experts a token goes to, and with which weight.
+
+Scores are sigmoids. A bias per expert, moved by `balance` and never by gradients, takes part in the choice only; the
+gates are the chosen experts' own scores, normalised. So load is balanced without a loss term that would disturb
+learning.
+
+Router replay (training on what an engine sampled): the engine's experts are used in place of the router's choice, but
+scores are always recomputed here, so that the router learns. In mode "filter" a replayed expert whose score lies below
+`threshold` times the weakest score among this router's own choice is refused: the best unused candidate takes its
+place. Measured against its own choice, no expert that the router itself would take can be refused (threshold <= 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from etude.model.config import ModelConfig
+from etude.model.errors import ReplayMismatch
+
+UNKNOWN = 0xFFFF
+"""In replayed experts: this position was never fed to the engine's network; the router chooses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Experts used elsewhere for the same tokens, [B, T, MoE layers, top k], any integer type."""
+
+    experts_btlk: Tensor
+    mode: Literal["on", "filter"] = "filter"
+    threshold: float = 0.5
+
+    def checked(self, config: ModelConfig, batch: int, length: int) -> Replay:
+        """The same, as int64 and proven to fit the network."""
+        expected = (batch, length, config.moe_layers, config.num_experts_per_tok)
+        if tuple(self.experts_btlk.shape) != expected:
+            raise ReplayMismatch(f"replayed experts have shape {tuple(self.experts_btlk.shape)}, expected {expected}")
+        experts = self.experts_btlk.to(torch.int64)
+        known = (experts != UNKNOWN).all(-1, keepdim=True).expand_as(experts)
+        inside = (experts >= 0) & (experts < config.n_routed_experts)
+        ordered = experts.sort(-1).values
+        repeated = (ordered[..., 1:] == ordered[..., :-1]) & known[..., 1:]
+        if bool((known & ~inside).any()) or bool(repeated.any()):
+            raise ReplayMismatch(
+                f"replayed experts must be {config.num_experts_per_tok} distinct ids below {config.n_routed_experts}"
+            )
+        return Replay(experts, self.mode, self.threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    experts_nk: Tensor
+    gates_nk: Tensor
+    overridden: Tensor | None = None
+    """Replayed experts that were kept though this router would not have chosen them; a scalar, None without replay."""
+    refused: Tensor | None = None
+
+
+class Router(nn.Module):
+    e_score_correction_bias: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.weight = nn.Parameter(torch.empty(config.n_routed_experts, config.hidden_size))
+        self.register_buffer("e_score_correction_bias", torch.zeros(config.n_routed_experts, dtype=torch.float32))
+
+    def forward(self, x_nd: Tensor, replay: Replay | None = None, replayed_nk: Tensor | None = None) -> Routing:
+        scores_ne = F.linear(x_nd.to(torch.float32), self.weight.to(torch.float32)).sigmoid()
+        choice_ne = self._candidates(scores_ne.detach() + self.e_score_correction_bias)
+        own_nk = choice_ne.topk(self.config.num_experts_per_tok, dim=-1).indices
+        if replay is None or replayed_nk is None:
+            return Routing(own_nk, self._gates(scores_ne, own_nk))
+        experts_nk, overridden, refused = _merge(scores_ne.detach(), choice_ne, own_nk, replay, replayed_nk)
+        return Routing(experts_nk, self._gates(scores_ne, experts_nk), overridden, refused)
+
+    @torch.no_grad()
+    def balance(self, load_e: Tensor, rate: float) -> None:
+        """One step of the bias towards even load."""
+        load = load_e.to(self.e_score_correction_bias)
+        self.e_score_correction_bias += rate * torch.sign(load.mean() - load)
+
+    def _candidates(self, choice_ne: Tensor) -> Tensor:
+        """Only experts of the best groups; a group is as good as its two best experts together."""
+        groups, kept = self.config.n_group, self.config.topk_group
+        if kept == groups:
+            return choice_ne
+        grouped = choice_ne.unflatten(-1, (groups, -1))
+        best = grouped.topk(2, dim=-1).values.sum(-1).topk(kept, dim=-1).indices
+        allowed = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=choice_ne.device).scatter_(1, best, True)
+        limited: Tensor = grouped.masked_fill(~allowed.unsqueeze(-1), float("-inf")).flatten(1)
+        return limited
+
+    def _gates(self, scores_ne: Tensor, experts_nk: Tensor) -> Tensor:
+        chosen = scores_ne.gather(1, experts_nk)
+        normalised: Tensor = chosen / (chosen.sum(-1, keepdim=True) + 1e-20)
+        return normalised * self.config.routed_scaling_factor
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
+        """The bias stays fp32 when the network is cast: its steps are smaller than bf16 can hold."""
+        bias = self.e_score_correction_bias
+        super()._apply(fn, recurse)
+        moved = self.e_score_correction_bias
+        if moved.dtype != torch.float32 and not bias.is_meta:
+            self.e_score_correction_bias = bias.to(moved.device)
+        return self
+
+
+def _merge(
+    scores_ne: Tensor, choice_ne: Tensor, own_nk: Tensor, replay: Replay, replayed_nk: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    known_n1 = (replayed_nk != UNKNOWN).all(-1, keepdim=True)
+    wanted_nk = torch.where(known_n1, replayed_nk, own_nk)
+    in_own_ne = torch.zeros_like(choice_ne, dtype=torch.bool).scatter_(1, own_nk, True)
+    if replay.mode == "on":
+        refused_nk = torch.zeros_like(wanted_nk, dtype=torch.bool)
+    else:
+        weakest_n1 = scores_ne.gather(1, own_nk).amin(-1, keepdim=True)
+        refused_nk = scores_ne.gather(1, wanted_nk) < replay.threshold * weakest_n1
+    overridden = (~in_own_ne.gather(1, wanted_nk) & ~refused_nk).sum()
+    if replay.mode == "filter":
+        # The i-th refused expert of a token is replaced by the i-th best candidate that the token does not use yet.
+        kept_ne = torch.zeros_like(choice_ne).scatter_add_(1, wanted_nk, (~refused_nk).to(choice_ne.dtype))
+        spare_nk = choice_ne.masked_fill(kept_ne > 0, float("-inf")).topk(own_nk.shape[1], dim=-1).indices
+        turn_nk = (refused_nk.cumsum(-1) - 1).clamp(min=0)
+        wanted_nk = torch.where(refused_nk, spare_nk.gather(1, turn_nk), wanted_nk)
+    return wanted_nk, overridden, refused_nk.sum()

@@ -1,0 +1,259 @@
+"""The network: tokens in; logits, hidden states and the experts that were used out.
+
+Two ways through the same weights: `forward` for whole sequences (training, packed documents, router replay), `extend`
+for generation on a cache of latents. In fp32 they agree to 1e-5, which a test holds them to. `initialise` makes every
+bit a function of the seed and the parameter's name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from etude.model.attention import Mask
+from etude.model.block import Block, MixtureOfExperts
+from etude.model.cache import CacheStep, LatentCache
+from etude.model.config import ModelConfig
+from etude.model.errors import ModelError
+from etude.model.mtp import MtpLayer
+from etude.model.norm import RMSNorm
+from etude.model.rope import Rotary
+from etude.model.router import UNKNOWN, Replay, Routing
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    logits_btv: Tensor
+    """fp32."""
+    hidden_bth: Tensor
+    """After the final norm: what the output head and the MTP heads read."""
+    experts_btlk: Tensor
+    """Experts used, MoE layers only."""
+    load_le: Tensor
+    """Tokens that each expert of each MoE layer got; positions with a negative document id do not count."""
+    overridden: int = 0
+    """Replayed experts, over all layers, that were used though the router here would not have chosen them."""
+    refused: int = 0
+    """Replayed experts that the plausibility filter replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class MtpOutput:
+    logits: list[Tensor]
+    """Head k (from 0): fp32 [B, T - 1 - k, V]; row t predicts token t + 2 + k, as the trunk's row t + 1 + k does."""
+    load_ke: Tensor
+    """Tokens that each expert of each head's MoE got."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendOutput:
+    logits_bnv: Tensor
+    """fp32; n is 1 for logits="last" and 0 for "none"."""
+    hidden_bnh: Tensor
+    experts_bnlk: Tensor
+    """UNKNOWN where a row is padding."""
+
+
+class Transformer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head: nn.Linear | None = None
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.mtp = nn.ModuleList(MtpLayer(config, head) for head in range(config.num_nextn_predict_layers))
+        self.rotary = Rotary(config)
+        if not self.embed_tokens.weight.is_meta:
+            self.initialise(0)
+
+    @torch.no_grad()
+    def initialise(self, seed: int) -> Self:
+        for name, parameter in self.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.fill_(1.0)
+                continue
+            digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * self.config.initializer_range)
+        for router in self._mixtures(self.layers) + self._mixtures(self.mtp):
+            router.gate.e_score_correction_bias.zero_()
+        return self
+
+    def forward(
+        self,
+        tokens_bt: Tensor,
+        *,
+        positions_bt: Tensor | None = None,
+        documents_bt: Tensor | None = None,
+        replay: Replay | None = None,
+        logits: bool = True,
+    ) -> Output:
+        """documents_bt packs several documents into a row: attention is causal among equal ids, and positions restart
+        with every document unless given. Negative ids are padding. Without `logits` there are none ([B, 0, V]): a
+        loss in chunks takes `hidden_bth` and `head_vh`."""
+        batch, length = tokens_bt.shape
+        replay = replay.checked(self.config, batch, length) if replay is not None else None
+        rotation = self.rotary(_positions(tokens_bt, positions_bt, documents_bt))
+        mask = Mask.build(length, documents_bt, self.embed_tokens.weight.dtype, tokens_bt.device)
+        x = self._embed(tokens_bt)
+        routings: list[Routing] = []
+        for block in self.layers:
+            replayed = replay.experts_btlk[:, :, len(routings)] if replay is not None and block.moe else None
+            x, routing = block(x, rotation, mask, replay, replayed)
+            routings += [routing] if routing is not None else []
+        hidden = self.norm(x)
+        return Output(
+            logits_btv=self._logits(hidden if logits else hidden[:, :0]),
+            hidden_bth=hidden,
+            experts_btlk=self._experts(routings, batch, length),
+            load_le=self._load(routings, documents_bt),
+            overridden=sum(int(r.overridden) for r in routings if r.overridden is not None),
+            refused=sum(int(r.refused) for r in routings if r.refused is not None),
+        )
+
+    def mtp_logits(
+        self,
+        output: Output,
+        tokens_bt: Tensor,
+        *,
+        positions_bt: Tensor | None = None,
+        documents_bt: Tensor | None = None,
+    ) -> MtpOutput:
+        """The MTP heads on top of a forward pass; pass the same positions and documents.
+
+        At the last position of a document the heads see a token of the next one: mask those rows in the loss. No other
+        row is touched by it.
+        """
+        positions = _positions(tokens_bt, positions_bt, documents_bt)
+        hidden, logits, routings = output.hidden_bth, [], []
+        for head, layer in enumerate(self.mtp):
+            length = tokens_bt.shape[1] - 1 - head
+            if length < 1:
+                raise ModelError(f"{tokens_bt.shape[1]} tokens are too few for MTP head {head + 1}")
+            documents = None if documents_bt is None else documents_bt[:, :length]
+            mask = Mask.build(length, documents, hidden.dtype, hidden.device)
+            embedded = self._embed(tokens_bt[:, head + 1 :])
+            hidden, routing = layer(embedded, hidden[:, :length], self.rotary(positions[:, :length]), mask)
+            logits.append(self._logits(hidden))
+            routings += [self._load([routing], documents)] if routing is not None else []
+        empty = torch.zeros(0, self.config.n_routed_experts, dtype=torch.int64, device=tokens_bt.device)
+        return MtpOutput(logits, torch.cat(routings) if routings else empty)
+
+    @torch.inference_mode()
+    def extend(
+        self,
+        tokens_bn: Tensor,
+        slots_b: Tensor,
+        starts_b: Tensor,
+        lengths_b: Tensor,
+        cache: LatentCache,
+        *,
+        window: int | None = None,
+        logits: Literal["all", "last", "none"] = "all",
+    ) -> ExtendOutput:
+        """Feeds the first lengths_b[i] tokens of row i at positions starts_b[i]... of slot slots_b[i].
+
+        Serves prefill and decode alike. Slots of one call are distinct. Rows are independent: padding and neighbours
+        change nothing but rounding.
+        """
+        batch, n = tokens_bn.shape
+        step = cache.step(slots_b, starts_b, lengths_b, n, window)
+        rotation = self.rotary(step.positions_bn)
+        x = self._embed(tokens_bn)
+        routings: list[Routing] = []
+        for layer, block in enumerate(self.layers):
+            x, routing = block(x, rotation, step.of(cache, layer))
+            routings += [routing] if routing is not None else []
+        hidden = self.norm(x)
+        experts = self._experts(routings, batch, n).masked_fill(~step.real_bn[:, :, None, None], UNKNOWN)
+        read = hidden[:, :0] if logits == "none" else _last(hidden, lengths_b) if logits == "last" else hidden
+        return ExtendOutput(self._logits(read), hidden, experts)
+
+    @torch.inference_mode()
+    def draft(
+        self,
+        hidden_bnh: Tensor,
+        next_bn: Tensor,
+        slots_b: Tensor,
+        starts_b: Tensor,
+        cache: LatentCache,
+        *,
+        lengths_b: Tensor | None = None,
+        window: int | None = None,
+    ) -> Tensor:
+        """One step of the first MTP head: logits [B, V] for the token after the last of next_bn.
+
+        hidden_bnh are the trunk's hidden states at positions starts_b[i]..., next_bn the tokens one position later.
+        Feed every position once, prompt included: the head attends to its own latents.
+        """
+        if not self.mtp:
+            raise ModelError("the model has no MTP head: num_nextn_predict_layers is 0")
+        lengths = torch.full_like(starts_b, next_bn.shape[1]) if lengths_b is None else lengths_b
+        step: CacheStep = cache.step(slots_b, starts_b, lengths, next_bn.shape[1], window)
+        layer = step.of(cache, self.config.num_hidden_layers)
+        hidden, _ = self.mtp[0](self._embed(next_bn), hidden_bnh, self.rotary(step.positions_bn), layer)
+        return self._logits(_last(hidden, lengths)).squeeze(1)
+
+    def balance(self, load_le: Tensor, rate: float, mtp_load_ke: Tensor | None = None) -> None:
+        """Moves every router's bias one step towards even load (after an optimizer step, from its batch's load)."""
+        for mixture, load in zip(self._mixtures(self.layers), load_le, strict=True):
+            mixture.gate.balance(load, rate)
+        if mtp_load_ke is not None:
+            for mixture, load in zip(self._mixtures(self.mtp), mtp_load_ke, strict=True):
+                mixture.gate.balance(load, rate)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        x: Tensor = self.embed_tokens(tokens)
+        return x if self.config.embedding_scale == 1 else x * self.config.embedding_scale
+
+    @property
+    def head_vh(self) -> Tensor:
+        """The weight of the output head."""
+        return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = F.linear(hidden, self.head_vh).to(torch.float32)
+        return logits
+
+    def _experts(self, routings: list[Routing], batch: int, length: int) -> Tensor:
+        k = self.config.num_experts_per_tok
+        if not routings:
+            return torch.zeros(batch, length, 0, k, dtype=torch.int64, device=self.embed_tokens.weight.device)
+        return torch.stack([r.experts_nk for r in routings], dim=1).view(batch, length, len(routings), k)
+
+    def _load(self, routings: list[Routing], documents_bt: Tensor | None) -> Tensor:
+        experts = self.config.n_routed_experts
+        chosen = [r.experts_nk if documents_bt is None else r.experts_nk[documents_bt.flatten() >= 0] for r in routings]
+        if not chosen:
+            return torch.zeros(0, experts, dtype=torch.int64, device=self.embed_tokens.weight.device)
+        return torch.stack([torch.bincount(e.flatten(), minlength=experts) for e in chosen])
+
+    @staticmethod
+    def _mixtures(modules: nn.ModuleList) -> list[MixtureOfExperts]:
+        return [module for module in modules.modules() if isinstance(module, MixtureOfExperts)]
+
+
+def _positions(tokens_bt: Tensor, positions_bt: Tensor | None, documents_bt: Tensor | None) -> Tensor:
+    if positions_bt is not None:
+        return positions_bt
+    count = torch.arange(tokens_bt.shape[1], device=tokens_bt.device).expand_as(tokens_bt)
+    if documents_bt is None:
+        return count
+    begins = F.pad(documents_bt[:, 1:] != documents_bt[:, :-1], (1, 0), value=True)
+    return count - torch.where(begins, count, 0).cummax(1).values
+
+
+def _last(hidden_bnh: Tensor, lengths_b: Tensor) -> Tensor:
+    """The hidden state of each row's last real token, [B, 1, H]."""
+    if hidden_bnh.shape[1] == 1:
+        return hidden_bnh
+    rows = torch.arange(hidden_bnh.shape[0], device=hidden_bnh.device)
+    return hidden_bnh[rows, (lengths_b - 1).clamp(min=0)].unsqueeze(1)

@@ -1,0 +1,69 @@
+"""Base pretraining: packed rows at the base length, look-ups first.
+
+The first steps read nothing but short look-up documents at half the length (and twice the rows, so a step costs the
+same). A small model learns to copy there, which the rest builds on. After every step the routers' biases move towards
+even load.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from etude.corpus import LOOKUP, Mixture, RowStream, Shards, mixture
+from etude.model import ModelConfig, Transformer
+from etude.pretrain.context import Rows, StageContext, next_token_loss
+from etude.pretrain.errors import PretrainError
+from etude.pretrain.measure import held_out, mean_loss
+from etude.pretrain.stage import StagePlan, file_digest
+from etude.training import StepLoss, build_optimizer
+
+
+def plan(context: StageContext) -> StagePlan:
+    recipe, stage, device = context.recipe, context.recipe.pretrain, context.compute.device
+    corpus = context.corpus()
+    seed, share = recipe.seed, recipe.corpus.stdlib_share
+    model = Transformer(ModelConfig.from_recipe(recipe.model, corpus.manifest["vocab_size"])).initialise(seed)
+    masters = context.masters(model)
+    optim = build_optimizer(model, stage.optimizer, stage.steps, masters=masters)
+    lookup_steps = round(stage.lookup_share * stage.steps)
+    lookups = _lookups(corpus.train, stage.length // 2, seed) if lookup_steps else None
+    rest = mixture(corpus.train, stdlib_share=share, length=stage.length, seed=seed)
+    measured = mixture(corpus.valid, stdlib_share=share, length=stage.length, seed=0)
+    batches = held_out(measured, stage.length, stage.batch)
+    loads: list[Tensor] = []
+
+    def compute_loss(step: int) -> StepLoss:
+        if lookups is not None and step < lookup_steps:
+            batch = lookups.batch(step, stage.batch * 2)
+        else:
+            batch = rest.batch(step - lookup_steps, stage.batch)
+        rows = Rows.of(batch, device)
+        loss, output = next_token_loss(model, rows)
+        loads[:] = [output.load_le]
+        return StepLoss(loss, rows.tokens.numel())
+
+    def after_step(step: int) -> None:
+        model.balance(loads[0], stage.balance_rate)
+
+    return StagePlan(
+        recipe=stage,
+        model=model,
+        masters=masters,
+        optim=optim,
+        total_steps=stage.steps,
+        compute_loss=compute_loss,
+        measure=lambda: {"loss": mean_loss(model, batches, device)},
+        inputs={"corpus": file_digest(context.run / "corpus" / "manifest.json")},
+        after_step=after_step,
+    )
+
+
+def _lookups(shards: Shards, length: int, seed: int) -> Mixture:
+    documents = shards.of_kind(LOOKUP)
+    short = documents[shards.lengths[documents] <= length + 1]
+    if not len(short):
+        raise PretrainError(
+            f"pretrain.lookup_share wants documents of kind {LOOKUP!r} with at most {length + 1} tokens, the corpus "
+            "has none: generate them, or set pretrain.lookup_share = 0"
+        )
+    return Mixture.of({RowStream("lookups", short, shards.lengths, shards.document, length=length, seed=seed): 1.0})

@@ -1,0 +1,74 @@
+"""What a stage is given: the run folder, the recipe, the compute, and ways to its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from etude.corpus import Batch, Corpus, open_corpus
+from etude.model import Output, Transformer, UnsupportedCheckpoint, load_hf
+from etude.pretrain.errors import PretrainError
+from etude.recipe import Recipe
+from etude.training import Compute, MasterWeights, linear_cross_entropy
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    run: Path
+    recipe: Recipe
+    compute: Compute
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return self.run / "stages" / self.name
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.run / "tokenizer.json"
+
+    def corpus(self) -> Corpus:
+        return open_corpus(self.run / "corpus")
+
+    def model_of(self, stage: str) -> Transformer:
+        """The finished model of an earlier stage, in fp32."""
+        folder = self.run / "stages" / stage / "model"
+        try:
+            return load_hf(folder, torch.float32)
+        except UnsupportedCheckpoint as error:
+            raise PretrainError(f"stage {self.name} starts from the model of stage {stage}: {error}") from error
+
+    def masters(self, model: Transformer) -> MasterWeights:
+        """Moves the model to the device and to the compute dtype."""
+        return MasterWeights(model.to(self.compute.device), self.compute.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A batch as tensors on the device of computation."""
+
+    tokens: torch.Tensor
+    targets: torch.Tensor
+    weights: torch.Tensor
+    positions: torch.Tensor
+    documents: torch.Tensor
+
+    @classmethod
+    def of(cls, batch: Batch, device: str) -> Rows:
+        return cls(
+            torch.from_numpy(batch.tokens).to(device),
+            torch.from_numpy(batch.targets).to(device),
+            torch.from_numpy(batch.weights).to(device),
+            torch.from_numpy(batch.positions).to(device),
+            torch.from_numpy(batch.documents).to(device),
+        )
+
+
+def next_token_loss(model: Transformer, rows: Rows, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, Output]:
+    """The weighted mean over next tokens, in chunks: the output has no logits."""
+    output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents, logits=False)
+    weights = rows.weights if weights is None else weights
+    hidden = output.hidden_bth.flatten(0, 1)
+    return linear_cross_entropy(hidden, model.head_vh, rows.targets.flatten(), weights.flatten()), output

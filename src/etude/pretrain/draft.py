@@ -1,0 +1,47 @@
+"""How the MTP heads learn: each matches the main head's full distribution for the token that it drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from etude.model import Output, Transformer
+from etude.pretrain.context import Rows
+from etude.pretrain.measure import followed
+from etude.training import kl_to_teacher
+
+
+def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Mean over heads of KL(main head || MTP head), and the load of the heads' experts.
+
+    No gradient reaches the main head's distribution. Gradients do reach what the heads share with the trunk; call it
+    inside `trunk_frozen` and on a detached output to keep them out.
+    """
+    drafts = model.mtp_logits(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
+    losses = []
+    for head, logits in enumerate(drafts.logits):
+        weights = followed(rows, head + 1).flatten().float()
+        main = output.logits_btv[:, head + 1 :].detach()
+        losses.append(kl_to_teacher(logits.flatten(0, 1), main.flatten(0, 1), weights))
+    return torch.stack(losses).mean(), drafts.load_ke
+
+
+def detached(output: Output) -> Output:
+    """The same numbers, without a way back into the trunk."""
+    return Output(output.logits_btv.detach(), output.hidden_bth.detach(), output.experts_btlk, output.load_le)
+
+
+@contextmanager
+def trunk_frozen(model: Transformer) -> Iterator[None]:
+    """What is computed inside records no gradient for the trunk's parameters (embedding and output head included)."""
+    trunk = [p for name, p in model.named_parameters() if not name.startswith("mtp.") and p.requires_grad]
+    for parameter in trunk:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trunk:
+            parameter.requires_grad_(True)

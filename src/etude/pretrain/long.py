@@ -1,0 +1,95 @@
+"""Context extension: YaRN by the recipe's factor, then steps on long rows.
+
+Half of the rows are documents longer than the base length, so that late positions occur at all; the other half is the
+base mixture, so that nothing is unlearnt. What is measured is the loss at positions that the base model never saw, on
+held-out documents: before, by the base model without YaRN; after, by the extended one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from etude.corpus import Mixture, RowStream, Shards, mixture
+from etude.model import Transformer, Yarn
+from etude.pretrain.context import Rows, StageContext, next_token_loss
+from etude.pretrain.errors import PretrainError
+from etude.pretrain.measure import held_out, mean_loss
+from etude.pretrain.stage import StagePlan, file_digest
+from etude.training import StepLoss, build_optimizer
+
+_LONG_SHARE = 0.5
+
+
+def plan(context: StageContext) -> StagePlan:
+    recipe, stage, device = context.recipe, context.recipe.long, context.compute.device
+    base_length = recipe.pretrain.length
+    corpus = context.corpus()
+    share = recipe.corpus.stdlib_share
+    batches = held_out(_long(corpus.valid, base_length, stage.length, 0), stage.length, stage.batch)
+
+    model = _extended(context.model_of("pretrain"), stage.factor, base_length)
+    masters = context.masters(model)
+    optim = build_optimizer(model, stage.optimizer, stage.steps, masters=masters)
+    late = _long(corpus.train, base_length, stage.length, recipe.seed)
+    general = mixture(corpus.train, stdlib_share=share, length=stage.length, seed=recipe.seed + 1)
+    both = Mixture.of(
+        {late: _LONG_SHARE, **{stream: float(part) * (1 - _LONG_SHARE) for stream, part in general.streams}}
+    )
+    loads: list[Tensor] = []
+
+    def measure(measured: Transformer) -> dict[str, float]:
+        return {"late_loss": mean_loss(measured, batches, device, from_position=base_length)}
+
+    def measure_before() -> dict[str, float]:
+        base = context.model_of("pretrain")
+        context.masters(base)
+        return measure(base)
+
+    def compute_loss(step: int) -> StepLoss:
+        rows = Rows.of(both.batch(step, stage.batch), device)
+        loss, output = next_token_loss(model, rows)
+        loads[:] = [output.load_le]
+        return StepLoss(loss, rows.tokens.numel())
+
+    def after_step(step: int) -> None:
+        model.balance(loads[0], recipe.pretrain.balance_rate)
+
+    return StagePlan(
+        recipe=stage,
+        model=model,
+        masters=masters,
+        optim=optim,
+        total_steps=stage.steps,
+        compute_loss=compute_loss,
+        measure=lambda: measure(model),
+        inputs={
+            "corpus": file_digest(context.run / "corpus" / "manifest.json"),
+            "model": file_digest(context.run / "stages" / "pretrain" / "model" / "model.safetensors"),
+        },
+        after_step=after_step,
+        measure_before=measure_before,
+    )
+
+
+def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
+    """The same weights under rescaled rotary frequencies; a factor of 1 rescales nothing."""
+    if factor == 1:
+        return base
+    yarn = Yarn(factor=float(factor), original_max_position_embeddings=base_length)
+    model = Transformer(replace(base.config, yarn=yarn))
+    model.load_state_dict(base.state_dict())
+    return model
+
+
+def _long(shards: Shards, base_length: int, length: int, seed: int) -> RowStream:
+    """Documents that reach beyond the base length."""
+    documents = np.flatnonzero(shards.lengths > base_length + 1)
+    if not len(documents):
+        raise PretrainError(
+            f"the long stage needs documents of more than {base_length} tokens in both splits of the corpus: add "
+            "folders, or raise corpus.held_out_share or corpus.max_file_bytes"
+        )
+    return RowStream("long", documents, shards.lengths, shards.document, length=length, seed=seed)

@@ -1,0 +1,62 @@
+"""The numbers that show whether a stage helped, over the same held-out rows before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from etude.corpus import Batch, Mixture, RowStream
+from etude.model import Transformer
+from etude.pretrain.context import Rows, next_token_loss
+from etude.pretrain.errors import PretrainError
+from etude.training import draft_agreement
+
+HELD_OUT_TOKENS = 16_384
+
+
+def held_out(rows: Mixture | RowStream, length: int, batch: int) -> list[Batch]:
+    """The first rows of the held-out stream, a fixed number of tokens."""
+    count = max(batch, HELD_OUT_TOKENS // length // batch * batch)
+    if isinstance(rows, RowStream):
+        count = min(count, rows.epoch_rows())
+    every = [rows.row(number) for number in range(count)]
+    return [Batch.of(every[start : start + batch]) for start in range(0, count, batch)]
+
+
+@torch.no_grad()
+def mean_loss(model: Transformer, batches: Sequence[Batch], device: str, *, from_position: int = 0) -> float:
+    """Mean next-token loss over the weighted targets whose position is at least `from_position`."""
+    total, weight = 0.0, 0.0
+    for batch in batches:
+        rows = Rows.of(batch, device)
+        weights = rows.weights * (rows.positions >= from_position)
+        counted = float(weights.sum())
+        if counted:
+            loss, _ = next_token_loss(model, rows, weights)
+            total += float(loss) * counted
+            weight += counted
+    if not weight:
+        raise PretrainError("no held-out tokens to measure on: add documents or raise corpus.held_out_share")
+    return total / weight
+
+
+@torch.no_grad()
+def draft_quality(model: Transformer, batches: Sequence[Batch], device: str) -> dict[str, float]:
+    """Of the first MTP head: the expected acceptance of a draft at temperature 1, and agreement of the argmaxes."""
+    accepted, same, counted = 0.0, 0.0, 0.0
+    for batch in batches:
+        rows = Rows.of(batch, device)
+        output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
+        drafts = model.mtp_logits(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
+        weights = followed(rows, 1).flatten().float()
+        main = output.logits_btv[:, 1:].flatten(0, 1)
+        one, two = draft_agreement(drafts.logits[0].flatten(0, 1), main, weights)
+        accepted, same, counted = accepted + one, same + two, counted + float(weights.sum())
+    return {"accepted_per_draft": accepted / max(counted, 1.0), "top1": same / max(counted, 1.0)}
+
+
+def followed(rows: Rows, ahead: int) -> torch.Tensor:
+    """[B, T - ahead]: whether the token `ahead` positions on belongs to the same document."""
+    here, there = rows.documents[:, :-ahead], rows.documents[:, ahead:]
+    return (here == there) & (here >= 0)

@@ -1,0 +1,70 @@
+"""MTP heads by self-distillation: they start fresh and learn the main head's full distribution, the trunk frozen.
+
+Then, if the recipe asks, joint steps train trunk and heads together: the next-token loss plus a share of the heads'
+one.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from etude.corpus import mixture
+from etude.pretrain.context import Rows, StageContext
+from etude.pretrain.draft import draft_loss, trunk_frozen
+from etude.pretrain.errors import PretrainError
+from etude.pretrain.measure import draft_quality, held_out
+from etude.pretrain.stage import StagePlan, file_digest
+from etude.training import StepLoss, build_optimizer, weighted_cross_entropy
+
+_JOINT_WEIGHT = 0.3
+"""Of the heads' loss in joint steps; the published family trains with .1 to .3."""
+
+
+def plan(context: StageContext) -> StagePlan:
+    recipe, stage, device = context.recipe, context.recipe.mtp, context.compute.device
+    corpus = context.corpus()
+    share = recipe.corpus.stdlib_share
+    model = context.model_of("long")
+    if not model.mtp:
+        raise PretrainError("stage mtp trains MTP heads: set model.num_nextn_predict_layers to 1 or more")
+    masters = context.masters(model)
+    total = stage.steps + stage.joint_steps
+    optim = build_optimizer(model, stage.optimizer, total, masters=masters)
+    streams = mixture(corpus.train, stdlib_share=share, length=stage.length, seed=recipe.seed + 2)
+    measured = mixture(corpus.valid, stdlib_share=share, length=stage.length, seed=0)
+    batches = held_out(measured, stage.length, stage.batch)
+    loads: list[torch.Tensor] = []
+
+    def compute_loss(step: int) -> StepLoss:
+        rows = Rows.of(streams.batch(step, stage.batch), device)
+        joint = step >= stage.steps
+        with torch.set_grad_enabled(joint):
+            output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
+        if joint:
+            divergence, load_ke = draft_loss(model, output, rows)
+            main = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
+            loss, load_le = main + _JOINT_WEIGHT * divergence, output.load_le
+        else:
+            with trunk_frozen(model):
+                loss, load_ke = draft_loss(model, output, rows)
+            load_le = torch.zeros_like(output.load_le)  # even: the trunk's routers stay as they are
+        loads[:] = [load_le, load_ke]
+        return StepLoss(loss, rows.tokens.numel())
+
+    def after_step(step: int) -> None:
+        model.balance(loads[0], recipe.pretrain.balance_rate, loads[1])
+
+    return StagePlan(
+        recipe=stage,
+        model=model,
+        masters=masters,
+        optim=optim,
+        total_steps=total,
+        compute_loss=compute_loss,
+        measure=lambda: draft_quality(model, batches, device),
+        inputs={
+            "corpus": file_digest(context.run / "corpus" / "manifest.json"),
+            "model": file_digest(context.run / "stages" / "long" / "model" / "model.safetensors"),
+        },
+        after_step=after_step,
+    )

@@ -1,0 +1,90 @@
+"""Demonstrations: the loss is on what the oracle's policy produced, tool output is masked.
+
+The MTP heads follow: they are distilled on the same rows, so that drafts stay good while the trunk changes. That loss
+reaches the heads alone; only the norm by which gradients are clipped is shared with the trunk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from etude.corpus import Mixture, TraceRows, hold_out
+from etude.pretrain.context import Rows, StageContext
+from etude.pretrain.draft import detached, draft_loss, trunk_frozen
+from etude.pretrain.errors import PretrainError
+from etude.pretrain.measure import draft_quality, held_out, mean_loss
+from etude.pretrain.stage import StagePlan, file_digest
+from etude.trace.file import read_traces
+from etude.trace.trace import Trace
+from etude.training import StepLoss, build_optimizer, weighted_cross_entropy
+
+_HELD_OUT_SHARE = 0.05
+
+
+def plan(context: StageContext) -> StagePlan:
+    recipe, stage, device = context.recipe, context.recipe.sft, context.compute.device
+    traces = demonstrations(context)
+    train, held = hold_out(traces, _HELD_OUT_SHARE)
+    if not held:
+        raise PretrainError("the demonstrations cover one task only; two are needed to hold one out")
+    model = context.model_of("mtp")
+    masters = context.masters(model)
+    optim = build_optimizer(model, stage.optimizer, stage.steps, masters=masters)
+    stream = TraceRows(train, other_token_loss=stage.other_token_loss).stream(
+        "demonstrations", length=stage.length, seed=recipe.seed
+    )
+    streams = Mixture.of({stream: 1.0})
+    held_stream = TraceRows(held, other_token_loss=0.0).stream("held out", length=stage.length, seed=0)
+    batches = held_out(held_stream, stage.length, stage.batch)
+    drafting = bool(model.mtp) and stage.draft_loss > 0
+
+    def compute_loss(step: int) -> StepLoss:
+        rows = Rows.of(streams.batch(step, stage.batch), device)
+        output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
+        loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
+        metrics = {}
+        if drafting:
+            with trunk_frozen(model):
+                divergence, _ = draft_loss(model, detached(output), rows)
+            metrics["draft_loss"] = float(divergence.detach())
+            loss = loss + stage.draft_loss * (divergence - divergence.detach())  # reported: the loss on tokens
+        return StepLoss(loss, rows.tokens.numel(), metrics)
+
+    def measure() -> dict[str, float]:
+        numbers = {"loss": mean_loss(model, batches, device)}
+        return numbers | (draft_quality(model, batches, device) if model.mtp else {})
+
+    return StagePlan(
+        recipe=stage,
+        model=model,
+        masters=masters,
+        optim=optim,
+        total_steps=stage.steps,
+        compute_loss=compute_loss,
+        measure=measure,
+        inputs={
+            "demonstrations": _digest(traces),
+            "model": file_digest(context.run / "stages" / "mtp" / "model" / "model.safetensors"),
+        },
+    )
+
+
+def demonstrations(context: StageContext) -> list[Trace]:
+    """Those of the run folder, by id, up to the recipe's number."""
+    folder = context.run / "demonstrations"
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        raise PretrainError(f"no demonstrations (*.parquet) in {folder}: make them first")
+    traces = sorted((trace for path in files for trace in read_traces(path)), key=lambda trace: trace.id)
+    return traces[: context.recipe.sft.demonstrations]
+
+
+def _digest(traces: list[Trace]) -> str:
+    """Of the ids that are learnt, not of the files: parquet may store the same traces as other bytes."""
+    whole = hashlib.sha256()
+    for trace in traces:
+        whole.update(trace.id.encode())
+        for segment in trace.segments:
+            whole.update(segment.tokens.tobytes())
+            whole.update(segment.sampled.tobytes())
+    return whole.hexdigest()

@@ -1,0 +1,159 @@
+"""One supervised stage from start to result: resume, train, measure, hand on the model.
+
+Order on disk: compute.json and before.json when the stage starts, checkpoints while it trains, model/ and last
+result.json. A stage with a result.json is finished; running it again changes nothing. Killed at any moment, it goes
+on from the last checkpoint and ends with the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from etude.model import Transformer, save_hf
+from etude.pretrain.context import StageContext
+from etude.pretrain.errors import PretrainError
+from etude.recipe import Recipe
+from etude.recipe.training import StageRecipe
+from etude.training import CheckpointError, MasterWeights, Optim, StageRunner, StepLoss
+from etude.training.compute import remembered_compute
+from etude.training.files import write_atomically
+
+STAGES = {"pretrain": "base", "long": "long", "mtp": "mtp", "sft": "sft"}
+"""Stage names and the files of this room that plan them."""
+
+_UNREAD = {"checkpoint_seconds", "log_every"}
+"""Fields that change nothing in the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """What a stage does; everything else is the same for all four."""
+
+    recipe: StageRecipe
+    model: Transformer
+    masters: MasterWeights
+    optim: Optim
+    total_steps: int
+    compute_loss: Callable[[int], StepLoss]
+    measure: Callable[[], dict[str, float]]
+    """The stage's numbers, by the model as it is now."""
+    inputs: dict[str, Any]
+    """What the result depends on besides the recipe: digests of the corpus and of the model it starts from."""
+    after_step: Callable[[int], None] | None = None
+    measure_before: Callable[[], dict[str, float]] | None = None
+    """The numbers from before, where the model as planned is not the one to measure."""
+
+
+def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
+    """Progress dictionaries {"stage", "step", "total", "loss", "tokens_per_second", ...}; the last has "result".
+
+    Stop iterating to stop the stage.
+    """
+    folder = run / "stages" / name
+    if (finished := finished_result(folder)) is not None:
+        steps = finished["steps"]
+        yield {"stage": name, "step": steps, "total": steps, "loss": None, "tokens_per_second": 0.0, "result": finished}
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    compute = remembered_compute(folder / "compute.json", recipe.compute)
+    compute.apply()
+    torch.manual_seed(recipe.seed)
+    context = StageContext(run, recipe, compute, name)
+    plan = _plan(context)
+    before = _remembered_before(folder / "before.json", plan)
+    runner = StageRunner(
+        folder,
+        plan.recipe,
+        plan.model,
+        plan.optim,
+        plan.compute_loss,
+        total_steps=plan.total_steps,
+        identity=_identity(context, plan),
+        after_step=plan.after_step,
+    )
+    done = runner.resume()
+    yield {"stage": name, "step": done, "total": plan.total_steps, "loss": None, "tokens_per_second": 0.0}
+    loss = None
+    for progress in runner.run():
+        loss = progress.loss
+        yield {
+            "stage": name,
+            "step": progress.step,
+            "total": progress.total,
+            "loss": loss,
+            "tokens_per_second": progress.tokens_per_second,
+            **progress.metrics,
+        }
+    result = _finish(context, plan, before)
+    steps = plan.total_steps
+    yield {"stage": name, "step": steps, "total": steps, "loss": loss, "tokens_per_second": 0.0, "result": result}
+
+
+def finished_result(folder: Path) -> dict[str, Any] | None:
+    """The result of a stage that is finished, else None."""
+    path = folder / "result.json"
+    if not path.exists():
+        return None
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+def _plan(context: StageContext) -> StagePlan:
+    if context.name not in STAGES:
+        raise PretrainError(f"there is no supervised stage {context.name!r}: expected one of {', '.join(STAGES)}")
+    made: StagePlan = import_module(f"etude.pretrain.{STAGES[context.name]}").plan(context)
+    return made
+
+
+def _remembered_before(path: Path, plan: StagePlan) -> dict[str, float]:
+    """Measured once, at the very start: a resumed run must not measure a half-trained model."""
+    if path.exists():
+        known: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+        return known
+    measured = (plan.measure_before or plan.measure)()
+    write_atomically(path, json.dumps(measured).encode())
+    return measured
+
+
+def _identity(context: StageContext, plan: StagePlan) -> str:
+    known = {
+        "stage": context.name,
+        "seed": context.recipe.seed,
+        "stage_recipe": plan.recipe.model_dump(mode="json", exclude=_UNREAD),
+        "model": context.recipe.model.model_dump(mode="json"),
+        "stdlib_share": context.recipe.corpus.stdlib_share,
+        "inputs": plan.inputs,
+    }
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def _finish(context: StageContext, plan: StagePlan, before: dict[str, float]) -> dict[str, Any]:
+    after = plan.measure()
+    result: dict[str, Any] = {f"{name}_before": value for name, value in before.items()}
+    result |= {f"{name}_after": value for name, value in after.items()}
+    if context.name == "mtp":  # one number each: drafts of untrained heads are noise, kept under their own names
+        result |= after
+    result |= {"steps": plan.total_steps, "compute": str(context.compute), "inputs": plan.inputs}
+    plan.masters.restore()
+    tokenizer = context.tokenizer_file if context.tokenizer_file.exists() else None
+    try:
+        save_hf(plan.model.to("cpu"), context.folder / "model", tokenizer)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot write {context.folder / 'model'}: {error}") from error
+    write_atomically(context.folder / "result.json", json.dumps(result, indent=1).encode())
+    return result
+
+
+def file_digest(path: Path) -> str:
+    """Of an input file, for identity and provenance."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,76 @@
+"""Tasks, boxes, the harness and the engine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from etude.recipe.section import Section
+
+
+class TasksRecipe(Section):
+    source: Literal["microrepo"] = "microrepo"
+    """Where tasks come from."""
+    train: int = Field(400, ge=1)
+    """Tasks to learn from: demonstrations and RL."""
+    dev: int = Field(48, ge=1)
+    """Tasks of the evaluations during RL, by which settings are chosen."""
+    test: int = Field(64, ge=1)
+    """Tasks of the one evaluation at the end."""
+    gate_runs: int = Field(3, ge=1)
+    """How often the reference must pass before a task may be used."""
+
+
+class SandboxRecipe(Section):
+    backend: Literal["embedded"] = "embedded"
+    """How boxes are made; "embedded" needs no daemon and no root."""
+    memory_mb: int = Field(256, ge=16)
+    """Memory of one box."""
+    processes: int = Field(32, ge=1)
+    """Processes of one box."""
+    command_seconds: float = Field(10.0, gt=0)
+    """Declared limit of one shell command of the agent."""
+
+
+class HarnessRecipe(Section):
+    profile: Literal["compact", "full"] = "compact"
+    """Prompts and tools of the agent; "compact" is short enough for a tiny model."""
+    max_turns: int = Field(10, ge=1)
+    """Turns of a whole rollout."""
+    max_tool_calls: int = Field(20, ge=1)
+    """Tool calls of a whole rollout."""
+    max_tokens: int = Field(640, ge=16)
+    """Sampled tokens of a whole rollout."""
+    max_turn_tokens: int = Field(64, ge=4)
+    """Sampled tokens of one turn."""
+    summary_trigger: int = Field(224, ge=0)
+    """Tokens of context at which the harness asks for a self-summary; 0 never asks."""
+    max_summary_tokens: int = Field(48, ge=4)
+    """Sampled tokens of one self-summary."""
+    max_output_tokens: int = Field(160, ge=16)
+    """Tokens of one tool's output that the agent sees; the rest is cut, visibly."""
+    wall_seconds: float = Field(300.0, gt=0)
+    """Safety net for a whole rollout: its expiry is our error, never the model's failure."""
+
+
+class EngineRecipe(Section):
+    slots: int = Field(96, ge=1)
+    """Sequences decoded together; more rollouts than slots keep the batch from running dry."""
+    context: int = Field(512, ge=32)
+    """Tokens of one sequence, prompt included."""
+    speculate: Literal["never", "always"] = "always"
+    """Draft one token with the MTP head and verify it in the next step; the distribution stays exact."""
+    cache_slots: int = Field(256, ge=0)
+    """Finished prefixes kept for reuse."""
+    threads: int = Field(1, ge=0)
+    """0 takes every core."""
+
+
+class EvaluationRecipe(Section):
+    samples: int = Field(4, ge=1)
+    """Rollouts per task at temperature 1, for pass@1 and pass@k."""
+    greedy: bool = True
+    """Whether each task is also tried once without chance."""
+    concurrency: int = Field(128, ge=1)
+    """Rollouts in flight together."""

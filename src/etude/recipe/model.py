@@ -1,0 +1,80 @@
+"""The network: DeepSeek-V3 / Kimi-K2 shape. Field names are those of the published configurations."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from etude.recipe.section import Section
+
+
+class ModelRecipe(Section):
+    hidden_size: int = Field(128, ge=8)
+    """Width of the residual stream."""
+    num_hidden_layers: int = Field(4, ge=1)
+    """Layers, without the MTP heads."""
+    first_k_dense_replace: int = Field(1, ge=0)
+    """Leading layers with a dense feed-forward; the rest are mixtures of experts."""
+    intermediate_size: int = Field(352, ge=8)
+    """Width of the dense feed-forward."""
+    moe_intermediate_size: int = Field(64, ge=8)
+    """Width of one expert."""
+    n_routed_experts: int = Field(8, ge=1)
+    """Experts of one layer among which the router chooses."""
+    n_shared_experts: int = Field(2, ge=0)
+    """The shared expert is one feed-forward of this many expert widths."""
+    num_experts_per_tok: int = Field(2, ge=1)
+    """Routed experts that each token uses."""
+    n_group: int = Field(1, ge=1)
+    """Groups that the experts are split into; a token chooses among the experts of its `topk_group` best groups."""
+    topk_group: int = Field(1, ge=1)
+    """Groups of experts open to one token."""
+    routed_scaling_factor: float = 1.0
+    """Multiplies the routed experts' sum."""
+    num_attention_heads: int = Field(4, ge=1)
+    """Attention heads."""
+    q_lora_rank: int | None = None
+    """Width of the queries' own latent; without it queries come straight from the residual stream."""
+    kv_lora_rank: int = Field(48, ge=8)
+    """Width of the cached latent."""
+    qk_nope_head_dim: int = Field(32, ge=2)
+    """Part of a head's query and key without position."""
+    qk_rope_head_dim: int = Field(16, ge=2)
+    """Part of a head's query and key that is rotated by position; the key's is shared by all heads."""
+    v_head_dim: int = Field(32, ge=2)
+    """Width of a head's value."""
+    rope_theta: float = Field(100.0, gt=1)
+    """Base of the rotary frequencies."""
+    max_position_embeddings: int = Field(1024, ge=16)
+    """After the long-context extension."""
+    rms_norm_eps: float = 1e-6
+    """Added to the mean square in every norm."""
+    tie_word_embeddings: bool = True
+    """Whether the output layer shares the input embeddings."""
+    num_nextn_predict_layers: int = Field(1, ge=0)
+    """Multi-token-prediction heads."""
+    initializer_range: float = 0.02
+    """Deviation of the initial weights."""
+    embedding_scale: float = 1.0
+    """Multiplies the embeddings; 1 in the published family. Small models train faster with sqrt(hidden_size)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelRecipe:
+        if self.num_experts_per_tok > self.n_routed_experts:
+            raise ValueError("num_experts_per_tok must not exceed n_routed_experts")
+        if self.first_k_dense_replace > self.num_hidden_layers:
+            raise ValueError("first_k_dense_replace must not exceed num_hidden_layers")
+        if self.n_routed_experts % self.n_group:
+            raise ValueError("n_group must divide n_routed_experts")
+        if self.topk_group > self.n_group:
+            raise ValueError("topk_group must not exceed n_group")
+        if self.num_experts_per_tok > self.topk_group * (self.n_routed_experts // self.n_group):
+            raise ValueError("num_experts_per_tok must not exceed the experts of topk_group groups")
+        if self.n_group > 1 and self.n_routed_experts // self.n_group < 2:
+            raise ValueError("a group needs at least two experts")
+        if self.qk_rope_head_dim % 2:
+            raise ValueError("qk_rope_head_dim must be even")
+        return self
+
+    @property
+    def moe_layers(self) -> int:
+        return self.num_hidden_layers - self.first_k_dense_replace

@@ -1,0 +1,51 @@
+"""The recipe of one lineage: every stage from a random network to an evaluated agent."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from etude.recipe.acting import EngineRecipe, EvaluationRecipe, HarnessRecipe, SandboxRecipe, TasksRecipe
+from etude.recipe.compute import ClusterRecipe, ComputeRecipe
+from etude.recipe.corpus import CorpusRecipe, TokenizerRecipe
+from etude.recipe.model import ModelRecipe
+from etude.recipe.rl import RlRecipe, WeightsRecipe
+from etude.recipe.section import Section
+from etude.recipe.training import LongRecipe, MtpRecipe, PretrainRecipe, SftRecipe
+
+SCHEMA: Literal[1] = 1
+
+
+class Recipe(Section):
+    schema_version: Literal[1] = Field(SCHEMA, alias="schema")
+    """Version of the recipe's own format, written as `schema`; a newer one is refused."""
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    """Names the run folder."""
+    seed: int = Field(1, ge=0)
+    """Decides tasks, corpus, initial weights, order of the prompts and sampling."""
+    compute: ComputeRecipe = ComputeRecipe()
+    cluster: ClusterRecipe = ClusterRecipe()
+    model: ModelRecipe = ModelRecipe()
+    tokenizer: TokenizerRecipe = TokenizerRecipe()
+    corpus: CorpusRecipe = CorpusRecipe()
+    pretrain: PretrainRecipe = PretrainRecipe()
+    long: LongRecipe = LongRecipe()
+    mtp: MtpRecipe = MtpRecipe()
+    sft: SftRecipe = SftRecipe()
+    tasks: TasksRecipe = TasksRecipe()
+    sandbox: SandboxRecipe = SandboxRecipe()
+    harness: HarnessRecipe = HarnessRecipe()
+    engine: EngineRecipe = EngineRecipe()
+    weights: WeightsRecipe = WeightsRecipe()
+    rl: RlRecipe = RlRecipe()
+    evaluation: EvaluationRecipe = EvaluationRecipe()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        longest = self.pretrain.length * self.long.factor
+        if self.long.length > longest:
+            raise ValueError(f"long.length must not exceed pretrain.length x long.factor = {longest}")
+        if self.engine.context > self.model.max_position_embeddings:
+            raise ValueError("engine.context must not exceed model.max_position_embeddings")
+        return self

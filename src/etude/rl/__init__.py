@@ -1,0 +1,24 @@
+"""Reinforcement learning: reward, advantage, loss, the reconciler, the run.
+
+Reward belongs here: named terms made from a Trace and a Verdict.
+"""
+
+from etude.rl.advantage import group_advantages
+from etude.rl.crew import Crew, dismiss, gather_crew
+from etude.rl.length_cost import length_cost
+from etude.rl.reconciler import Plan, Reconciler
+from etude.rl.reward import Reward, score
+from etude.rl.run import RlRun
+
+__all__ = [
+    "Crew",
+    "Plan",
+    "Reconciler",
+    "Reward",
+    "RlRun",
+    "dismiss",
+    "gather_crew",
+    "group_advantages",
+    "length_cost",
+    "score",
+]

@@ -1,0 +1,32 @@
+"""Advantage: a reward minus the mean of the valid rewards in its group. No division by their deviation: that would
+blow up tiny differences between equally correct rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Dropped(StrEnum):
+    TOO_FEW_VALID = "too_few_valid"
+    NO_SPREAD = "no_spread"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAdvantage:
+    advantages: tuple[float | None, ...]
+    """None for a masked member, and for every member of a dropped group."""
+    dropped: Dropped | None = None
+
+
+def group_advantages(rewards: Sequence[float | None], *, min_spread: float) -> GroupAdvantage:
+    """Rewards of one group's members, None where masked; a group whose rewards lie within `min_spread` is dropped."""
+    valid = [reward for reward in rewards if reward is not None]
+    nothing: tuple[None, ...] = (None,) * len(rewards)
+    if len(valid) < 2:
+        return GroupAdvantage(nothing, Dropped.TOO_FEW_VALID)
+    if max(valid) - min(valid) <= min_spread:
+        return GroupAdvantage(nothing, Dropped.NO_SPREAD)
+    mean = sum(valid) / len(valid)
+    return GroupAdvantage(tuple(None if reward is None else reward - mean for reward in rewards))

@@ -1,0 +1,111 @@
+"""From groups of rollouts to rows of tokens.
+
+A row is one segment. Nothing is re-tokenised and nothing is guessed: ids, sampled marks, log-probs, versions and
+experts are those of the trace. Every sampled token of a chain, its summaries included, gets the chain's advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.engine.protocol import UNKNOWN_EXPERT
+from etude.tasks import Verdict
+from etude.trace import Segment, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingMember:
+    trace: Trace
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingGroup:
+    """One prompt's rollouts; None for a member that infrastructure failed for good."""
+
+    index: int
+    admitted_version: int
+    members: tuple[TrainingMember | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    tokens: NDArray[np.int32]
+    sampled: NDArray[np.bool_]
+    logprobs: NDArray[np.float32]
+    versions: NDArray[np.int32]
+    experts: NDArray[np.uint16] | None
+    advantage: float
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Rows padded to one length. Position t's mask, log-prob and advantage speak of token t, predicted at t - 1."""
+
+    tokens_bt: NDArray[np.int64]
+    mask_bt: NDArray[np.bool_]
+    logprobs_bt: NDArray[np.float32]
+    versions_bt: NDArray[np.int32]
+    advantages_b: NDArray[np.float32]
+    experts_btlk: NDArray[np.uint16] | None
+    rows: tuple[int, ...]
+    """Which rows of the step these are."""
+
+
+def trace_rows(trace: Trace, advantage: float) -> list[Row]:
+    """The segments of a trace that hold sampled tokens, each cut after its last one: what follows teaches nothing."""
+    return [_row(segment, advantage) for segment in trace.segments if segment.sampled.any()]
+
+
+def _row(segment: Segment, advantage: float) -> Row:
+    end = int(np.flatnonzero(segment.sampled)[-1]) + 1
+    experts = None if segment.experts is None else segment.experts[:end]
+    return Row(
+        segment.tokens[:end],
+        segment.sampled[:end],
+        segment.logprobs[:end],
+        segment.versions[:end],
+        experts,
+        advantage,
+    )
+
+
+def microbatches(rows: Sequence[Row], budget: int) -> list[RowBatch]:
+    """Rows of like length together, at most `budget` padded tokens each (a longer row stands alone). A pure function of
+    the rows: ties keep their order."""
+    order = sorted(range(len(rows)), key=lambda index: (len(rows[index].tokens), index))
+    batches: list[list[int]] = []
+    for index in order:
+        length = len(rows[index].tokens)
+        if batches and length * (len(batches[-1]) + 1) <= budget:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return [_pad(rows, indices) for indices in batches]
+
+
+def _pad(rows: Sequence[Row], indices: list[int]) -> RowBatch:
+    width = max(len(rows[index].tokens) for index in indices)
+    shape = (len(indices), width)
+    tokens = np.zeros(shape, np.int64)
+    mask = np.zeros(shape, np.bool_)
+    logprobs = np.zeros(shape, np.float32)
+    versions = np.full(shape, -1, np.int32)
+    first = rows[indices[0]].experts
+    experts = None if first is None else np.full((*shape, *first.shape[1:]), UNKNOWN_EXPERT, np.uint16)
+    for place, index in enumerate(indices):
+        row = rows[index]
+        length = len(row.tokens)
+        tokens[place, :length] = row.tokens
+        mask[place, :length] = row.sampled
+        logprobs[place, :length] = row.logprobs
+        versions[place, :length] = row.versions
+        if experts is not None and row.experts is not None:
+            experts[place, :length] = row.experts
+    mask[:, 0] = False  # nothing predicts the first token
+    advantages = np.array([rows[index].advantage for index in indices], np.float32)
+    return RowBatch(tokens, mask, logprobs, versions, advantages, experts, tuple(indices))

@@ -1,0 +1,78 @@
+"""The services of an RL run, each in its own process: trainer, engine, environment workers, evaluator. Whoever dies is
+started again where it was."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from etude.cluster import Cluster, ClusterError, Supervised, start_supervised
+from etude.engine.remote import RemoteEngine
+from etude.journal import Journal, RunPaths
+from etude.recipe import Recipe
+from etude.training.compute import Compute
+
+_FAREWELL_SECONDS = 5.0
+"""What a worker may take to end its boxes before it is killed."""
+
+
+@dataclass(slots=True)
+class Crew:
+    trainer: Supervised
+    engine: Supervised
+    workers: list[Supervised]
+    evaluator: Supervised
+    rollouts: RemoteEngine
+    """The engine as the driver itself speaks to it."""
+
+    async def dismiss(self) -> None:
+        await dismiss(self.trainer, self.engine, boxed=[*self.workers, self.evaluator])
+
+
+async def dismiss(*services: Supervised, boxed: list[Supervised]) -> None:
+    """Ends services; those that keep boxes (`boxed`) end these first."""
+    await asyncio.gather(*(_farewell(service) for service in boxed))
+    for service in (*boxed, *services):
+        await service.remote.kill()
+
+
+async def _farewell(service: Supervised) -> None:
+    # A dead or stuck one is killed all the same, and its boxes go with it.
+    with suppress(ClusterError):
+        await service.remote.call("close", deadline=_FAREWELL_SECONDS)
+
+
+async def gather_crew(recipe: Recipe, paths: RunPaths, compute: Compute, cluster: Cluster, journal: Journal) -> Crew:
+    """Starts everybody; the trainer first, since it publishes the version that the engine begins with."""
+    plain = recipe.model_dump(mode="json", by_alias=True)
+    root = str(paths.root)
+    store = recipe.weights.store or str(paths.weights)
+    sync = recipe.rl.mode == "sync"
+    every = compute.threads
+
+    async def start(name: str, service: str, *args: Any) -> Supervised:
+        return await start_supervised(cluster, recipe.cluster, journal, name, service, *args)
+
+    async def start_worker(name: str, split: str) -> Supervised:
+        worker = "etude.rollout.worker:RolloutWorker"
+        return await start(name, worker, root, plain, engine.remote, (split,), name)
+
+    trainer_compute = replace(compute, threads=every if sync else recipe.rl.trainer_threads or every)
+    trainer = await start("trainer", "etude.rl.trainer:RlTrainer", root, plain, asdict(trainer_compute), store)
+    engine = await start(
+        "engine",
+        "etude.engine.service:EngineService",
+        str(paths.model("sft")),
+        recipe.engine.model_dump(mode="json"),
+        compute.dtype_name,
+        every if sync else recipe.engine.threads or every,
+        store,
+        0,
+        sync,
+    )
+    workers = [await start_worker(f"worker-{number}", "train") for number in range(recipe.rl.workers)]
+    evaluator = await start_worker("evaluator", "dev")
+    rollouts = RemoteEngine(engine.remote, deadline=recipe.cluster.call_seconds, lockstep=sync)
+    return Crew(trainer, engine, workers, evaluator, rollouts)

@@ -1,0 +1,21 @@
+"""The trainer's pass over one microbatch, with the engine's experts unless replay is off."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+
+from etude.model import Output, Replay, Transformer
+from etude.rl.batch import RowBatch
+
+ReplayMode = Literal["off", "on", "filter"]
+
+
+def forward(model: Transformer, part: RowBatch, mode: ReplayMode, threshold: float) -> Output:
+    replay = None
+    if mode != "off" and part.experts_btlk is not None:
+        replay = Replay(torch.from_numpy(part.experts_btlk.astype(np.int64)), mode, threshold)
+    output: Output = model(torch.from_numpy(part.tokens_bt), replay=replay)
+    return output

@@ -1,0 +1,32 @@
+"""The price of effort: increasing and concave, so that a quick answer is worth a lot on an easy task and long thought
+costs little more on a hard one."""
+
+from __future__ import annotations
+
+import math
+
+from etude.recipe.rl import LengthCostRecipe
+from etude.trace import TraceUsage
+
+
+def length_cost(x: float, *, k: float, q: float) -> float:
+    """C(x) = ((1 + k x)^(1-q) - 1) / (k (1-q)); at q = 1 its limit ln(1 + k x) / k."""
+    if x < 0:
+        raise ValueError(f"effort must not be negative, found {x}")
+    grown = math.log1p(k * x)
+    exponent = 1.0 - q
+    if abs(exponent * grown) < 1e-12:
+        return grown / k
+    return math.expm1(exponent * grown) / (k * exponent)
+
+
+def effort(usage: TraceUsage, recipe: LengthCostRecipe) -> float:
+    """What a rollout spent, in units of one turn."""
+    return (
+        recipe.thinking_tokens * usage.thinking_tokens
+        + recipe.call_tokens * usage.call_tokens
+        + recipe.output_tokens * usage.output_tokens
+        + recipe.message_tokens * usage.message_tokens
+        + recipe.tool_calls * usage.tool_calls
+        + recipe.turns * usage.turns
+    )

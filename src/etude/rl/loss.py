@@ -1,0 +1,57 @@
+"""The policy-gradient loss of one microbatch.
+
+Token losses are summed and divided by one constant per step, never by a sequence's own length. The importance ratio
+between trainer and engine log-probs is truncated from above and not differentiated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class LossParts:
+    loss: Tensor
+    """To be back-propagated; already divided by the constant."""
+    delta: Tensor
+    """Trainer minus engine log-prob of every sampled token of the microbatch, detached."""
+    entropy: Tensor
+    """Entropy of the trainer's distribution at every sampled token, detached."""
+    capped: Tensor
+    """Whether the token's ratio was truncated."""
+
+
+def token_logprobs(logits_btv: Tensor, tokens_bt: Tensor, mask_bt: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probs of the masked tokens, each under the logits one position before it, and the entropies there."""
+    predicted = mask_bt[:, 1:]
+    logits_nv = logits_btv[:, :-1][predicted].float() / temperature
+    logp_nv = torch.log_softmax(logits_nv, dim=-1)
+    chosen_n = logp_nv.gather(1, tokens_bt[:, 1:][predicted].unsqueeze(1)).squeeze(1)
+    with torch.no_grad():
+        entropy_n = -(logp_nv.exp() * logp_nv).sum(-1)
+    return chosen_n, entropy_n
+
+
+def policy_loss(
+    logits_btv: Tensor,
+    tokens_bt: Tensor,
+    mask_bt: Tensor,
+    engine_logprobs_bt: Tensor,
+    advantages_b: Tensor,
+    *,
+    temperature: float,
+    ratio_cap: float,
+    constant: float,
+) -> LossParts:
+    logp_n, entropy_n = token_logprobs(logits_btv, tokens_bt, mask_bt, temperature)
+    predicted = mask_bt[:, 1:]
+    engine_n = engine_logprobs_bt[:, 1:][predicted]
+    advantage_n = advantages_b.unsqueeze(1).expand_as(predicted)[predicted]
+    delta_n = (logp_n - engine_n).detach()
+    ratio_n = delta_n.exp()
+    weight_n = ratio_n.clamp(max=ratio_cap)
+    loss = -(weight_n * advantage_n * logp_n).sum() / constant
+    return LossParts(loss, delta_n, entropy_n, ratio_n > ratio_cap)

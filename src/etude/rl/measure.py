@@ -1,0 +1,106 @@
+"""What a training step measures: the mismatch between trainer and engine, entropy, truncated ratios, replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from etude.model import Transformer
+from etude.recipe.rl import RlRecipe
+from etude.rl.batch import Row, RowBatch, TrainingGroup, microbatches, trace_rows
+from etude.rl.forward import ReplayMode, forward
+from etude.rl.loss import LossParts, token_logprobs
+
+
+@dataclass(slots=True)
+class StepMeter:
+    """Sums over the microbatches of one step."""
+
+    loss: float = 0.0
+    deltas: list[Tensor] = field(default_factory=list)
+    entropies: list[Tensor] = field(default_factory=list)
+    capped: int = 0
+    overridden: int = 0
+    refused: int = 0
+    updates: list[dict[str, float]] = field(default_factory=list)
+
+    def add(self, parts: LossParts, *, overridden: int, refused: int) -> None:
+        self.loss += float(parts.loss.detach())
+        self.deltas.append(parts.delta)
+        self.entropies.append(parts.entropy)
+        self.capped += int(parts.capped.sum())
+        self.overridden += overridden
+        self.refused += refused
+
+    def optimizer(self, update: dict[str, float]) -> None:
+        self.updates.append(update)
+
+    def summary(self) -> dict[str, Any]:
+        if not self.deltas:
+            return {"loss": 0.0, "overridden": 0, "refused": 0}
+        delta = torch.cat(self.deltas)
+        return {
+            "loss": self.loss,
+            "entropy": float(torch.cat(self.entropies).mean()),
+            "mismatch_mean": float(delta.abs().mean()),
+            "mismatch_p99": float(delta.abs().quantile(0.99)) if len(delta) < 2**24 else float("nan"),
+            # k3 = r - 1 - log r: the usual unbiased estimate while the two are close.
+            "mismatch_k3": float((delta.exp() - 1 - delta).mean()),
+            "capped_share": self.capped / len(delta),
+            "overridden": self.overridden,
+            "refused": self.refused,
+            "grad_norm": max(update["grad_norm"] for update in self.updates),
+            "lr": self.updates[-1]["lr"],
+        }
+
+
+def most_sampled_version(rows: Sequence[Row]) -> int | None:
+    """The version that most tokens of these rows were sampled by."""
+    sampled = [row.versions[row.sampled] for row in rows]
+    return int(np.bincount(np.concatenate(sampled)).argmax()) if sampled else None
+
+
+def probe_replay(model: Transformer, rows: Sequence[Row], version: int, recipe: RlRecipe) -> dict[str, float]:
+    """p99 of |trainer - engine log-prob| on the same rows without replay, with it, and with the filter.
+
+    `model` holds the weights of `version`, and only the tokens that it sampled count: same weights, same tokens.
+    What is left is the numerics of trainer and engine, and the experts that flip with them.
+    """
+    measured: dict[str, float] = {}
+    parts = microbatches(rows, recipe.microbatch_tokens)
+    modes: tuple[ReplayMode, ...] = ("off", "on", "filter")
+    for mode in modes:
+        deltas = [_deltas(model, part, mode, recipe) for part in parts]
+        if not deltas:
+            return {}
+        same = torch.cat([delta[versions == version] for delta, versions in deltas])
+        measured[f"p99_{mode}"] = float(same.abs().quantile(0.99))
+        measured["probe_tokens"] = len(same)
+    return measured
+
+
+def reference_kl(reference: Transformer, groups: Sequence[TrainingGroup], recipe: RlRecipe) -> dict[str, float]:
+    """Per trace the sum over sampled tokens of k1 = log pi - log pi_ref, with the engine's log-probs at sampling."""
+    totals: dict[str, float] = {}
+    for group in groups:
+        for member in group.members:
+            if member is None:
+                continue
+            parts = microbatches(trace_rows(member.trace, 0.0), recipe.microbatch_tokens)
+            # delta = reference - engine, so k1 is its negative.
+            totals[member.trace.id] = -sum(float(_deltas(reference, part, "off", recipe)[0].sum()) for part in parts)
+    return totals
+
+
+def _deltas(model: Transformer, part: RowBatch, mode: ReplayMode, recipe: RlRecipe) -> tuple[Tensor, Tensor]:
+    output = forward(model, part, mode, recipe.replay.threshold)
+    mask = torch.from_numpy(part.mask_bt)
+    logp, _ = token_logprobs(output.logits_btv, torch.from_numpy(part.tokens_bt), mask, recipe.temperature)
+    predicted = mask[:, 1:]
+    engine = torch.from_numpy(part.logprobs_bt)[:, 1:][predicted]
+    return logp - engine, torch.from_numpy(part.versions_bt)[:, 1:][predicted]

@@ -1,0 +1,42 @@
+"""Reward: named terms, made from a Trace and a Verdict.
+
+Invariant (property-tested): all shaping together never ranks an unsolved trace above, or level with, a solved one. The
+shaping terms are summed and squeezed below half of what solving is worth; near zero the squeeze changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from etude.recipe.rl import RewardRecipe
+from etude.rl.length_cost import effort, length_cost
+from etude.tasks import Verdict
+from etude.trace import Trace
+
+_COUNTED_INVALID_CALLS = 5
+_SQUEEZE = 0.49
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    solved: float
+    shaping: dict[str, float]
+    """Each term as it enters the sum: costs are negative."""
+    total: float
+
+
+def score(trace: Trace, verdict: Verdict, recipe: RewardRecipe, *, kl: float = 0.0) -> Reward:
+    """The reward of one valid rollout; `kl` is the sum of k1 = log pi - log pi_ref over its sampled tokens."""
+    if not verdict.judgement.valid:
+        raise ValueError(f"a verdict of {verdict.judgement} has no reward: it is masked")
+    length = recipe.length
+    shaping = {
+        "length": -length.scale * length_cost(effort(trace.usage, length), k=length.k, q=length.q),
+        "truncated": -recipe.truncated * trace.stop.truncated,
+        "invalid_calls": -recipe.invalid_call * min(trace.usage.invalid_calls, _COUNTED_INVALID_CALLS),
+        "kl": -recipe.kl * kl,
+    }
+    solved = recipe.passed * verdict.passed
+    bound = _SQUEEZE * recipe.passed
+    return Reward(solved, shaping, solved + bound * math.tanh(sum(shaping.values()) / bound))

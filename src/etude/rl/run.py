@@ -1,0 +1,298 @@
+"""The run: the reconciler's decisions carried out.
+
+Everything here is I/O at the edges of a pure state machine. The driver keeps no truth of its own: what happened is in
+the log (`rl/log.py`), what was trained is in the trainer's checkpoint, and a killed run is rebuilt from the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from typing import Any
+
+from etude.cluster import ServiceDied
+from etude.engine.protocol import UpdateRefused
+from etude.journal import Journal, RunPaths
+from etude.recipe import Recipe
+from etude.rl.batch import TrainingGroup, TrainingMember
+from etude.rl.crew import Crew
+from etude.rl.log import RlLog, Sampled, for_training
+from etude.rl.reconciler import (
+    Admit,
+    Admitted,
+    Finished,
+    Lost,
+    Plan,
+    ProtocolViolation,
+    Reconciler,
+    Rewound,
+    Start,
+    Train,
+    Trained,
+    TrainStarted,
+)
+from etude.rollout import RolloutJob, RolloutResult
+from etude.tasks import Split, Verdict
+from etude.trace import Trace
+
+Update = Callable[[dict[str, Any]], None]
+Evaluate = Callable[[Crew, int], Coroutine[Any, Any, None]]
+
+
+class RlRun:
+    def __init__(
+        self,
+        recipe: Recipe,
+        paths: RunPaths,
+        crew: Crew,
+        journal: Journal,
+        prompts: list[str],
+        *,
+        update: Update,
+        evaluate: Evaluate,
+    ) -> None:
+        """`prompts` are the ids of the train tasks in the order in which they are used, each once."""
+        self.recipe, self.rl, self.paths, self.crew, self.journal = recipe, recipe.rl, paths, crew, journal
+        self.prompts, self.update, self.evaluate = prompts, update, evaluate
+        self.sync = self.rl.mode == "sync"
+        plan = Plan(
+            steps=self.rl.steps,
+            per_step=self.rl.prompts_per_step,
+            group=self.rl.group,
+            max_staleness=0 if self.sync else self.rl.max_staleness,
+            retries=self.rl.retries,
+            # In lockstep a step's rollouts all begin together: one that began when another ends would depend on timing.
+            slots=self.rl.prompts_per_step * self.rl.group
+            if self.sync
+            else self.rl.workers * self.rl.rollouts_per_worker,
+        )
+        self.log = RlLog(paths.rl)
+        self.machine = Reconciler.replay(plan, self.log.events())
+        self.finished: dict[str, tuple[Trace, Verdict]] = {}
+        """Traces and verdicts of live groups, by rollout id."""
+        self._arrived: asyncio.Queue[tuple[int, Sampled]] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rollouts: set[asyncio.Task[None]] = set()
+        self._evaluations: set[asyncio.Task[None]] = set()
+        self._life = 0
+        """Counts lockstep replays: what an earlier life still answers is ignored."""
+        self._replays = 0
+        """Of the step that is being sampled."""
+        self._replaying = asyncio.Lock()
+        self._writing = asyncio.Lock()
+        """Held while finished rollouts go to the disk and to the machine: nothing comes between the two."""
+
+    async def run(self) -> None:
+        """Until every step is trained. Raises what went wrong for good; the log is complete at any moment."""
+        self._spawn(self.crew.engine.watch(1.0), self._tasks)
+        self._spawn(self._store_arrivals(), self._tasks)
+        try:
+            await self._resume()
+            while not self.machine.done:
+                self._carry_out()
+                async with self.journal.waiting(on=self._awaited(), deadline=self.recipe.harness.wall_seconds * 4):
+                    await self._changed.wait()
+                self._changed.clear()
+                if self._failure is not None:
+                    raise self._failure
+            if self._evaluations:
+                async with self.journal.waiting(on="evaluator", deadline=self.recipe.harness.wall_seconds * 4):
+                    await asyncio.gather(*self._evaluations)
+        finally:
+            tasks = [*self._tasks, *self._rollouts, *self._evaluations]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _resume(self) -> None:
+        """Brings the log and the trainer together: either may be one write ahead of the other."""
+        status = await self.crew.trainer.call("status", deadline=self._deadline)
+        if status["step"] < self.machine.trained:
+            raise ProtocolViolation(
+                f"the newest whole checkpoint of RL is of step {status['step']}, {self.machine.trained} were trained: "
+                f"one in {self.paths.checkpoints('rl')} is damaged or gone; restore it, or run under another name"
+            )
+        training = self.machine.training
+        if training is not None and status["step"] == training.step + 1:
+            self.update({"step": status["step"], "total": self.rl.steps, **status["metrics"]})
+            self._happen(Trained(training.step))
+        if self.sync and self.machine.training is None and any(live.touched for live in self.machine.live.values()):
+            self._happen(Rewound())
+        wanted = {
+            self._job(group, member, state.attempt).id
+            for group, live in self.machine.live.items()
+            for member, state in enumerate(live.members)
+        }
+        self.finished = self.log.restore(wanted)
+        if self.machine.training is None:
+            # The one that was going on, or was not begun, when the driver died; a finished one is read from its files.
+            await self._evaluate_if_due(self.machine.trained)
+        if self.machine.training is not None:
+            self._spawn(self._train(Train(self.machine.training.step, self.machine.training.groups)), self._tasks)
+
+    def _carry_out(self) -> None:
+        while actions := self.machine.decide():
+            starts = [action for action in actions if isinstance(action, Start)]
+            for action in actions:
+                if isinstance(action, Admit):
+                    self._happen(Admitted(action.group, action.version))
+                elif isinstance(action, Train):
+                    self._happen(TrainStarted(action.step, action.groups))
+                    self._spawn(self._train(action), self._tasks)
+            for start in starts:
+                self.machine.begin(start)
+            if starts:
+                self._spawn(self._start(starts), self._rollouts)
+
+    async def _start(self, starts: list[Start]) -> None:
+        jobs = [self._job(start.group, start.member, start.attempt) for start in starts]
+        engine = self.crew.engine.incarnation
+        if self.sync:
+            # All are announced before any begins: the engine waits for every one of them.
+            await self.crew.rollouts.open([job.id for job in jobs])
+        for start, job in zip(starts, jobs, strict=True):
+            self._spawn(self._roll(start, job, self._life, engine), self._rollouts)
+
+    async def _roll(self, start: Start, job: RolloutJob, life: int, engine: int) -> None:
+        worker = self.crew.workers[(start.group * self.rl.group + start.member) % len(self.crew.workers)]
+        incarnation = worker.incarnation
+        try:
+            deadline = self.recipe.harness.wall_seconds * 2
+            result: RolloutResult = await worker.remote.call("rollout", job, deadline=deadline)
+        except ServiceDied as error:
+            if self.sync:
+                await self._replay(life, str(error))
+                return
+            await worker.heal(incarnation, str(error))
+            # What was running when its worker was killed is simply sampled again: it did nothing wrong.
+            self.machine.interrupt(start.group, start.member)
+            self._changed.set()
+            return
+        if self.sync and self.crew.engine.incarnation != engine:
+            # It went on with an engine that does not know the others: the batches were made up by chance.
+            await self._replay(life, "the engine was restarted while the step was sampled")
+            return
+        if not result.failed_by_us:
+            await self._arrived.put((life, Sampled(Finished(start.group, start.member, start.attempt), result)))
+            return
+        reason = result.trace.error or result.verdict.reason
+        if self.sync and (self._replays < self.rl.retries or not await self.crew.engine.unharmed(engine)):
+            await self._replay(life, reason)
+            return
+        self.journal.event("rollout_lost", rollout=job.id, reason=reason)
+        await self._arrived.put((life, Sampled(Lost(start.group, start.member, start.attempt, reason), result)))
+
+    async def _replay(self, life: int, reason: str) -> None:
+        """Lockstep: the step is sampled again from its beginning by a fresh crew, so that it gives the same bits."""
+        async with self._replaying:
+            if life != self._life:
+                return
+            self._life += 1
+            self._replays += 1
+            self.journal.event("step_replayed", step=self.machine.trained, reason=reason)
+            for task in self._rollouts - {asyncio.current_task()}:
+                task.cancel()
+            for member in (self.crew.engine, *self.crew.workers):
+                await member.heal(member.incarnation, reason)
+            async with self._writing:
+                self.finished.clear()
+                self._happen(Rewound())
+            self._changed.set()
+
+    async def _store_arrivals(self) -> None:
+        """Writes finished rollouts in small batches, then lets the machine know: first the disk, then the state."""
+        while True:
+            batch = [await self._arrived.get()]
+            await asyncio.sleep(0.05)
+            while not self._arrived.empty():
+                batch.append(self._arrived.get_nowait())
+            async with self._writing:
+                fresh = [sampled for life, sampled in batch if life == self._life]
+                await asyncio.to_thread(self.log.write, fresh)
+                for sampled in fresh:
+                    self.machine.apply(sampled.event)
+                    result = sampled.result
+                    if isinstance(sampled.event, Finished):
+                        self.finished[result.job.id] = (for_training(result.trace), result.verdict)
+            self._changed.set()
+
+    async def _train(self, action: Train) -> None:
+        groups = [self._group(index) for index in action.groups]
+        begun = time.monotonic()
+        async with self.journal.waiting(on="trainer", deadline=self._deadline):
+            metrics = await self.crew.trainer.call("train", action.step, groups, deadline=self._deadline)
+        async with self.journal.waiting(on="engine", deadline=self._deadline):
+            await self._swap(action.step + 1)
+        row = {"step": action.step + 1, "total": self.rl.steps, "seconds": time.monotonic() - begun, **metrics}
+        self.update(row | {"engine": asdict(await self.crew.rollouts.stats())})
+        await self._evaluate_if_due(action.step + 1)
+        self._replays = 0
+        self._happen(Trained(action.step))
+        live = {f"g{index:06d}" for index in self.machine.live}
+        self.finished = {name: pair for name, pair in self.finished.items() if pair[0].group in live}
+        self._changed.set()
+
+    async def _swap(self, version: int) -> None:
+        """Has the engine take a version; one that it refuses as damaged is published again, whole, once."""
+        try:
+            await self.crew.rollouts.update(version)
+        except UpdateRefused as error:
+            self.journal.event("version_refused", version=version, reason=str(error))
+            await self.crew.trainer.call("republish", deadline=self._deadline)
+            await self.crew.rollouts.update(version)
+
+    async def _evaluate_if_due(self, step: int) -> None:
+        """In lockstep sampling waits for it; else it goes on beside it."""
+        if not self.rl.evaluate_every or step % self.rl.evaluate_every or not 0 < step < self.rl.steps:
+            return
+        evaluation = self.evaluate(self.crew, step)
+        if self.sync:
+            await evaluation
+        else:
+            self._spawn(evaluation, self._evaluations)
+
+    def _group(self, index: int) -> TrainingGroup:
+        live = self.machine.live[index]
+        members: list[TrainingMember | None] = []
+        for number, state in enumerate(live.members):
+            found = self.finished.get(self._job(index, number, state.attempt).id)
+            members.append(None if found is None else TrainingMember(*found))
+        return TrainingGroup(index, live.version, tuple(members))
+
+    def _job(self, group: int, member: int, attempt: int) -> RolloutJob:
+        return RolloutJob(
+            task=self.prompts[group],
+            split=Split.TRAIN,
+            group=f"g{group:06d}",
+            member=member,
+            seed=self.recipe.seed * 1_000_003 + group * 1009 + member * 13 + attempt,
+            attempt=attempt,
+            temperature=self.rl.temperature,
+        )
+
+    def _happen(self, event: Admitted | TrainStarted | Trained | Rewound) -> None:
+        self.log.append(event)
+        self.machine.apply(event)
+
+    def _awaited(self) -> str:
+        return "trainer" if self.machine.training is not None and not self.machine.in_flight else "rollouts"
+
+    @property
+    def _deadline(self) -> float:
+        return self.recipe.cluster.call_seconds
+
+    def _spawn(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
+        task = asyncio.create_task(work)
+        among.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            among.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._failure = error
+                self._changed.set()
+
+        task.add_done_callback(ended)

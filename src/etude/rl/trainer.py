@@ -1,0 +1,176 @@
+"""The trainer service: one batch of groups in, one version of the weights out.
+
+Invariants: a step's checkpoint is on disk before its version is published and before it is answered, so a trainer
+that dies is started again, says which step it is at, and neither repeats nor skips one. The same batch from the same
+checkpoint gives the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etude.journal import Journal, RunPaths, Waiting
+from etude.model import Transformer, load_hf, save_hf
+from etude.recipe import Recipe
+from etude.rl.batch import RowBatch, TrainingGroup, microbatches
+from etude.rl.forward import forward
+from etude.rl.loss import policy_loss
+from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, reference_kl
+from etude.rl.scoring import ScoredBatch, score_groups
+from etude.training import Compute, MasterWeights, build_optimizer
+from etude.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from etude.weights import CorruptVersion, WeightStore
+from etude.weights.torch_bridge import from_state_dict, into_module
+
+
+class RlTrainer:
+    def __init__(self, run_folder: str, recipe: dict[str, Any], compute: dict[str, Any], store: str) -> None:
+        self.paths = RunPaths(Path(run_folder))
+        self.recipe = Recipe.model_validate(recipe)
+        self.compute = Compute(**compute)
+        self.rl = self.recipe.rl
+        self.journal = Journal(self.paths.journal, "trainer")
+        self.step = 0
+        """Steps done, which is also the version that was published last."""
+        self.metrics: dict[str, Any] = {}
+        torch.set_num_threads(self.compute.threads)
+        # Not use_deterministic_algorithms: that imports the compiler, seconds long, which makes folders of its own.
+        torch.set_deterministic_debug_mode("error")
+        self.model = load_hf(self.paths.model("sft"))
+        self.reference = load_hf(self.paths.model("sft"), dtype=self.compute.dtype) if self.rl.reward.kl else None
+        self.optimizer = build_optimizer(
+            self.model,
+            self.rl.optimizer,
+            self.rl.steps * self.rl.minibatches,
+            masters=MasterWeights(self.model, self.compute.dtype),
+        )
+        self.probed: Transformer | None = None
+        """A second network for measurements; made when the first one is due."""
+        self._resume()
+        self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
+        self._drop_damaged_version()
+        self.metrics |= self._publish()
+        self._idle = self._wait_for_rollouts()
+
+    def status(self) -> dict[str, Any]:
+        """Where training stands; `metrics` are those of the last step done."""
+        return {"step": self.step, "metrics": self.metrics}
+
+    def train(self, step: int, groups: Sequence[TrainingGroup]) -> dict[str, Any]:
+        """Trains step `step` (the first is 0) and publishes version step + 1; a step already done is not repeated."""
+        torch.set_num_threads(self.compute.threads)
+        if step == self.step - 1:
+            return self.metrics
+        if step != self.step:
+            raise ValueError(f"asked to train step {step}, but {self.step} is next")
+        self._idle.__exit__(None, None, None)
+        begun = time.monotonic()
+        with torch.no_grad():
+            kls = reference_kl(self.reference, groups, self.rl) if self.reference is not None else {}
+        batch = score_groups(groups, self.rl, kls)
+        meter = StepMeter()
+        probe = self._probe(batch) if step % self.rl.probe_every == 0 else {}
+        for rows in batch.minibatches(self.rl.minibatches):
+            self.optimizer.zero_grad()
+            for part in microbatches(rows, self.rl.microbatch_tokens):
+                self._accumulate(part, meter)
+            if rows:
+                meter.optimizer(self.optimizer.step())
+        self.step += 1
+        trained = time.monotonic() - begun
+        self.metrics = {**batch.summary(self.step - 1), **meter.summary(), **probe, "train_seconds": trained}
+        self._save()
+        self.metrics |= self._publish()
+        self.journal.metrics(step=self.step, **{k: v for k, v in self.metrics.items() if isinstance(v, int | float)})
+        self._idle = self._wait_for_rollouts()
+        return self.metrics
+
+    def republish(self) -> dict[str, Any]:
+        """Publishes the current version anew, whole: what was stored of it turned out to be damaged."""
+        self.store.withdraw(self.step)
+        self.journal.event("version_republished", version=self.step)
+        return self._publish()
+
+    def export(self) -> str:
+        """Writes the Hugging Face checkpoint of the current step."""
+        self.optimizer.masters.restore()
+        folder = self.paths.model("rl")
+        save_hf(self.model, folder, tokenizer_file=self.paths.tokenizer)
+        return str(folder)
+
+    def _accumulate(self, part: RowBatch, meter: StepMeter) -> None:
+        output = forward(self.model, part, self.rl.replay.mode, self.rl.replay.threshold)
+        parts = policy_loss(
+            output.logits_btv,
+            torch.from_numpy(part.tokens_bt),
+            torch.from_numpy(part.mask_bt),
+            torch.from_numpy(part.logprobs_bt),
+            torch.from_numpy(part.advantages_b),
+            temperature=self.rl.temperature,
+            ratio_cap=self.rl.ratio_cap,
+            constant=self.rl.loss_constant,
+        )
+        parts.loss.backward()
+        meter.add(parts, overridden=output.overridden, refused=output.refused)
+
+    def _probe(self, batch: ScoredBatch) -> dict[str, float]:
+        version = most_sampled_version(batch.rows)
+        if version is None:
+            return {}
+        if self.probed is None:
+            self.probed = load_hf(self.paths.model("sft"), dtype=self.compute.dtype)
+        into_module(self.probed, self.store.read(version))
+        with torch.no_grad():
+            return probe_replay(self.probed, batch.rows, version, self.rl)
+
+    def _save(self) -> None:
+        state = {"optimizer": self.optimizer.state_dict(), "buffers": dict(self.model.named_buffers())}
+        folder = self.paths.checkpoints("rl")
+        save_checkpoint(folder, self.step, {**state, "metrics": self.metrics}, keep=self.rl.keep_checkpoints)
+
+    def _resume(self) -> None:
+        found = latest_checkpoint(self.paths.checkpoints("rl"))
+        if found is None:
+            return
+        self.step, path = found
+        state = load_checkpoint(path)
+        self.optimizer.load_state_dict(state["optimizer"])
+        own = dict(self.model.named_buffers())
+        for name, value in state["buffers"].items():
+            own[name].copy_(value)
+        self.metrics = state["metrics"]
+
+    def _wait_for_rollouts(self) -> Waiting:
+        """Begins with the end of a step and ends with the next one's beginning."""
+        return self.journal.waiting(on="rollouts", deadline=self.recipe.harness.wall_seconds * 4).__enter__()
+
+    def _drop_damaged_version(self) -> None:
+        """A version that a disk damaged must not stop the run: the checkpoint holds the same weights."""
+        if self.step in self.store.versions():
+            try:
+                self.store.read(self.step)
+            except CorruptVersion as error:
+                self.journal.event("version_damaged", version=self.step, reason=str(error))
+                self.store.withdraw(self.step)
+
+    def _publish(self) -> dict[str, Any]:
+        """Publishes the current weights as version `step`, unless a life before this one already did."""
+        tensors = from_state_dict(self.model.state_dict())
+        versions = [v for v in self.store.versions() if v < self.step]
+        try:
+            base = (versions[-1], self.store.read(versions[-1])) if versions else None
+        except CorruptVersion as error:
+            self.journal.event("version_damaged", version=versions[-1], reason=str(error))
+            base = None
+        manifest = self.store.publish(self.step, tensors, base=base)
+        return {
+            "version": self.step,
+            "delta": manifest.kind == "delta",
+            "delta_share": manifest.bytes_stored / manifest.bytes_full,
+            "share_changed": manifest.share_changed,
+        }

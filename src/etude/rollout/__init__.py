@@ -1,0 +1,44 @@
+"""Task + box + harness + Policy -> Trace + Verdict; the evaluator.
+
+Errors of infrastructure are never a failure of the model."""
+
+from etude.rollout.demonstrate import Demonstrations, TooFewDemonstrations, demonstrate, oracle
+from etude.rollout.evaluate import Evaluation, evaluate
+from etude.rollout.gated import GatedSandboxes
+from etude.rollout.job import RolloutJob, RolloutResult
+from etude.rollout.results import Sample, read_samples
+from etude.rollout.rollout import run_rollout
+from etude.rollout.setup import RolloutSetup, Subject, TaskShelf, open_setup, subject_of
+from etude.rollout.statistics import Estimate, Paired, estimate, paired, pass_at_k
+from etude.rollout.summary import Summary, scores, summarise
+from etude.rollout.worker import RolloutWorker, WorkerStats
+
+__all__ = [
+    "Demonstrations",
+    "Estimate",
+    "Evaluation",
+    "GatedSandboxes",
+    "Paired",
+    "RolloutJob",
+    "RolloutResult",
+    "RolloutSetup",
+    "RolloutWorker",
+    "Sample",
+    "Subject",
+    "Summary",
+    "TaskShelf",
+    "TooFewDemonstrations",
+    "WorkerStats",
+    "demonstrate",
+    "estimate",
+    "evaluate",
+    "open_setup",
+    "oracle",
+    "paired",
+    "pass_at_k",
+    "read_samples",
+    "run_rollout",
+    "scores",
+    "subject_of",
+    "summarise",
+]

@@ -1,0 +1,158 @@
+"""Demonstrations: the oracle at work in the unchanged harness, recorded token by token as if it had been sampled.
+
+Only tasks of the train split, only episodes that the grader passed, only the kinds of the recipe. Which episode gets
+which task and seed is fixed beforehand, so the same recipe gives the same demonstrations, whatever finishes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.harness.policy import Policy
+from etude.harness.recording import RecordingPolicy
+from etude.journal import Journal
+from etude.rollout.job import RolloutJob, RolloutResult
+from etude.rollout.rollout import run_rollout
+from etude.rollout.setup import RolloutSetup, Subject, subject_of
+from etude.tasks.oracle import OraclePolicy
+from etude.tasks.task import Split, Task
+from etude.text.compact import CompactFormat
+from etude.trace.builder import TraceBuilder
+from etude.trace.file import TraceWriter
+from etude.trace.trace import Trace
+
+WRITE_TOGETHER = 256
+MOST_EPISODES_PER_DEMONSTRATION = 2
+"""Episodes may fail (the budget, a slip); far more failing than passing means that something is wrong."""
+
+Expert = Callable[[Task, int], Policy]
+
+
+class TooFewDemonstrations(Exception):
+    """The expert failed too often to collect what was asked for; the message counts the reasons."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    kept: int
+    episodes: int
+    errors: int
+    """Episodes that infrastructure failed."""
+    summarised: int
+    """Kept episodes with at least one self-summary."""
+    tokens: int
+    sampled_tokens: int
+    by_kind: dict[str, int]
+
+    @property
+    def summary_share(self) -> float:
+        return self.summarised / self.kept if self.kept else 0.0
+
+
+def oracle(slip: float = 0.0) -> Expert:
+    """`slip`: the chance that the expert's first edit is wrong, seen in the check, and repaired."""
+    return lambda task, seed: OraclePolicy(task, seed, slip=slip)
+
+
+async def demonstrate(
+    tasks: Sequence[Task],
+    setup: RolloutSetup,
+    form: CompactFormat,
+    context: int,
+    folder: Path,
+    *,
+    count: int,
+    kinds: Sequence[str] = (),
+    seed: int = 0,
+    expert: Expert | None = None,
+    concurrency: int = 16,
+    journal: Journal | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Demonstrations:
+    """Writes `folder`/part-*.parquet and, last, `folder`/summary.json; a folder that has it is left as it is."""
+    done = folder / "summary.json"
+    if done.exists():
+        return Demonstrations(**json.loads(done.read_text(encoding="utf-8")))
+    eligible = [task.require(Split.TRAIN) for task in tasks if not kinds or task.kind in kinds]
+    if not eligible:
+        raise TooFewDemonstrations(f"no task of the kinds {', '.join(kinds) or 'any'}")
+    for leftover in folder.glob("part-*.parquet"):
+        leftover.unlink()
+    make = expert or oracle()
+    writer = TraceWriter(folder)
+    subjects: dict[str, Subject] = {}
+    kept: Counter[str] = Counter()
+    """Kept episodes by kind."""
+    totals: Counter[str] = Counter()
+    failures: Counter[str] = Counter()
+    unwritten: list[Trace] = []
+    episodes = 0
+
+    def policy(job: RolloutJob, task: Task, recorder: TraceBuilder) -> RecordingPolicy:
+        return RecordingPolicy(make(task, job.seed), form, setup.profile.schemas(), context, recorder)
+
+    async def episode(number: int) -> RolloutResult:
+        task = eligible[number % len(eligible)]
+        if task.id not in subjects:
+            subjects[task.id] = await subject_of(task, setup.sandboxes)
+        job = RolloutJob(task.id, Split.TRAIN, group=f"demo:{task.id}", member=number, seed=_seed(seed, number))
+        return await run_rollout(job, subjects[task.id], policy, setup)
+
+    while kept.total() < count:
+        if episodes >= count * MOST_EPISODES_PER_DEMONSTRATION + concurrency:
+            reasons = "; ".join(f"{reason} ({number})" for reason, number in failures.most_common(3))
+            raise TooFewDemonstrations(f"{kept.total()} of {count} after {episodes} episodes: {reasons}")
+        # In waves, and in order inside a wave: what is kept does not depend on what finished first.
+        wave = range(episodes, episodes + min(concurrency * 4, count - kept.total()))
+        for result in await _together([episode(number) for number in wave], concurrency):
+            if result.verdict.passed:
+                trace = result.trace
+                unwritten.append(trace)
+                kept[subjects[trace.task].task.kind] += 1
+                totals["summarised"] += trace.usage.summaries > 0
+                totals["tokens"] += sum(len(segment.tokens) for segment in trace.segments)
+                totals["sampled_tokens"] += trace.usage.sampled_tokens
+            else:
+                failures[f"{result.trace.stop}: {result.verdict.reason}"] += 1
+                totals["errors"] += result.failed_by_us
+        episodes = wave.stop
+        progress(kept.total(), count)
+        if len(unwritten) >= WRITE_TOGETHER or kept.total() >= count:
+            await asyncio.to_thread(writer.write, unwritten)
+            unwritten = []
+    found = Demonstrations(
+        kept=kept.total(),
+        episodes=episodes,
+        errors=totals["errors"],
+        summarised=totals["summarised"],
+        tokens=totals["tokens"],
+        sampled_tokens=totals["sampled_tokens"],
+        by_kind=dict(sorted(kept.items())),
+    )
+    done.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+    if journal is not None:
+        journal.event("demonstrated", **asdict(found), summary_share=found.summary_share)
+    return found
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, RolloutResult]], at_once: int) -> list[RolloutResult]:
+    gate = asyncio.Semaphore(at_once)
+
+    async def gated(one: Coroutine[Any, Any, RolloutResult]) -> RolloutResult:
+        async with gate:
+            return await one
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(gated(one)) for one in work]
+    return [task.result() for task in tasks]
+
+
+def _seed(seed: int, number: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=4).digest()) >> 1

@@ -1,0 +1,147 @@
+"""The evaluator: tasks x samples at temperature 1, and greedy, with every finished sample on disk.
+
+It resumes: what has a line in results.jsonl is not run again. Samples that infrastructure failed are tried again, then
+counted. Every evaluation of the test split is a touch, logged in the journal and shown beside the score.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from etude.journal import Journal, read_journal
+from etude.recipe.acting import EvaluationRecipe
+from etude.rollout.job import RolloutJob, RolloutResult
+from etude.rollout.results import ResultLog, Sample, sample_of
+from etude.rollout.summary import Summary, summarise
+from etude.tasks.task import Split, Task
+
+Rollout = Callable[[RolloutJob], Awaitable[RolloutResult]]
+
+RETRIES = 2
+WRITE_TOGETHER = 64
+TOUCH = "split_touch"
+"""Kind of the journal's events that log the use of a split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    summary: Summary
+    samples: list[Sample]
+
+
+async def evaluate(
+    tasks: Sequence[Task],
+    rollout: Rollout,
+    recipe: EvaluationRecipe,
+    folder: Path,
+    *,
+    name: str,
+    split: Split,
+    seed: int,
+    journal: Journal,
+    max_edits: int | None = None,
+    first_edits: bool = True,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
+    """Writes `folder`/{results.jsonl, traces/, summary.json}. `name` is unique in the lineage."""
+    subjects = {task.id: task.require(split) for task in tasks}
+    touch = _touch(journal, name, split)
+    log = ResultLog(folder)
+    samples = {sample.id: sample for sample in await asyncio.to_thread(log.read) if sample.valid}
+    jobs = [
+        job
+        for task in tasks
+        for job in _jobs(task, recipe, name, seed, max_edits, first_edits)
+        if job.id.rpartition(".")[0] not in samples
+    ]
+    total = len(jobs) + len(samples)
+    waiting = iter(jobs)
+    finished: list[tuple[Sample, RolloutResult]] = []
+
+    async def flush() -> None:
+        batch = finished[:]
+        finished.clear()
+        await asyncio.to_thread(log.write, batch)
+
+    writing = asyncio.Lock()
+
+    async def pull() -> None:
+        # One iterator is shared by all: each takes the next job when it has finished one.
+        for job in waiting:
+            result = await _with_retries(job, rollout)
+            sample = sample_of(result, subjects[job.task])
+            samples[sample.id] = sample
+            finished.append((sample, result))
+            progress(len(samples), total)
+            async with writing:
+                if len(finished) >= WRITE_TOGETHER:
+                    await flush()
+
+    progress(len(samples), total)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(recipe.concurrency, len(jobs))):
+                group.create_task(pull())
+    except ExceptionGroup as failures:
+        # One clear error: the others are its consequences, or its like.
+        raise failures.exceptions[0] from None
+    finally:
+        if finished:
+            await flush()
+    ordered = [samples[key] for key in sorted(samples)]
+    summary = summarise(
+        ordered, name=name, split=split, touch=touch, k=recipe.samples, first_edits=first_edits, seed=seed
+    )
+    _write_summary(folder / "summary.json", summary)
+    journal.event("evaluated", name=name, split=split, touch=touch, samples=summary.samples, errors=summary.errors)
+    return Evaluation(summary, ordered)
+
+
+def _jobs(
+    task: Task, recipe: EvaluationRecipe, name: str, seed: int, max_edits: int | None, first_edits: bool
+) -> list[RolloutJob]:
+    def job(kind: str, member: int, temperature: float) -> RolloutJob:
+        digest = hashlib.blake2b(f"{seed}:{task.id}:{kind}:{member}".encode(), digest_size=4).digest()
+        return RolloutJob(
+            task=task.id,
+            split=task.split,
+            group=f"{name}:{task.id}{kind}",
+            member=member,
+            seed=int.from_bytes(digest) >> 1,
+            temperature=temperature,
+            max_edits=max_edits,
+            grade_first_edit=first_edits,
+        )
+
+    drawn = [job("", member, 1.0) for member in range(recipe.samples)]
+    return [*drawn, job(":greedy", 0, 0.0)] if recipe.greedy else drawn
+
+
+async def _with_retries(job: RolloutJob, rollout: Rollout) -> RolloutResult:
+    for attempt in range(RETRIES):
+        result = await rollout(replace(job, attempt=attempt))
+        if not result.failed_by_us:
+            return result
+    return await rollout(replace(job, attempt=RETRIES))
+
+
+def _touch(journal: Journal, name: str, split: Split) -> int:
+    """Which evaluation of this split it is in the lineage; going on with one that was interrupted is no new one."""
+    events = [entry.fields for entry in read_journal(journal.folder, kind=TOUCH)]
+    names = list(dict.fromkeys(str(fields["name"]) for fields in events if fields["split"] == split))
+    if name not in names:
+        journal.event(TOUCH, name=name, split=split)
+        names.append(name)
+    return names.index(name) + 1
+
+
+def _write_summary(path: Path, summary: Summary) -> None:
+    new = path.with_suffix(f".{os.getpid()}.tmp")
+    new.write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
+    new.replace(path)

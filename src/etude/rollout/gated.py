@@ -1,0 +1,72 @@
+"""Bounds how many boxes of a process work at once: a command's time limit then measures the command, not the crowd.
+
+Only commands take a place, and only while they run: a box that waits for its agent's next turn holds none, so lockstep
+generation, where everybody waits for everybody, cannot come to a stop here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from etude.sandbox.contract import Box, BoxSpec, ExecResult, Feature, Sandboxes
+
+
+class GatedSandboxes:
+    def __init__(self, inner: Sandboxes, at_once: int) -> None:
+        self._inner = inner
+        self._gate = asyncio.Semaphore(at_once)
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        return self._inner.features
+
+    async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
+        return await self._inner.add_image(files, base=base, workdir=workdir)
+
+    async def create(self, spec: BoxSpec) -> Box:
+        async with self._gate:
+            return _GatedBox(await self._inner.create(spec), self._gate)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class _GatedBox:
+    def __init__(self, inner: Box, gate: asyncio.Semaphore) -> None:
+        self._inner = inner
+        self._gate = gate
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    async def exec(
+        self,
+        command: list[str] | str,
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: bytes = b"",
+        user: str = "agent",
+    ) -> ExecResult:
+        async with self._gate:
+            return await self._inner.exec(command, timeout=timeout, cwd=cwd, env=env, stdin=stdin, user=user)
+
+    async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
+        return await self._inner.read_file(path, max_bytes=max_bytes)
+
+    async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        await self._inner.write_file(path, data, executable=executable)
+
+    async def list_files(self, path: str = ".") -> list[str]:
+        return await self._inner.list_files(path)
+
+    async def snapshot(self) -> str:
+        return await self._inner.snapshot()
+
+    async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
+        return [_GatedBox(box, self._gate) for box in await self._inner.fork(count, kill=kill)]
+
+    async def destroy(self) -> None:
+        await self._inner.destroy()

@@ -1,0 +1,109 @@
+"""The results of an evaluation on disk: one line per finished sample, its trace beside it.
+
+Invariant: a sample's trace is written before its line, so every line has its trace; a torn last line is dropped and its
+sample is run again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from etude.rollout.job import RolloutResult
+from etude.tasks.task import Task
+from etude.tasks.verdict import Judgement
+from etude.trace.file import TraceWriter
+from etude.trace.trace import StopCause
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What an evaluation keeps of a rollout."""
+
+    id: str
+    """Of the rollout, without its attempt."""
+    trace: str
+    task: str
+    family: str
+    kind: str
+    greedy: bool
+    judgement: Judgement
+    reason: str
+    stop: StopCause
+    first_edit: bool | None
+    """Whether the first edit alone passes; None without an edit."""
+    edits: int
+    turns: int
+    tool_calls: int
+    invalid_calls: int
+    sampled_tokens: int
+    summaries: int
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        return self.judgement is Judgement.PASS
+
+    @property
+    def valid(self) -> bool:
+        return self.judgement.valid
+
+
+def sample_id(result: RolloutResult) -> str:
+    return result.job.id.rpartition(".")[0]
+
+
+def sample_of(result: RolloutResult, task: Task) -> Sample:
+    trace = result.trace
+    return Sample(
+        id=sample_id(result),
+        trace=trace.id,
+        task=task.id,
+        family=task.family,
+        kind=task.kind,
+        greedy=result.job.temperature == 0,
+        judgement=result.verdict.judgement,
+        reason=result.verdict.reason,
+        stop=trace.stop,
+        first_edit=result.first_edit.passed if result.first_edit is not None else None,
+        edits=sum(event.name == "edit" and event.ok for event in trace.tools),
+        turns=trace.usage.turns,
+        tool_calls=trace.usage.tool_calls,
+        invalid_calls=trace.usage.invalid_calls,
+        sampled_tokens=trace.usage.sampled_tokens,
+        summaries=trace.usage.summaries,
+        seconds=round(trace.timing.get("total", 0.0), 3),
+    )
+
+
+class ResultLog:
+    def __init__(self, folder: Path) -> None:
+        self._lines = folder / "results.jsonl"
+        (folder / "traces").mkdir(parents=True, exist_ok=True)
+        self._traces = TraceWriter(folder / "traces")
+        drop_torn_line(self._lines)
+
+    def read(self) -> list[Sample]:
+        return read_samples(self._lines)
+
+    def write(self, finished: Sequence[tuple[Sample, RolloutResult]]) -> None:
+        self._traces.write([result.trace for _, result in finished])
+        with self._lines.open("a", encoding="utf-8") as lines:
+            lines.write("".join(json.dumps(asdict(sample)) + "\n" for sample, _ in finished))
+
+
+def read_samples(path: Path) -> list[Sample]:
+    if not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [Sample(**{**row, "judgement": Judgement(row["judgement"]), "stop": StopCause(row["stop"])}) for row in rows]
+
+
+def drop_torn_line(path: Path) -> None:
+    """A kill may have cut the last line short."""
+    if path.exists():
+        data = path.read_bytes()
+        if not data.endswith(b"\n") and data:
+            path.write_bytes(data[: data.rfind(b"\n") + 1])

@@ -1,0 +1,133 @@
+"""One rollout: task -> workspace -> loop -> diff -> grader -> Trace and Verdict.
+
+Invariant: a failure of infrastructure becomes an `error` verdict with its reason in the trace, and nothing else does. A
+mistake in our own code is no infrastructure: it is raised, and stops the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol, runtime_checkable
+
+from etude.cluster.contract import ClusterError
+from etude.engine.protocol import EngineError
+from etude.harness.loop import Observer, run_agent
+from etude.harness.messages import whole_chain
+from etude.harness.outcome import Outcome
+from etude.harness.plan import tool_limits
+from etude.harness.policy import Policy, PolicyError
+from etude.harness.toolbox import Toolbox
+from etude.harness.workspace import Workspace
+from etude.rollout.job import RolloutJob, RolloutResult
+from etude.rollout.setup import RolloutSetup, Subject
+from etude.sandbox.contract import SandboxError
+from etude.tasks.task import Task
+from etude.tasks.verdict import Judgement, Verdict
+from etude.trace.builder import TraceBuilder
+from etude.trace.trace import StopCause, ToolEvent, Trace
+
+INFRASTRUCTURE = (PolicyError, SandboxError, EngineError, ClusterError)
+
+PolicyFactory = Callable[[RolloutJob, Task, TraceBuilder], Policy]
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A policy that wants to know when its rollout is over."""
+
+    async def close(self) -> None: ...
+
+
+class _FirstEdit(Observer):
+    """Remembers what the first successful edit alone had changed."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self.diff: str | None = None
+
+    async def tool(self, event: ToolEvent) -> None:
+        if self.diff is None and event.name == "edit" and event.ok:
+            self.diff = await self._workspace.diff()
+
+
+async def run_rollout(
+    job: RolloutJob, subject: Subject, make_policy: PolicyFactory, setup: RolloutSetup
+) -> RolloutResult:
+    task = subject.task.require(job.split)
+    started, begun = time.time(), time.monotonic()
+    recorder = TraceBuilder()
+    profile = setup.profile
+    workspace = setup.workspace(subject, job.id)
+    toolbox = Toolbox(profile.schemas(), workspace, tool_limits(setup.sandbox, edits=job.max_edits), profile)
+    conversation = profile.open(task.instruction, job.id)
+    outcome = Outcome(conversation)
+    first_edit = _FirstEdit(workspace)
+    policy = make_policy(job, task, recorder)
+    diff = ""
+    try:
+        try:
+            await run_agent(
+                conversation, policy, toolbox, setup.budgets(task), profile, observer=first_edit, outcome=outcome
+            )
+            diff = await workspace.diff()
+        finally:
+            # The engine must hear of it before grading: in lockstep it waits for every open conversation.
+            if isinstance(policy, Closing):
+                await asyncio.shield(policy.close())
+            await asyncio.shield(workspace.close())
+    except INFRASTRUCTURE as error:
+        outcome.stop, outcome.error = StopCause.ERROR, f"{type(error).__name__}: {error}"
+    graded = time.monotonic()
+    verdict = await _guarded(outcome, lambda: _judge(outcome, setup, task, diff))
+    early: Verdict | None = None
+    if job.grade_first_edit and first_edit.diff is not None and verdict.judgement.valid:
+        alone = first_edit.diff
+        early = await _guarded(outcome, lambda: setup.grader.grade(task, alone))
+    ended = time.monotonic()
+    trace = Trace(
+        id=job.id,
+        task=task.id,
+        split=task.split.value,
+        group=job.group,
+        member=job.member,
+        policy=policy.name,
+        seed=job.seed,
+        segments=recorder.segments(),
+        tools=outcome.tools,
+        usage=outcome.usage,
+        stop=outcome.stop,
+        error=outcome.error,
+        started=started,
+        timing={**outcome.seconds, "grade": ended - graded, "total": ended - begun},
+        diff=diff,
+        messages=whole_chain(outcome.conversation),
+    )
+    return RolloutResult(job, trace, verdict, early)
+
+
+def lost_rollout(job: RolloutJob, error: Exception) -> RolloutResult:
+    """A rollout that infrastructure failed before it began."""
+    reason = f"{type(error).__name__}: {error}"
+    trace = Trace(
+        job.id, job.task, job.split.value, job.group, job.member, "", job.seed, error=reason, started=time.time()
+    )
+    return RolloutResult(job, trace, Verdict(Judgement.ERROR, reason))
+
+
+async def _judge(outcome: Outcome, setup: RolloutSetup, task: Task, diff: str) -> Verdict:
+    if outcome.failed_by_us:
+        return Verdict(Judgement.ERROR, outcome.error or str(outcome.stop))
+    if outcome.stop.truncated:
+        return Verdict(Judgement.FAIL, f"ran out of its budget: {outcome.stop}")
+    return await setup.grader.grade(task, diff)
+
+
+async def _guarded(outcome: Outcome, judge: Callable[[], Awaitable[Verdict]]) -> Verdict:
+    """A grader that could not grade says nothing about the solution."""
+    try:
+        return await judge()
+    except INFRASTRUCTURE as error:
+        outcome.error = outcome.error or f"{type(error).__name__}: {error}"
+        return Verdict(Judgement.ERROR, outcome.error)

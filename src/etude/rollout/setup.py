@@ -1,0 +1,112 @@
+"""What the rollouts of one process share: boxes, grader, settings, and the files of the tasks, read once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from etude.harness.memo import Memo
+from etude.harness.outcome import Budgets
+from etude.harness.plan import budgets_of
+from etude.harness.profile import Profile, load_profile
+from etude.harness.runner import ExecMemo, lazy_workspace
+from etude.harness.workspace import WORKDIR, OverlayWorkspace
+from etude.journal import RunPaths
+from etude.recipe import Recipe
+from etude.recipe.acting import HarnessRecipe, SandboxRecipe
+from etude.rollout.gated import GatedSandboxes
+from etude.sandbox import limits_of, open_sandboxes
+from etude.sandbox.contract import Box, BoxSpec, Feature, Sandboxes
+from etude.tasks.directory import read_files, read_task
+from etude.tasks.grader import Grader
+from etude.tasks.task import Split, SplitViolation, Task
+from etude.tasks.verdict import Verdict
+
+
+class Grades(Protocol):
+    async def grade(self, task: Task, diff: str) -> Verdict: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A task and what the agent starts from."""
+
+    task: Task
+    image: str
+    files: dict[str, bytes]
+
+
+@dataclass(slots=True)
+class RolloutSetup:
+    sandboxes: Sandboxes
+    grader: Grades
+    harness: HarnessRecipe
+    sandbox: SandboxRecipe
+    memo: ExecMemo = field(default_factory=ExecMemo)
+
+    @property
+    def profile(self) -> Profile:
+        return load_profile(self.harness.profile)
+
+    def budgets(self, task: Task) -> Budgets:
+        """The recipe's budgets, or the task's own where those are tighter."""
+        recipe = budgets_of(self.harness)
+        return Budgets(
+            turns=min(recipe.turns, task.limits.turns),
+            tool_calls=min(recipe.tool_calls, task.limits.tool_calls),
+            tokens=min(recipe.tokens, task.limits.tokens),
+            turn_tokens=recipe.turn_tokens,
+            output_tokens=recipe.output_tokens,
+            summary_trigger=recipe.summary_trigger,
+            summary_tokens=recipe.summary_tokens,
+            wall_seconds=min(recipe.wall_seconds, task.limits.wall_seconds),
+        )
+
+    def workspace(self, subject: Subject, name: str) -> OverlayWorkspace:
+        limits = limits_of(self.sandbox)
+
+        async def open_box() -> Box:
+            return await self.sandboxes.create(BoxSpec(subject.image, workdir=WORKDIR, limits=limits, name=name))
+
+        # Results may be shared only where a command cannot reach anything but its files.
+        memo = self.memo if Feature.NO_NETWORK in self.sandboxes.features else None
+        return lazy_workspace(subject.image, subject.files, open_box, memo)
+
+
+def open_setup(recipe: Recipe, paths: RunPaths) -> tuple[RolloutSetup, Grader]:
+    """Boxes and grader of this process; `setup.sandboxes.close()` ends them."""
+    at_once = 2 * len(os.sched_getaffinity(0))
+    sandboxes = GatedSandboxes(open_sandboxes(recipe.sandbox, paths.sandboxes), at_once)
+    grader = Grader(sandboxes)
+    return RolloutSetup(sandboxes, grader, recipe.harness, recipe.sandbox), grader
+
+
+class TaskShelf:
+    """The tasks of a run's folder, each read and made into an image once; other splits than `allowed` are refused."""
+
+    def __init__(self, folder: Path, allowed: Iterable[Split], sandboxes: Sandboxes, *, size: int = 8192) -> None:
+        self._folder = folder
+        self._allowed = frozenset(allowed)
+        self._sandboxes = sandboxes
+        self._subjects: Memo[str, Subject] = Memo(size)
+
+    async def get(self, task_id: str, split: Split) -> Subject:
+        if split not in self._allowed:
+            allowed = " or ".join(sorted(self._allowed))
+            raise SplitViolation(f"task {task_id} was asked for as one of {split}, this reader may only see {allowed}")
+        subject = await self._subjects.get(task_id, lambda: self._read(task_id, split))
+        subject.task.require(split)
+        return subject
+
+    async def _read(self, task_id: str, split: Split) -> tuple[Subject, bool]:
+        task = await asyncio.to_thread(read_task, self._folder / split / task_id, {split})
+        return await subject_of(task, self._sandboxes), True
+
+
+async def subject_of(task: Task, sandboxes: Sandboxes) -> Subject:
+    files = await asyncio.to_thread(read_files, task.directory)
+    return Subject(task, await sandboxes.add_image(files, workdir=WORKDIR), files)

@@ -1,0 +1,126 @@
+"""From the samples of an evaluation to its numbers.
+
+Samples that infrastructure failed enter no score; they are counted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from etude.rollout.results import Sample
+from etude.rollout.statistics import Estimate, estimate, pass_at_k
+
+
+@dataclass(frozen=True, slots=True)
+class GroupScore:
+    """Of one kind of task, or of one family."""
+
+    tasks: int
+    pass1: float
+    greedy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    name: str
+    split: str
+    touch: int
+    """How many evaluations of this lineage have used the split, this one included."""
+    tasks: int
+    samples: int
+    errors: int
+    """Samples that infrastructure failed, after every retry."""
+    k: int
+    pass1: Estimate | None
+    """At temperature 1; errors are left out."""
+    passk: Estimate | None
+    """Over tasks with at least k valid samples."""
+    greedy: Estimate | None
+    first_edit: Estimate | None
+    """Share of the samples at temperature 1 whose first edit alone passes; a sample without an edit counts as no."""
+    greedy_first_edit: Estimate | None
+    truncated: float
+    """Share of the valid samples that ran out of turns, tokens or calls."""
+    valid_calls: float
+    """Share of the calls that were well formed."""
+    summarised: float
+    """Share of the valid samples with at least one self-summary."""
+    turns: float
+    edits: float
+    sampled_tokens: float
+    by_kind: dict[str, GroupScore]
+    by_family: dict[str, GroupScore]
+
+
+def summarise(
+    samples: Sequence[Sample], *, name: str, split: str, touch: int, k: int, first_edits: bool, seed: int
+) -> Summary:
+    valid = [sample for sample in samples if sample.valid]
+    drawn = [sample for sample in valid if not sample.greedy]
+    greedy = [sample for sample in valid if sample.greedy]
+    calls = sum(sample.tool_calls for sample in valid)
+
+    def mean(values: Iterable[float]) -> float:
+        found = list(values)
+        return float(np.mean(found)) if found else 0.0
+
+    return Summary(
+        name=name,
+        split=split,
+        touch=touch,
+        tasks=len({sample.task for sample in samples}),
+        samples=len(samples),
+        errors=len(samples) - len(valid),
+        k=k,
+        pass1=estimate(list(scores(drawn).values()), seed),
+        passk=estimate(_passk(drawn, k), seed) if k > 1 else None,
+        greedy=estimate(list(scores(greedy).values()), seed),
+        first_edit=estimate(list(scores(drawn, first_edit_passed).values()), seed) if first_edits else None,
+        greedy_first_edit=estimate(list(scores(greedy, first_edit_passed).values()), seed) if first_edits else None,
+        truncated=mean(sample.stop.truncated for sample in valid),
+        valid_calls=1.0 - sum(sample.invalid_calls for sample in valid) / calls if calls else 0.0,
+        summarised=mean(sample.summaries > 0 for sample in valid),
+        turns=mean(sample.turns for sample in valid),
+        edits=mean(sample.edits for sample in valid),
+        sampled_tokens=mean(sample.sampled_tokens for sample in valid),
+        by_kind=_by(valid, lambda sample: sample.kind),
+        by_family=_by(valid, lambda sample: sample.family),
+    )
+
+
+def first_edit_passed(sample: Sample) -> bool:
+    return bool(sample.first_edit)
+
+
+def scores(samples: Iterable[Sample], passed: Callable[[Sample], bool] = lambda s: s.passed) -> dict[str, float]:
+    """Share of the samples that passed, by task."""
+    by_task: dict[str, list[bool]] = defaultdict(list)
+    for sample in samples:
+        by_task[sample.task].append(passed(sample))
+    return {task: float(np.mean(by_task[task])) for task in sorted(by_task)}
+
+
+def _passk(samples: Iterable[Sample], k: int) -> list[float]:
+    by_task: dict[str, list[bool]] = defaultdict(list)
+    for sample in samples:
+        by_task[sample.task].append(sample.passed)
+    return [pass_at_k(len(found), sum(found), k) for _, found in sorted(by_task.items()) if len(found) >= k]
+
+
+def _by(samples: Sequence[Sample], key: Callable[[Sample], str]) -> dict[str, GroupScore]:
+    groups: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        groups[key(sample)].append(sample)
+    table: dict[str, GroupScore] = {}
+    for name, members in sorted(groups.items()):
+        drawn, greedy = scores(s for s in members if not s.greedy), scores(s for s in members if s.greedy)
+        table[name] = GroupScore(
+            tasks=len(drawn.keys() | greedy.keys()),
+            pass1=float(np.mean(list(drawn.values()))) if drawn else 0.0,
+            greedy=float(np.mean(list(greedy.values()))) if greedy else None,
+        )
+    return table

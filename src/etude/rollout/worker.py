@@ -1,0 +1,111 @@
+"""The environment worker: a cluster service that runs rollouts.
+
+The driver calls `rollout` once per rollout, with as many calls at a time as it wants in flight; there is no queue in
+here that could keep lockstep generation waiting.
+
+It may see the train and the dev split; the test split only when the one who starts it says so.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.cluster.contract import Remote
+from etude.engine.protocol import Engine, EngineError
+from etude.engine.remote import RemoteEngine
+from etude.harness.token_policy import TokenPolicy, TokenSampling
+from etude.journal import Journal, RunPaths
+from etude.recipe import Recipe
+from etude.rollout.job import RolloutJob, RolloutResult
+from etude.rollout.rollout import INFRASTRUCTURE, lost_rollout, run_rollout
+from etude.rollout.setup import TaskShelf, open_setup
+from etude.rollout.waited import WaitedEngine
+from etude.tasks.task import Split, Task
+from etude.text.compact import CompactFormat
+from etude.text.tokenizer import Tokenizer
+from etude.trace.builder import TraceBuilder
+
+
+@dataclass(slots=True)
+class WorkerStats:
+    """Counters since the worker started."""
+
+    running: int = 0
+    finished: int = 0
+    errors: int = 0
+    commands_shared: int = 0
+    """Commands answered from an equal one of another rollout."""
+    commands_run: int = 0
+    gradings_shared: int = 0
+    gradings_run: int = 0
+
+
+class RolloutWorker:
+    """`engine` is an Engine of this process, or the handle of an engine's service."""
+
+    def __init__(
+        self,
+        run_folder: str,
+        recipe: dict[str, Any],
+        engine: Remote | Engine,
+        splits: tuple[str, ...] = ("train", "dev"),
+        name: str = "worker",
+    ) -> None:
+        self._recipe = Recipe.model_validate(recipe)
+        self._paths = RunPaths(Path(run_folder))
+        self._lockstep = self._recipe.rl.mode == "sync"
+        deadline = self._recipe.cluster.call_seconds
+        served = (
+            engine if isinstance(engine, Engine) else RemoteEngine(engine, deadline=deadline, lockstep=self._lockstep)
+        )
+        self._journal = Journal(self._paths.journal, name)
+        self._engine: Engine = WaitedEngine(served, self._journal, deadline)
+        self._form = CompactFormat(Tokenizer.load(self._paths.tokenizer))
+        self._setup, self._grader = open_setup(self._recipe, self._paths)
+        self._shelf = TaskShelf(self._paths.tasks, [Split(split) for split in splits], self._setup.sandboxes)
+        self._stats = WorkerStats()
+
+    async def rollout(self, job: RolloutJob) -> RolloutResult:
+        self._stats.running += 1
+        try:
+            subject = await self._shelf.get(job.task, job.split)
+            if self._lockstep:
+                # Announced by whoever started it in RL; an evaluation's rollouts announce themselves.
+                await self._engine.open([job.id])
+            result = await run_rollout(job, subject, self._policy, self._setup)
+        except INFRASTRUCTURE as error:
+            # In lockstep the engine would wait for a conversation that nobody will go on with.
+            with suppress(EngineError):
+                await self._engine.close(job.id)
+            result = lost_rollout(job, error)
+        finally:
+            self._stats.running -= 1
+        self._stats.finished += 1
+        if result.failed_by_us:
+            self._stats.errors += 1
+            self._journal.event("rollout_failed", rollout=job.id, reason=result.verdict.reason)
+        return result
+
+    def _policy(self, job: RolloutJob, task: Task, recorder: TraceBuilder) -> TokenPolicy:
+        return TokenPolicy(
+            self._engine,
+            self._form,
+            self._setup.profile.schemas(),
+            TokenSampling(self._recipe.engine.context, job.temperature, job.seed),
+            recorder,
+            conversation=job.id,
+        )
+
+    async def stats(self) -> dict[str, Any]:
+        memo = self._setup.memo.stats
+        self._stats.commands_shared, self._stats.commands_run = memo.hits, memo.misses
+        self._stats.gradings_shared = self._grader.stats.remembered
+        self._stats.gradings_run = self._grader.stats.graded
+        return asdict(self._stats)
+
+    async def close(self) -> None:
+        await self._setup.sandboxes.close()
+        self._journal.close()

@@ -1,0 +1,126 @@
+"""Files of the box on behalf of the owner: every path is resolved by the kernel beneath the box's root or workdir.
+
+A relative path may not leave the workdir, not even through a symbolic link; an absolute one is resolved in the box's
+root. Only regular files are read or written; nothing here blocks on a pipe or a device.
+"""
+
+# Plain strings and descriptors instead of Path: this runs for every command of every box.
+# ruff: noqa: PTH123
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from etude.sandbox.inside import kernel
+
+MAX_LISTED = 100_000
+
+
+class Refused(Exception):
+    """The request breaks a rule of the box; nothing was done."""
+
+
+@contextlib.contextmanager
+def _start(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
+    """The directory to resolve from, the path to resolve, and the rule to resolve by."""
+    if not path or "\0" in path:
+        raise Refused(f"{path!r} is not a path")
+    absolute = path.startswith("/")
+    base = os.open("/" if absolute else workdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield base, path.lstrip("/") or ".", kernel.RESOLVE_IN_ROOT if absolute else kernel.RESOLVE_BENEATH
+    finally:
+        os.close(base)
+
+
+def _open(base: int, path: str, flags: int, rule: int, mode: int = 0) -> int:
+    never_wait = 0 if flags & os.O_PATH else os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        return kernel.openat2(base, path, flags | never_wait, mode, rule)
+    except OSError as error:
+        if isinstance(
+            error, (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+        ):
+            raise
+        if error.errno == 18:  # EXDEV: the way led outside.
+            raise Refused(f"{path} leaves the workdir") from None
+        if error.errno in (40, 6):  # ELOOP: a magic link or a circle; ENXIO: a pipe or socket.
+            raise Refused(f"{path} is not a regular file or not reached by plain links") from None
+        raise
+
+
+def _require_regular(number: int, path: str, proc: int) -> os.stat_result:
+    info = os.fstat(number)
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(21, os.strerror(21), path)
+    if not stat.S_ISREG(info.st_mode) or info.st_dev == proc:
+        raise Refused(f"{path} is not a regular file")
+    return info
+
+
+def read(workdir: str, path: str, max_bytes: int, proc: int) -> bytes:
+    with _start(workdir, path) as (base, rest, rule):
+        number = _open(base, rest, os.O_RDONLY, rule)
+    with open(number, "rb") as file:
+        info = _require_regular(number, path, proc)
+        data = file.read(max_bytes + 1) if info.st_size <= max_bytes else b""
+        if info.st_size > max_bytes or len(data) > max_bytes:
+            raise Refused(f"{path} has {max(info.st_size, len(data))} bytes; at most {max_bytes} were asked for")
+        return data
+
+
+def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) -> None:
+    with _start(workdir, path) as (base, rest, rule):
+        _make_parents(base, rest, rule)
+        # Not truncated before it is known to be a regular file.
+        number = _open(base, rest, os.O_WRONLY | os.O_CREAT, rule, 0o755 if executable else 0o644)
+    with open(number, "wb", buffering=0) as file:
+        info = _require_regular(number, path, proc)
+        file.truncate(0)
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+        if executable:
+            os.fchmod(number, stat.S_IMODE(info.st_mode) | 0o755)
+
+
+def _make_parents(base: int, path: str, rule: int) -> None:
+    """Each step is resolved by the same rule before a folder is made in it."""
+    parents = list(PurePosixPath(path).parents)[-2::-1]
+    flags = os.O_PATH | os.O_DIRECTORY
+    for parent in parents:
+        try:
+            os.close(_open(base, str(parent), flags, rule))
+        except FileNotFoundError:
+            above = _open(base, str(parent.parent), flags, rule)
+            try:
+                os.mkdir(parent.name, 0o755, dir_fd=above)
+            except FileExistsError:
+                pass  # A dangling link of that name: opening the file says so.
+            finally:
+                os.close(above)
+
+
+def list_below(workdir: str, path: str) -> list[str]:
+    with _start(workdir, path) as (base, rest, rule):
+        number = _open(base, rest, os.O_RDONLY | os.O_DIRECTORY, rule)
+    found: list[str] = []
+    try:
+        for folder, folders, names, folder_fd in os.fwalk(".", dir_fd=number, follow_symlinks=False):
+            folders.sort()
+            if folder == "." and rest == "." and path.startswith("/"):
+                folders[:] = [name for name in folders if name not in ("proc", "dev")]
+            prefix = folder.removeprefix(".").lstrip("/")
+            for name in names:
+                info = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+                if stat.S_ISREG(info.st_mode):
+                    found.append(f"{prefix}/{name}" if prefix else name)
+            if len(found) > MAX_LISTED:
+                raise Refused(f"more than {MAX_LISTED} files below {path}")
+    finally:
+        os.close(number)
+    return sorted(found)

@@ -1,0 +1,154 @@
+"""The processes of a box as pid 1 sees them: whom they belong to, what they use, and their certain end.
+
+A command's mark is its own UTS namespace: every descendant is in it, and none can leave it (new namespaces are denied).
+"""
+
+# Plain strings and descriptors instead of Path: this runs for every command of every box.
+# ruff: noqa: PTH115, PTH123, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+UNREADABLE = "?"
+_GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    mark: str
+    cpu_seconds: float
+    memory: int
+
+
+def _others() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
+
+
+def mark_of(pid: int) -> str:
+    """Empty for a process that is gone or a zombie; UNREADABLE for one that hides (it runs an unreadable program)."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/uts")
+    except PermissionError:
+        return UNREADABLE
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def own_mark() -> str:
+    return os.readlink("/proc/self/ns/uts")
+
+
+def signal_all(number: signal.Signals) -> None:
+    """Every process of the box but pid 1, in one step of the kernel: no fork escapes it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, number)
+
+
+def kill_marked(mark: str, commands: set[int]) -> None:
+    """Ends a command's tree while the other `commands` run on. Stopping comes first: stopped processes fill the process
+    limit and cannot fork, so even a fork bomb comes to rest. Who hides its mark is ended too."""
+
+    def doomed(pid: int) -> bool:
+        # A command that has not yet left pid 1's program hides its mark; it is no descendant of another.
+        return pid not in commands and mark_of(pid) in (mark, UNREADABLE)
+
+    stopped: set[int] = set()
+    while fresh := {pid for pid in _others() if pid not in stopped and doomed(pid)}:
+        for pid in fresh:
+            _send(pid, signal.SIGSTOP)
+        stopped |= fresh
+    for pid in stopped:
+        _send(pid, signal.SIGKILL if doomed(pid) else signal.SIGCONT)
+    _wait_for(lambda: not any(doomed(pid) for pid in stopped))
+
+
+def _wait_for(condition: Callable[[], bool], patience: float = 5.0) -> bool:
+    """Signals take effect soon, unless a disk hangs."""
+    deadline = time.monotonic() + patience
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(0.0003)
+    return met
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def collect_orphans(commands: set[int]) -> None:
+    """Collects the dead that no command will collect."""
+    for pid in _others():
+        if pid not in commands:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def collect_all() -> None:
+    """After SIGKILL to all: waits until every process has been collected."""
+
+    def none_left() -> bool:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return True
+        return False
+
+    _wait_for(none_left)
+
+
+def wait_until_dead() -> None:
+    """After SIGKILL to all: waits until none runs; running commands collect their own zombies."""
+    _wait_for(lambda: not any(mark_of(pid) for pid in _others()))
+
+
+def wait_until_stopped() -> bool:
+    """After SIGSTOP to all: a process stops at the end of its present system call, which may still change files."""
+    return _wait_for(lambda: all(_state(pid) in b"TtZX" for pid in _others()), patience=1.0)
+
+
+def _state(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0]
+    except _GONE:
+        return b"X"
+
+
+def measure() -> list[Usage]:
+    return [usage for pid in _others() if (usage := _measure_one(pid)) is not None]
+
+
+def _measure_one(pid: int) -> Usage | None:
+    """Memory is what the process has for itself or shares by memory; pages of program files are not counted."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            ticks = sum(int(value) for value in file.read().rpartition(b")")[2].split()[11:15])
+        with open(f"/proc/{pid}/status", "rb") as file:
+            kib = sum(int(line.split()[1]) for line in file if line.startswith((b"RssAnon:", b"RssShmem:")))
+    except _GONE:
+        return None
+    return Usage(mark_of(pid), ticks / _TICKS, kib << 10)
+
+
+def find_writers() -> list[str]:
+    """Processes that hold a regular file of the box open for writing, as "pid name: path"."""
+    writers = []
+    for pid in _others():
+        with contextlib.suppress(*_GONE):
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                path = os.readlink(f"/proc/{pid}/fd/{number}")
+                if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:")):
+                    with open(f"/proc/{pid}/fdinfo/{number}") as info:
+                        flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags:"))
+                    if flags & os.O_ACCMODE != os.O_RDONLY:
+                        with open(f"/proc/{pid}/comm") as comm:
+                            writers.append(f"{pid} {comm.read().strip()}: {path}")
+    return writers

@@ -1,0 +1,57 @@
+"""Task, splits, sources, the gate, the sealed grader, Verdict.
+
+The grader trusts nothing that the agent could touch."""
+
+from etude.tasks.cases import Case, CasesError
+from etude.tasks.diff import Bounds, DiffError, apply_diff, parse_diff
+from etude.tasks.directory import list_tasks, read_files, read_task, task_digest, write_task
+from etude.tasks.gate import GateResult, gate, gate_tasks, read_evidence, reference_diff
+from etude.tasks.grader import Grader, GraderStats, workspace_image
+from etude.tasks.hashes import function_hashes
+from etude.tasks.microrepo.documents import write_documents
+from etude.tasks.oracle import OraclePolicy
+from etude.tasks.sources import TaskSource, UnknownSource, generate_tasks, make_tasks, open_source, register_source
+from etude.tasks.surface import is_protected
+from etude.tasks.task import Split, SplitViolation, Task, TaskError, TaskLimits, split_of
+from etude.tasks.verdict import Evidence, Judgement, Verdict
+
+__all__ = [
+    "Bounds",
+    "Case",
+    "CasesError",
+    "DiffError",
+    "Evidence",
+    "GateResult",
+    "Grader",
+    "GraderStats",
+    "Judgement",
+    "OraclePolicy",
+    "Split",
+    "SplitViolation",
+    "Task",
+    "TaskError",
+    "TaskLimits",
+    "TaskSource",
+    "UnknownSource",
+    "Verdict",
+    "apply_diff",
+    "function_hashes",
+    "gate",
+    "gate_tasks",
+    "generate_tasks",
+    "is_protected",
+    "list_tasks",
+    "make_tasks",
+    "open_source",
+    "parse_diff",
+    "read_evidence",
+    "read_files",
+    "read_task",
+    "reference_diff",
+    "register_source",
+    "split_of",
+    "task_digest",
+    "workspace_image",
+    "write_documents",
+    "write_task",
+]

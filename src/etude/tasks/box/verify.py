@@ -1,0 +1,46 @@
+"""Runs a task's cases where Étude is not at hand (tests/test.sh calls it): writes the reward file that Harbor reads.
+
+Étude's own grader does not use this file: it runs run_cases.py in the box and compares outside of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import secrets
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def main(workdir: str, reward_file: str) -> int:
+    cases = json.loads((HERE / "cases.json").read_text())["cases"]
+    calls = [{key: case[key] for key in ("id", "module", "function", "arguments")} for case in cases]
+    job = json.dumps({"workdir": workdir, "cpu_seconds": 5, "wall_seconds": 30, "cases": calls}).encode()
+    nonce = secrets.token_hex(16)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-B", str(HERE / "run_cases.py")],
+        input=b"%08d" % len(job) + job + nonce.encode(),
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    marker = "etude-report "
+    reports = [line[len(marker) :] for line in done.stdout.decode().split("\n") if line.startswith(marker)]
+    rows, said = [], ""
+    if len(reports) == 1:
+        report = json.loads(reports[0])
+        rows, said = report["rows"], report["nonce"]
+    found = {identity: outcome.get("value") for identity, outcome in rows}
+    passed = sum(found.get(case["id"]) == case["expected"] for case in cases)
+    solved = done.returncode == 0 and said == nonce and passed == len(cases) == len(rows)
+    reward = pathlib.Path(reward_file)
+    reward.parent.mkdir(parents=True, exist_ok=True)
+    reward.write_text("1\n" if solved else "0\n")
+    sys.stdout.write(f"{passed} of {len(cases)} cases passed\n")
+    return 0 if solved else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ.get("WORKDIR", "/work"), os.environ.get("REWARD_FILE", "/logs/verifier/reward.txt")))

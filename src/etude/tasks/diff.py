@@ -1,0 +1,213 @@
+"""Unified diffs, parsed and applied to a tree of texts: strictly, and outside of any box.
+
+An agent's diff is hostile input: it is bounded in size and number of files, every path stays inside the workspace,
+links, modes and binary patches are refused, and each hunk must match the pristine text exactly. There is no fuzz.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+NOWHERE = "/dev/null"
+_HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@.*")
+_NO_NEWLINE = "\\ No newline at end of file"
+
+
+class DiffError(Exception):
+    """The diff cannot be applied: it is malformed, breaks a bound, or does not match the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    diff_bytes: int = 256_000
+    files: int = 64
+    file_bytes: int = 1_000_000
+    """Of each file after the diff."""
+    path_length: int = 200
+
+
+@dataclass(slots=True)
+class Hunk:
+    start: int
+    """Index of the first old line, from 0."""
+    old: list[str] = field(default_factory=list)
+    """Lines with their newlines."""
+    new: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FilePatch:
+    before: str | None
+    """None for a file that the diff creates."""
+    after: str | None
+    """None for a file that it deletes."""
+    hunks: list[Hunk] = field(default_factory=list)
+
+
+def split_lines(text: str) -> list[str]:
+    """Lines with their newlines; only "\\n" ends a line, as in a file."""
+    lines = text.split("\n")
+    return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+
+
+def apply_diff(files: Mapping[str, str], diff: str, bounds: Bounds | None = None) -> dict[str, str]:
+    """The files after the diff; DiffError if it is not exactly a diff of these files within the bounds."""
+    bounds = bounds or Bounds()
+    result = dict(files)
+    patches = parse_diff(diff, bounds)
+    for patch in patches:
+        if patch.before is not None and patch.before not in files:
+            raise DiffError(f"{patch.before} is not in the workspace")
+        if patch.before is None and patch.after in files:
+            raise DiffError(f"{patch.after} exists already, the diff creates it")
+        text = _apply(files[patch.before] if patch.before is not None else "", patch)
+        if patch.after is None:
+            if text:
+                raise DiffError(f"{patch.before}: deleted, but lines remain")
+            del result[patch.before or ""]
+        elif len(text.encode("utf-8", "surrogatepass")) > bounds.file_bytes:
+            raise DiffError(f"{patch.after} would be larger than {bounds.file_bytes} bytes")
+        else:
+            result[patch.after] = text
+    folders = {"/".join(path.split("/")[:depth]) for path in result for depth in range(1, path.count("/") + 1)}
+    if clash := folders & result.keys():
+        raise DiffError(f"{min(clash)} is a file and a folder")
+    return result
+
+
+def parse_diff(diff: str, bounds: Bounds | None = None) -> list[FilePatch]:
+    bounds = bounds or Bounds()
+    if len(diff.encode("utf-8", "surrogatepass")) > bounds.diff_bytes:
+        raise DiffError(f"the diff is larger than {bounds.diff_bytes} bytes")
+    if diff and not diff.endswith("\n"):
+        raise DiffError("the diff does not end with a newline")
+    patches: list[FilePatch] = []
+    lines = _Lines(diff.split("\n")[:-1])
+    while (line := lines.peek()) is not None:
+        if line.startswith("--- "):
+            patches.append(_file(lines, bounds))
+        elif line.startswith("diff --git "):
+            empty = _git_header(lines, bounds)
+            patches += [empty] if empty else []
+        else:
+            # Renames, binary patches and stray text end here alike.
+            raise DiffError(f"line {lines.at + 1}: expected a file header, found {line[:60]!r}")
+        if len(patches) > bounds.files:
+            raise DiffError(f"the diff touches more than {bounds.files} files")
+    touched = [path for patch in patches for path in {patch.before, patch.after} if path is not None]
+    if len(set(touched)) != len(touched):
+        raise DiffError("the diff names a file twice")
+    return patches
+
+
+class _Lines:
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+        self.at = 0
+
+    def peek(self, ahead: int = 0) -> str | None:
+        return self.lines[self.at + ahead] if self.at + ahead < len(self.lines) else None
+
+    def next(self) -> str:
+        line = self.peek()
+        if line is None:
+            raise DiffError("the diff ends too early")
+        self.at += 1
+        return line
+
+
+def _git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
+    """Git's own header. It alone says that an empty file comes or goes; any mode but a plain file's is refused."""
+    names = re.fullmatch(r"diff --git a/(.+) b/\1", lines.next())
+    mode = ""
+    while (line := lines.peek()) is not None and not line.startswith(("--- ", "diff --git ")):
+        if line in ("new file mode 100644", "deleted file mode 100644"):
+            mode = line.split()[0]
+        elif not re.fullmatch(r"index [0-9a-f]+\.\.[0-9a-f]+( 100644)?", line):
+            raise DiffError(f"line {lines.at + 1}: only plain text files may change, found {line[:60]!r}")
+        lines.next()
+    if names is None:
+        raise DiffError(f"line {lines.at}: a git header that names two files, or none")
+    path = _path(f"a/{names[1]}", "a/", bounds)
+    # With lines to show, the plain header of the same file follows and says the rest.
+    if not mode or {f"--- a/{path}", f"+++ b/{path}"} & {line, lines.peek(1)}:
+        return None
+    return FilePatch(None, path) if mode == "new" else FilePatch(path, None)
+
+
+def _file(lines: _Lines, bounds: Bounds) -> FilePatch:
+    before = _path(lines.next()[4:], "a/", bounds)
+    header = lines.next()
+    if not header.startswith("+++ "):
+        raise DiffError(f"line {lines.at}: expected '+++ ', found {header[:60]!r}")
+    after = _path(header[4:], "b/", bounds)
+    if before is None and after is None:
+        raise DiffError(f"line {lines.at}: a file from nowhere to nowhere")
+    if before is not None and after is not None and before != after:
+        raise DiffError(f"line {lines.at}: {before} would be renamed to {after}")
+    patch = FilePatch(before, after, list(_hunks(lines)))
+    if not patch.hunks and before is not None and after is not None:
+        raise DiffError(f"line {lines.at}: no hunk for {before}")
+    return patch
+
+
+def _path(text: str, prefix: str, bounds: Bounds) -> str | None:
+    name = text.split("\t", 1)[0]
+    if name == NOWHERE:
+        return None
+    path = name.removeprefix(prefix)
+    if path == name:
+        raise DiffError(f"path {name[:60]!r}: expected it to begin with {prefix}")
+    if not 0 < len(path) <= bounds.path_length or not path.isprintable() or "\\" in path or '"' in path:
+        raise DiffError(f"path {path[:60]!r}: not a plain name")
+    if any(part in ("", ".", "..", ".git") for part in path.split("/")):
+        raise DiffError(f"path {path[:60]!r}: leaves the workspace")
+    return path
+
+
+def _hunks(lines: _Lines) -> Iterator[Hunk]:
+    while (line := lines.peek()) is not None and line.startswith("@@"):
+        match = _HUNK.fullmatch(lines.next())
+        if match is None:
+            raise DiffError(f"line {lines.at}: not a hunk header: {line[:60]!r}")
+        old_start, new_start = int(match[1]), int(match[3])
+        old_count, new_count = (1 if match[i] is None else int(match[i]) for i in (2, 4))
+        # An empty range names the line before it, any other its first line.
+        if (old_start < 1 and old_count) or (new_start < 1 and new_count):
+            raise DiffError(f"line {lines.at}: lines count from 1")
+        yield _hunk(lines, Hunk(old_start - 1 if old_count else old_start), old_count, new_count)
+
+
+def _hunk(lines: _Lines, hunk: Hunk, old_count: int, new_count: int) -> Hunk:
+    while len(hunk.old) < old_count or len(hunk.new) < new_count:
+        line = lines.next()
+        sides = {" ": (hunk.old, hunk.new), "-": (hunk.old,), "+": (hunk.new,)}.get(line[:1])
+        if sides is None:
+            raise DiffError(f"line {lines.at}: expected ' ', '-' or '+', found {line[:60]!r}")
+        text = line[1:] + "\n"
+        if lines.peek() == _NO_NEWLINE:
+            lines.next()
+            text = line[1:]
+        for side in sides:
+            side.append(text)
+    if len(hunk.old) != old_count or len(hunk.new) != new_count:
+        raise DiffError(f"line {lines.at}: the hunk is longer than its header says")
+    return hunk
+
+
+def _apply(text: str, patch: FilePatch) -> str:
+    old = split_lines(text)
+    new: list[str] = []
+    at = 0
+    for hunk in patch.hunks:
+        end = hunk.start + len(hunk.old)
+        if hunk.start < at or old[hunk.start : end] != hunk.old or hunk.start > len(old):
+            raise DiffError(f"{patch.before or patch.after}: the hunk at line {hunk.start + 1} does not match the file")
+        new += old[at : hunk.start] + hunk.new
+        at = end
+    new += old[at:]
+    if any(not line.endswith("\n") for line in new[:-1]):
+        raise DiffError(f"{patch.before or patch.after}: a line without a newline in the middle")
+    return "".join(new)

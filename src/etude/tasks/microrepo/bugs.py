@@ -1,0 +1,119 @@
+"""Bugs: every way to damage one line of a function, by kind.
+
+A mutation changes exactly one line and keeps its indentation, so that one line-addressed edit undoes it.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+KINDS = ("op", "cmp", "const", "var", "minmax", "cmp2", "off1", "noret", "bool")
+
+_OPERATORS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"),
+              ast.Mod: ("%", "//")}  # fmt: skip
+_FLIPPED = {ast.Lt: ("<", ">"), ast.Gt: (">", "<"), ast.LtE: ("<=", ">="), ast.GtE: (">=", "<="),
+            ast.Eq: ("==", "!=")}  # fmt: skip
+_LOOSENED = {ast.Lt: ("<", "<="), ast.Gt: (">", ">="), ast.LtE: ("<=", "<"), ast.GtE: (">=", ">")}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    kind: str
+    line: int
+    """Within the function's source, from 0."""
+    text: str
+    """The damaged line, with its indentation."""
+
+    def apply(self, source: str) -> str:
+        lines = source.split("\n")
+        lines[self.line] = self.text
+        return "\n".join(lines)
+
+
+def mutations(source: str, groups: Mapping[str, str], rng: random.Random) -> list[Mutation]:
+    """All single-line mutations of a function, each once; `rng` picks wrong constants and variables."""
+    function = ast.parse(source).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    lines = source.split("\n")
+    found: dict[str, Mutation] = {}
+    for kind, node, start, end, new in _edits(function, lines, groups, rng):
+        line = lines[node.lineno - 1]
+        text = line[:start] + new + line[end:]
+        found.setdefault(f"{node.lineno} {text}", Mutation(kind, node.lineno - 1, text))
+    return list(found.values())
+
+
+Edit = tuple[str, ast.expr | ast.stmt, int, int, str]
+"""Kind, a node on the line, columns to replace, replacement."""
+
+
+def _edits(
+    function: ast.FunctionDef, lines: list[str], groups: Mapping[str, str], rng: random.Random
+) -> Iterator[Edit]:
+    compares = 0
+    # In reading order, so that the first comparison is the first that a reader meets.
+    nodes = [n for part in function.body for n in ast.walk(part) if isinstance(n, ast.expr | ast.stmt)]
+    for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)):
+        if isinstance(node, ast.Compare):
+            compares += 1
+            left, right = node.left, node.comparators[0]
+            kind = "cmp" if compares == 1 else "cmp2"
+            yield from _symbol(kind, lines, left, right, _FLIPPED.get(type(node.ops[0])))
+            yield from _symbol("off1", lines, left, right, _LOOSENED.get(type(node.ops[0])))
+        elif isinstance(node, ast.BinOp):
+            yield from _symbol("op", lines, node.left, node.right, _OPERATORS.get(type(node.op)))
+            if isinstance(node.op, ast.Add | ast.Sub) and _is_int(node.right, 1):
+                assert node.left.end_col_offset is not None
+                assert node.right.end_col_offset is not None
+                yield "off1", node, node.left.end_col_offset, node.right.end_col_offset, ""
+        elif isinstance(node, ast.AugAssign):
+            yield from _symbol("op", lines, node.target, node.value, _OPERATORS.get(type(node.op)))
+        elif isinstance(node, ast.BoolOp):
+            pair = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+            yield from _symbol("bool", lines, node.values[0], node.values[1], pair)
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            yield "bool", node, node.col_offset, node.operand.col_offset, ""
+        elif isinstance(node, ast.Constant) and node.end_col_offset is not None:
+            if type(node.value) is bool:
+                yield "bool", node, node.col_offset, node.end_col_offset, str(not node.value)
+            elif type(node.value) is int:
+                wrong = max(0, node.value + rng.choice((-3, -2, -1, 1, 2, 3, 10)))
+                new = wrong if wrong != node.value else node.value + 1
+                yield "const", node, node.col_offset, node.end_col_offset, str(new)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield from _call(node, node.func)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.end_col_offset is not None:
+            others = [n for n, group in groups.items() if group == groups.get(node.id) and n != node.id]
+            if others:
+                yield "var", node, node.col_offset, node.end_col_offset, rng.choice(others)
+        elif isinstance(node, ast.Return) and node.value is not None:
+            yield "noret", node, node.col_offset, node.value.col_offset, ""
+
+
+def _call(node: ast.Call, name: ast.Name) -> Iterator[Edit]:
+    if name.id in ("min", "max"):
+        yield "minmax", node, name.col_offset, name.col_offset + 3, "max" if name.id == "min" else "min"
+    # A bound that already has its "+ 1" loses that instead.
+    if name.id == "range" and node.args and not isinstance(node.args[-1], ast.BinOp):
+        end = node.args[-1].end_col_offset
+        assert end is not None
+        yield "off1", node, end, end, " - 1"
+
+
+def _symbol(
+    kind: str, lines: list[str], left: ast.expr, right: ast.expr, pair: tuple[str, str] | None
+) -> Iterator[Edit]:
+    """Replaces the operator written between two operands on one line."""
+    if pair is None or left.end_col_offset is None or left.lineno != right.lineno:
+        return
+    at = lines[left.lineno - 1].find(pair[0], left.end_col_offset, right.col_offset)
+    # AugAssign's operator is followed by "=", which stays.
+    if at >= 0:
+        yield kind, left, at, at + len(pair[0]), pair[1]
+
+
+def _is_int(node: ast.expr, value: int) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value == value

@@ -1,0 +1,140 @@
+"""Generated documents for pretraining, from train families only.
+
+Three kinds: "module" (code with assertions), "lookup" (a short numbered listing, then lines of it by file and number:
+copying comes first), "fix" (a FAIL line, the numbered file, the edit that repairs it). Listings are made by the code of
+the harness's `read` tool and edits are written as its calls, so that what is learnt here is what the agent will see.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import zstandard
+
+from etude.harness.schema import builtin_schema
+from etude.harness.tools.files import numbered
+from etude.tasks.microrepo import words
+from etude.tasks.microrepo.bugs import KINDS
+from etude.tasks.microrepo.families import families_of
+from etude.tasks.microrepo.function import Function, draw_function, draw_inputs, outcomes
+from etude.tasks.microrepo.repository import draw_broken, fail_line, kinds_of, show
+from etude.tasks.task import Split
+from etude.text.calls import format_call
+
+VERSION = 1
+PER_FILE = 2000
+SHARES = (("lookup", 0.3), ("fix", 0.55), ("module", 0.15))
+FAMILIES = families_of(Split.TRAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    kind: str
+    text: str
+    generator: str = "microrepo"
+    version: int = VERSION
+
+
+def write_documents(folder: Path, count: int, seed: int, kinds: Collection[str] = KINDS) -> list[Path]:
+    """Writes `documents-NNNNN.jsonl.zst` files that hold `count` documents; files that are there already are kept.
+
+    `kinds` are the kinds of bug that "fix" documents show. The same arguments give the same bytes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    for first in range(0, count, PER_FILE):
+        path = folder / f"documents-{first // PER_FILE:05d}.jsonl.zst"
+        paths.append(path)
+        if path.exists():
+            continue
+        documents = [make_document(seed, index, kinds) for index in range(first, min(first + PER_FILE, count))]
+        lines = "".join(json.dumps(asdict(document)) + "\n" for document in documents)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_bytes(zstandard.compress(lines.encode(), 3))
+        temporary.rename(path)
+    return paths
+
+
+def read_documents(folder: Path) -> Iterator[Document]:
+    for path in sorted(folder.glob("documents-*.jsonl.zst")):
+        with path.open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
+            for line in io.TextIOWrapper(stream, encoding="utf-8"):
+                yield Document(**json.loads(line))
+
+
+def make_document(seed: int, index: int, kinds: Collection[str] = KINDS) -> Document:
+    rng = random.Random(f"microrepo-documents/{VERSION}/{seed}/{index}")
+    kind = rng.choices([name for name, _ in SHARES], [share for _, share in SHARES])[0]
+    if kind == "lookup":
+        return Document(kind, _lookup(rng))
+    if kind == "module":
+        return Document(kind, _module(rng))
+    offered = [name for name in KINDS if name in kinds and any(name in kinds_of(family) for family in FAMILIES)]
+    return Document(kind, _fix(rng, rng.choice(offered)) if offered else _module(rng))
+
+
+def listing(file: str, text: str) -> str:
+    """The call that reads a file, and what it answers."""
+    lines = text.removesuffix("\n").split("\n")
+    shown = "\n".join(numbered(lines, 1, len(lines)))
+    return f"{format_call('read', {'path': file}, builtin_schema('read').call_schema())}\n{shown}\n"
+
+
+def edit_call(file: str, line: int, text: str) -> str:
+    """The call that replaces a line; the tool keeps the indentation, so the text goes without."""
+    arguments = {"path": file, "line": line, "text": text.strip()}
+    return format_call("edit", arguments, builtin_schema("edit").call_schema())
+
+
+def _functions(rng: random.Random, count: int) -> list[Function]:
+    functions: list[Function] = []
+    for _ in range(count):
+        functions.append(draw_function(rng.choice(FAMILIES), rng, [f.name for f in functions]))
+    return functions
+
+
+def _file(rng: random.Random) -> str:
+    return f"{rng.choice(words.MODULES)}.py"
+
+
+def _lookup(rng: random.Random) -> str:
+    file = _file(rng)
+    text = _functions(rng, 1)[0].text
+    lines = text.removesuffix("\n").split("\n")
+    asked = rng.sample(range(len(lines)), min(len(lines), rng.randint(2, 3)))
+    return listing(file, text) + "".join(f"{file} {place + 1} {lines[place].strip()}\n" for place in asked)
+
+
+def _module(rng: random.Random) -> str:
+    functions = _functions(rng, rng.choice((1, 2)))
+    asserts: list[str] = []
+    for function in functions:
+        inputs = draw_inputs(function, rng, 3)
+        for arguments, outcome in zip(inputs, outcomes(function.source, function.name, inputs), strict=True):
+            if outcome.value is not None:
+                asserts.append(f"assert {function.name}({', '.join(map(repr, arguments))}) == {show(outcome.value)}\n")
+    return "".join(function.text for function in functions) + "".join(asserts)
+
+
+def _fix(rng: random.Random, kind: str) -> str:
+    broken = draw_broken(FAMILIES, kind, rng, inputs=10)
+    others = [draw_function(rng.choice(FAMILIES), rng, [broken.function.name]) for _ in range(rng.choice((0, 0, 1)))]
+    functions = [broken.function, *others]
+    rng.shuffle(functions)
+    wrong = f"# {broken.function.intent}\n{broken.mutation.apply(broken.function.source)}\n"
+    text, line = "", 0
+    for function in functions:
+        if function is broken.function:
+            line = text.count("\n") + 1 + broken.mutation.line + 1
+            text += wrong
+        else:
+            text += function.text
+    file = _file(rng)
+    right = broken.function.source.split("\n")[broken.mutation.line]
+    return f"{fail_line(broken)}\n{listing(file, text)}{edit_call(file, line, right)}\n"

@@ -1,0 +1,132 @@
+"""One function drawn from a family: names and constants filled in, and inputs that reach its boundaries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from types import CodeType
+
+from etude.tasks.cases import Outcome, Value, outcome_of
+from etude.tasks.microrepo import words
+from etude.tasks.microrepo.families import Family
+
+NUMBERS = frozenset(("x", "y", "n", "lo", "hi", "v", "i", "t"))
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    family: Family
+    name: str
+    intent: str
+    source: str
+    """The def and its body, without a final newline."""
+    constants: tuple[int, ...]
+    groups: dict[str, str]
+    """Names of the function by type, so that a wrong variable is a plausible one."""
+
+    @property
+    def text(self) -> str:
+        """As it stands in a module: the intent as a comment, then the code."""
+        return f"# {self.intent}\n{self.source}\n"
+
+
+def draw_function(family: Family, rng: random.Random, taken: Collection[str] = ()) -> Function:
+    """Fills a family's slots; the function's name is none of `taken`."""
+    nouns = rng.sample(words.NOUNS, 4)
+    low, high = rng.choice(words.BOUNDS)
+    flags = rng.sample(words.FLAGS, 2)
+    small = rng.sample(range(2, 10), 2)
+    c = rng.randint(4, 20)
+    grades = rng.choice(words.GRADES)
+    slots: dict[str, str] = {
+        "x": nouns[0], "y": nouns[1], "n": nouns[2],
+        "xs": rng.choice(words.LISTS), "v": rng.choice(words.ITEMS),
+        "ws": rng.choice(words.TEXTS), "w": rng.choice(words.TEXT_ITEMS),
+        "t": rng.choice(words.TOTALS), "i": rng.choice(words.INDEXES),
+        "lo": low, "hi": high, "p": flags[0], "q": flags[1],
+        "g0": grades[0], "g1": grades[1], "g2": grades[2],
+    }  # fmt: skip
+    constants = {"j": rng.randint(2, 4), "k": small[0], "m": small[1], "c": c, "b": c + rng.randint(3, 30)}
+    name = ""
+    while not name or name in taken:
+        verb = rng.choice(family.verbs)
+        noun = slots["x"] if "x" in family.inputs and rng.random() < 0.5 else rng.choice(words.NOUNS)
+        name = f"{verb}_{noun}" if noun != verb else ""
+    filled = slots | {slot: str(value) for slot, value in constants.items()}
+    parameters = ", ".join(slots[slot] for slot in family.inputs)
+    body = family.body.format(**filled)
+    textual = "{t} = ''" in family.body
+    used = {slot: slots[slot] for slot in slots if "{" + slot + "}" in family.body or slot in family.inputs}
+    return Function(
+        family=family,
+        name=name,
+        intent=family.intent.format(**filled),
+        source=f"def {name}({parameters}):\n{body}",
+        constants=tuple(value for slot, value in constants.items() if "{" + slot + "}" in family.body),
+        groups={word: _group(slot, textual) for slot, word in used.items() if not slot.startswith("g")},
+    )
+
+
+def _group(slot: str, textual: bool) -> str:
+    if slot == "w" or (slot == "t" and textual):
+        return "text"
+    return "number" if slot in NUMBERS else slot[0]
+
+
+def draw_inputs(function: Function, rng: random.Random, count: int) -> list[tuple[Value, ...]]:
+    """Distinct inputs, many of them at the function's boundaries; fewer if the function has not got as many."""
+    seen: dict[str, tuple[Value, ...]] = {}
+    for _ in range(count * 3):
+        values = _draw_arguments(function, rng)
+        seen.setdefault(repr(values), values)
+        if len(seen) == count:
+            break
+    return list(seen.values())
+
+
+def _draw_arguments(function: Function, rng: random.Random) -> tuple[Value, ...]:
+    slots = function.family.inputs
+    near = list(function.constants)
+    drawn: dict[str, Value] = {}
+    # Scalars first: list items are then drawn near them.
+    for slot in sorted(slots, key=lambda slot: slot.endswith("s")):
+        if slot == "hi":
+            value: Value = near[-1] + rng.randint(1, 12)
+        elif slot in ("p", "q"):
+            value = rng.random() < 0.5
+        elif slot == "n":
+            value = rng.randint(0, 12)
+        elif slot == "xs":
+            value = [_number(rng, near) for _ in range(rng.choice((0, 1, 2, 2, 3, 3, 3, 4, 4)))]
+        elif slot == "ws":
+            value = [rng.choice(words.SAMPLES) for _ in range(rng.choice((0, 1, 2, 2, 3, 3)))]
+        else:
+            value = _number(rng, near)
+        if type(value) is int:
+            near.append(value)
+        drawn[slot] = value
+    return tuple(drawn[slot] for slot in slots)
+
+
+def _number(rng: random.Random, near: list[int]) -> int:
+    kind = rng.random()
+    if near and kind < 0.5:
+        return max(0, rng.choice(near) + rng.choice((-1, 0, 0, 1)))
+    return rng.randint(0, 9) if kind < 0.8 else rng.randint(0, 40)
+
+
+def compile_function(source: str, name: str) -> Callable[..., object]:
+    """Code of our own templates only: it ends on every input, so it may run in this process."""
+    code: CodeType = compile(source, "<microrepo>", "exec")
+    scope: dict[str, object] = {}
+    exec(code, scope)
+    function = scope[name]
+    assert callable(function)
+    return function
+
+
+def outcomes(source: str, name: str, inputs: list[tuple[Value, ...]]) -> list[Outcome]:
+    function = compile_function(source, name)
+    # Lists are copied by nobody: no family changes its arguments.
+    return [outcome_of(function, arguments) for arguments in inputs]

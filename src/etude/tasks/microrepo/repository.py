@@ -1,0 +1,253 @@
+"""A micro-repository: one to three modules with one or two functions each, and exactly one damaged line.
+
+What holds for each: the check script shows a FAIL line on the visible inputs; the hidden inputs are others; the
+reference edit restores the original text byte for byte.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from etude.tasks.cases import Case, Value
+from etude.tasks.microrepo import words
+from etude.tasks.microrepo.bugs import KINDS, Mutation, mutations
+from etude.tasks.microrepo.families import FAMILIES, Family
+from etude.tasks.microrepo.function import Function, draw_function, draw_inputs, outcomes
+
+VISIBLE = 4
+CHECK = "check.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    function: Function
+    kind: str
+    file: str
+    line: int
+    """Within the file, from 1."""
+    wrong: str
+    right: str
+    """The line before the damage, with its indentation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    name: str
+    functions: tuple[Function, ...]
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}.py"
+
+    @property
+    def text(self) -> str:
+        return "".join(function.text for function in self.functions)
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    modules: tuple[Module, ...]
+    damage: Damage
+    visible: tuple[Case, ...]
+    hidden: tuple[Case, ...]
+
+    def files(self) -> dict[str, str]:
+        """The workspace as the agent finds it."""
+        texts = {module.file: module.text for module in self.modules}
+        lines = texts[self.damage.file].split("\n")
+        lines[self.damage.line - 1] = self.damage.wrong
+        return texts | {self.damage.file: "\n".join(lines), CHECK: check_script(self.visible)}
+
+
+@cache
+def kinds_of(family: Family) -> frozenset[str]:
+    """The kinds of bug that a family's code offers."""
+    function = draw_function(family, random.Random(family.name))
+    return frozenset(m.kind for m in mutations(function.source, function.groups, random.Random(0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A function with a bug that shows: `inputs` begins with the visible ones, the first of which fails."""
+
+    function: Function
+    mutation: Mutation
+    inputs: tuple[tuple[Value, ...], ...]
+    expected: tuple[str, ...]
+    got: str
+    """What the first input comes to with the bug, as the check prints it."""
+
+
+def draw_broken(families: Sequence[Family], kind: str, rng: random.Random, inputs: int = 24) -> Broken:
+    """A function of one of the families with a bug of this kind that changes what some inputs come to."""
+    able = [family for family in families if kind in kinds_of(family)]
+    while True:
+        function = draw_function(rng.choice(able), rng)
+        broken = _break(function, kind, rng, inputs)
+        if broken is not None:
+            return broken
+
+
+def _break(function: Function, kind: str, rng: random.Random, inputs: int) -> Broken | None:
+    pool = draw_inputs(function, rng, inputs)
+    right = outcomes(function.source, function.name, pool)
+    candidates = [m for m in mutations(function.source, function.groups, rng) if m.kind == kind]
+    rng.shuffle(candidates)
+    for mutation in candidates:
+        wrong = outcomes(mutation.apply(function.source), function.name, pool)
+        failing = [i for i, (a, b) in enumerate(zip(right, wrong, strict=True)) if a != b]
+        # A variable used before it is set is not a slip that anyone makes.
+        if len(failing) < 3 or any(o.raised in ("UnboundLocalError", "NameError") for o in wrong):
+            continue
+        # One failing input is shown, the other visible ones are as they come, and most failing ones stay hidden.
+        first = rng.choice(failing)
+        order = [first, *(i for i in range(len(pool)) if i != first)]
+        values = [right[i].value for i in order]
+        return (
+            Broken(
+                function,
+                mutation,
+                inputs=tuple(pool[i] for i in order),
+                expected=tuple(value for value in values if value is not None),
+                got=_got(wrong[first].value, wrong[first].raised),
+            )
+            if _hidden_shows(failing, order)
+            else None
+        )
+    return None
+
+
+def _hidden_shows(failing: list[int], order: list[int]) -> bool:
+    return bool(set(failing) & set(order[VISIBLE:]))
+
+
+def _got(value: str | None, raised: str | None) -> str:
+    return f"raised {raised}" if value is None else f"gave {show(value)}"
+
+
+def show(value: str) -> str:
+    """A canonical value as Python writes it."""
+    return repr(_CONSTANTS[value] if value in _CONSTANTS else eval(value, {"__builtins__": {}}))
+
+
+_CONSTANTS = {"true": True, "false": False, "null": None}
+
+
+def fail_line(broken: Broken) -> str:
+    """What the check prints for this bug."""
+    call = ", ".join(map(repr, broken.inputs[0]))
+    return f"FAIL {broken.function.name}({call}) {broken.got}, expected {show(broken.expected[0])}"
+
+
+def draw_repository(families: Sequence[Family], rng: random.Random, kinds: Collection[str] = KINDS) -> Repository:
+    """Draws the kind first, so that each is equally likely, then a family that offers it."""
+    offered = [kind for kind in KINDS if kind in kinds and any(kind in kinds_of(f) for f in families)]
+    broken = draw_broken(families, rng.choice(offered), rng)
+    # Most are small, and some are large enough that working on them outgrows a small context.
+    count = rng.choice((1, 1, 1, 2, 2, 3, 3))
+    sizes = [2 if count == 3 else rng.choice((1, 1, 2)) for _ in range(count)]
+    names = rng.sample(words.MODULES, len(sizes))
+    home = rng.randrange(len(sizes))
+    taken = {broken.function.name}
+    # A second function of the broken one's family would show what is right.
+    others = [family for family in families if family is not broken.function.family]
+    modules: list[Module] = []
+    visible, hidden = _cases(broken, names[home])
+    for place, (name, size) in enumerate(zip(names, sizes, strict=True)):
+        functions: list[Function] = []
+        for _ in range(size - (place == home)):
+            function = draw_function(rng.choice(others), rng, taken)
+            functions.append(function)
+            taken.add(function.name)
+            shown, kept = _sound_cases(function, name, rng)
+            visible += shown
+            hidden += kept
+        if place == home:
+            functions.insert(rng.randint(0, len(functions)), broken.function)
+        modules.append(Module(name, tuple(functions)))
+    rng.shuffle(visible)
+    visible.sort(key=lambda case: case.id != f"{broken.function.name}-0")
+    return Repository(tuple(modules), _damage(broken, modules[home]), tuple(visible), tuple(hidden))
+
+
+def _damage(broken: Broken, module: Module) -> Damage:
+    above = 0
+    for function in module.functions:
+        if function is broken.function:
+            break
+        above += function.text.count("\n")
+    mutation = broken.mutation
+    right = broken.function.source.split("\n")[mutation.line]
+    # The intent's comment comes first, and lines count from 1.
+    return Damage(broken.function, mutation.kind, module.file, above + 1 + mutation.line + 1, mutation.text, right)
+
+
+def _cases(broken: Broken, module: str) -> tuple[list[Case], list[Case]]:
+    name = broken.function.name
+    pairs = enumerate(zip(broken.inputs, broken.expected, strict=True))
+    cases = [Case(f"{name}-{i}", module, name, arguments, expected) for i, (arguments, expected) in pairs]
+    return cases[:VISIBLE], cases[VISIBLE:]
+
+
+def _sound_cases(function: Function, module: str, rng: random.Random) -> tuple[list[Case], list[Case]]:
+    inputs = draw_inputs(function, rng, 7)
+    cases = [
+        Case(f"{function.name}-{i}", module, function.name, arguments, outcome.value)
+        for i, (arguments, outcome) in enumerate(
+            zip(inputs, outcomes(function.source, function.name, inputs), strict=True)
+        )
+        if outcome.value is not None
+    ]
+    return cases[:3], cases[3:]
+
+
+def check_script(cases: Sequence[Case]) -> str:
+    """The script that the agent may run; it prints no time, path or address, so that a rollout can be repeated."""
+    rows = "".join(
+        f"    ({case.module!r}, {case.function!r}, {case.arguments!r}, {show(case.expected)}),\n" for case in cases
+    )
+    return _CHECK.replace("    CASES_HERE\n", rows)
+
+
+_CHECK = '''\
+"""Runs the examples: one FAIL line for each function that fails one, or ok."""
+import importlib
+import sys
+
+sys.dont_write_bytecode = True
+CASES = [
+    CASES_HERE
+]
+failed = []
+for module, name, arguments, expected in CASES:
+    if name in failed or module in failed:
+        continue
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except SyntaxError as error:
+        print(f"FAIL {module}.py line {error.lineno}: syntax error")
+        failed.append(module)
+        continue
+    except Exception as error:
+        print(f"FAIL {module}.py: {type(error).__name__}")
+        failed.append(module)
+        continue
+    call = ", ".join(map(repr, arguments))
+    try:
+        got = f"gave {function(*arguments)!r}"
+    except Exception as error:
+        got = f"raised {type(error).__name__}"
+    if got != f"gave {expected!r}":
+        print(f"FAIL {name}({call}) {got}, expected {expected!r}")
+        failed.append(name)
+if failed:
+    sys.exit(1)
+print("ok")
+'''
+
+
+def families_offering(kind: str) -> tuple[Family, ...]:
+    return tuple(family for family in FAMILIES if kind in kinds_of(family))

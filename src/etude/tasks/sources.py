@@ -1,0 +1,88 @@
+"""Task sources: where tasks come from. A source is registered by name and makes tasks that are the same for equal
+(name, version, seed, split, index), whatever was made before them; that is what makes generation resumable.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from etude.recipe.acting import TasksRecipe
+from etude.tasks.directory import read_task, write_task
+from etude.tasks.task import Split, Task
+
+
+class UnknownSource(Exception):
+    """There is no task source of this name; the message lists those there are."""
+
+
+@runtime_checkable
+class TaskSource(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> int:
+        """Counts changes after which the same seed makes other tasks."""
+        ...
+
+    def make(self, split: Split, index: int, seed: int, directory: Path) -> tuple[Task, Mapping[str, bytes]]:
+        """The task and the files of its directory, nothing written. The split of its family must be `split`."""
+        ...
+
+
+_SOURCES: dict[str, Callable[[], TaskSource]] = {
+    # By name, so that a source is imported only when it is used.
+    "microrepo": lambda: import_module("etude.tasks.microrepo.source").MicroRepoSource(),
+}
+
+
+def register_source(name: str, make: Callable[[], TaskSource]) -> None:
+    """Adds a source under a name of its own."""
+    if name in _SOURCES:
+        raise ValueError(f"there is a task source {name!r} already")
+    _SOURCES[name] = make
+
+
+def open_source(name: str) -> TaskSource:
+    if name not in _SOURCES:
+        raise UnknownSource(f"no task source {name!r}; there are: {', '.join(sorted(_SOURCES))}")
+    return _SOURCES[name]()
+
+
+def generate_tasks(recipe: TasksRecipe, seed: int, folder: Path) -> list[Task]:
+    """Makes `<folder>/<split>/<task id>/` for every task of the recipe, or finds it made; all splits, in order."""
+    source = open_source(recipe.source)
+    counts = {Split.TRAIN: recipe.train, Split.DEV: recipe.dev, Split.TEST: recipe.test}
+    return [task for split, count in counts.items() for task in make_tasks(source, split, count, seed, folder)]
+
+
+def make_tasks(source: TaskSource, split: Split, count: int, seed: int, folder: Path) -> list[Task]:
+    below = folder / split.value
+    below.mkdir(parents=True, exist_ok=True)
+    for torn in below.glob(".*.tmp"):
+        shutil.rmtree(torn)
+    tasks: list[Task] = []
+    for index in range(count):
+        directory = below / f"{source.name}-{split.value}-{index:05d}"
+        if _made_already(directory, source, seed):
+            tasks.append(read_task(directory, {split}))
+            continue
+        task, files = source.make(split, index, seed, directory)
+        write_task(task.require(split), files)
+        tasks.append(task)
+    return tasks
+
+
+def _made_already(directory: Path, source: TaskSource, seed: int) -> bool:
+    """Directories appear whole, so one with the right provenance is done."""
+    try:
+        config = tomllib.loads((directory / "task.toml").read_text(encoding="utf-8"))
+        made = config["metadata"]["etude"]["provenance"]
+        return (made["source"], made["version"], made["seed"]) == (source.name, source.version, seed)
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError):
+        return False

@@ -1,0 +1,71 @@
+"""The Task noun: an instruction, an environment, a verifier, limits, provenance and a split.
+
+On disk a task is a Harbor task directory; what Étude adds lives under [metadata.etude], and unknown keys survive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+
+class TaskError(Exception):
+    """A task directory is malformed: names file, field and expectation."""
+
+
+class SplitViolation(Exception):
+    """A reader was given a task of a split that it must not see."""
+
+
+class Split(StrEnum):
+    TRAIN = "train"
+    DEV = "dev"
+    TEST = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """Budgets are the model's: exceeding them is a fail. The wall clock is a safety net: its expiry is an error."""
+
+    turns: int = 12
+    tool_calls: int = 24
+    tokens: int = 4096
+    """Sampled tokens of the whole rollout."""
+    wall_seconds: float = 300.0
+    verifier_seconds: float = 60.0
+
+
+@dataclass(slots=True)
+class Task:
+    id: str
+    instruction: str
+    category: str
+    split: Split
+    family: str
+    """What the split was decided by: the template family, or the repository."""
+    kind: str
+    """Finer than category: the kind of bug, say. Used by reports, never shown to the agent."""
+    directory: Path
+    limits: TaskLimits = field(default_factory=TaskLimits)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """Generator, version, seed: enough to make it again."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """task.toml as read, unknown keys included."""
+
+    def require(self, *allowed: Split) -> Task:
+        """Returns itself if its split is among the allowed ones; every reader of tasks calls this."""
+        if self.split not in allowed:
+            names = " or ".join(allowed)
+            raise SplitViolation(f"task {self.id} belongs to {self.split}, this reader may only see {names}")
+        return self
+
+
+def split_of(family: str, *, dev: float = 0.15, test: float = 0.25) -> Split:
+    """The split of a family, by hash alone: no run, seed or order can move it."""
+    point = int.from_bytes(hashlib.sha256(f"etude-split/1:{family}".encode()).digest()[:8], "big") / 2**64
+    if point < test:
+        return Split.TEST
+    return Split.DEV if point < test + dev else Split.TRAIN

@@ -1,0 +1,61 @@
+"""Writes TOML, the half that the standard library leaves out: what `tomllib` read comes out equal."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from typing import Any
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def dumps(values: Mapping[str, Any]) -> str:
+    """TypeError for a value that TOML has no form for (None among them)."""
+    lines: list[str] = []
+    _table(values, (), lines)
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def _table(values: Mapping[str, Any], place: tuple[str, ...], lines: list[str]) -> None:
+    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    plain = {key: value for key, value in values.items() if key not in tables}
+    # A table that holds only tables needs no header of its own, an empty one does.
+    if place and (plain or not tables):
+        lines.append(f"\n[{'.'.join(map(_key, place))}]")
+    lines.extend(f"{_key(key)} = {_value(value)}" for key, value in plain.items())
+    for key, value in tables.items():
+        _table(value, (*place, key), lines)
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _text(key)
+
+
+def _text(value: str) -> str:
+    # A JSON string is a TOML string, but for DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return (
+            ("nan" if math.isnan(value) else "inf" if value > 0 else "-inf")
+            if not math.isfinite(value)
+            else repr(value)
+        )
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + "}"
+    raise TypeError(f"TOML has no form for {value!r}")

@@ -1,0 +1,25 @@
+"""Messages to token ids and back.
+
+The tokenizer, the chat formats and the tool-call grammar."""
+
+from etude.text.calls import Arguments, CallSchema, Kind, Parameter, call_name, format_call, parse_call
+from etude.text.compact import CompactFormat, ParsedCall, ParsedTurn
+from etude.text.tokenizer import SPECIAL, Special, Tokenizer
+from etude.text.vocabulary import TokenizerError
+
+__all__ = [
+    "SPECIAL",
+    "Arguments",
+    "CallSchema",
+    "CompactFormat",
+    "Kind",
+    "Parameter",
+    "ParsedCall",
+    "ParsedTurn",
+    "Special",
+    "Tokenizer",
+    "TokenizerError",
+    "call_name",
+    "format_call",
+    "parse_call",
+]

@@ -1,0 +1,137 @@
+"""The tool-call grammar: `name arg1 arg2 rest...`, positional by schema.
+
+Invariant: parse_call(format_call(name, arguments, schema), schemas) gives the same name and arguments. What is wrong
+with a call comes back as one short line, because the agent is the one who reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["word", "int", "line", "rest"]
+"""word: no white space; int: decimal digits; line: up to the end of the line; rest: everything, it may span lines."""
+
+Arguments: TypeAlias = dict[str, object]
+
+_INT = re.compile(r"-?[0-9]{1,9}")
+_WORD = re.compile(r"[^ \n\t\r]+")
+_SHOWN = 24
+"""Characters of a bad value that the problem text repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    kind: Kind = "word"
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CallSchema:
+    name: str
+    parameters: tuple[Parameter, ...] = ()
+
+    def __post_init__(self) -> None:
+        """A schema that could not be parsed back is refused when it is built."""
+        if not _WORD.fullmatch(self.name):
+            raise ValueError(f"tool name must be one word, found {self.name!r}")
+        optional_seen = False
+        for place, parameter in enumerate(self.parameters):
+            if parameter.kind == "rest" and place != len(self.parameters) - 1:
+                raise ValueError(f"{self.name}: {parameter.name} takes the rest, so it must come last")
+            if optional_seen and parameter.required:
+                raise ValueError(f"{self.name}: {parameter.name} is required but follows an optional parameter")
+            optional_seen = not parameter.required
+
+    @property
+    def usage(self) -> str:
+        return " ".join(p.name if p.required else f"[{p.name}]" for p in self.parameters)
+
+
+def parse_call(raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
+    """The tool's name and its arguments, or the problem in one line. Optional arguments that are absent have no key."""
+    name = call_name(raw)
+    schema = schemas.get(name)
+    if schema is None:
+        tools = ", ".join(schemas)
+        return f"unknown tool {_shown(name)}, tools: {tools}" if name else f"empty call, tools: {tools}"
+    left = raw.lstrip()[len(name) :]
+    arguments: Arguments = {}
+    for parameter in schema.parameters:
+        value, left = _take(parameter.kind, left)
+        if value is None:
+            if parameter.required:
+                return f"{name} needs: {schema.usage}"
+            continue
+        if parameter.kind == "int":
+            if not _INT.fullmatch(value):
+                return f"{name}: {parameter.name} must be a number, not {_shown(value)}"
+            arguments[parameter.name] = int(value)
+        else:
+            arguments[parameter.name] = value
+    if left.strip():
+        takes = f"takes only: {schema.usage}" if schema.parameters else "takes nothing"
+        return f"{name} {takes}"
+    return name, arguments
+
+
+def call_name(raw: str) -> str:
+    """The first word, also of a call that does not parse; empty when there is none."""
+    found = _WORD.match(raw.lstrip())
+    return found.group() if found else ""
+
+
+def format_call(name: str, arguments: Mapping[str, object], schema: CallSchema) -> str:
+    """The canonical text of a call; ValueError when the grammar cannot express the arguments."""
+    unknown = set(arguments) - {parameter.name for parameter in schema.parameters}
+    if name != schema.name or unknown:
+        raise ValueError(f"{name} takes {schema.name} {schema.usage}, found {sorted(arguments)}")
+    text, separator, absent = name, " ", ""
+    for parameter in schema.parameters:
+        if parameter.name not in arguments:
+            if parameter.required:
+                raise ValueError(f"{name}: {parameter.name} is missing")
+            absent = absent or parameter.name
+            continue
+        if absent:
+            raise ValueError(f"{name}: {parameter.name} cannot be given without {absent}")
+        value = str(arguments[parameter.name])
+        if not _expressible(parameter.kind, value):
+            raise ValueError(f"{name}: {parameter.name} is no {parameter.kind}: {value!r}")
+        text += separator + value
+        separator = "\n" if parameter.kind == "line" else " "
+    return text
+
+
+def _take(kind: Kind, left: str) -> tuple[str | None, str]:
+    """One argument and what follows it; None when there is none left. `left` begins with the separator."""
+    if kind in ("word", "int"):
+        stripped = left.lstrip()
+        found = _WORD.match(stripped)
+        return (found.group(), stripped[found.end() :]) if found else (None, left)
+    if not left:
+        return None, left
+    text = left[1:]
+    if kind == "rest":
+        return text, ""
+    line, newline, more = text.partition("\n")
+    return (line, newline + more) if line.strip() else (None, left)
+
+
+def _expressible(kind: Kind, value: str) -> bool:
+    match kind:
+        case "word":
+            return _WORD.fullmatch(value) is not None and not value[0].isspace()
+        case "int":
+            return _INT.fullmatch(value) is not None
+        case "line":
+            return "\n" not in value and bool(value.strip())
+        case "rest":
+            return True
+
+
+def _shown(value: str) -> str:
+    return value if len(value) <= _SHOWN else value[:_SHOWN] + "..."

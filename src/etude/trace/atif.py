@@ -1,0 +1,131 @@
+"""Traces as ATIF 1.7 trajectories (Harbor's exchange format).
+
+What ATIF has no field for goes under `extra`: the weights version of every sampled token, the segment graph, and
+whatever the caller adds (reward, verdict). Experts stay in the trace file, which remains the source of truth.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from etude.trace.trace import Segment, Trace
+
+SCHEMA_VERSION = "ATIF-v1.7"
+
+
+def to_atif(trace: Trace, *, agent_version: str, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A trajectory, ready for json.dumps. `extra` is added to the root's own."""
+    steps = _steps(trace)
+    if steps:
+        steps[0]["timestamp"] = datetime.fromtimestamp(trace.started, UTC).isoformat()
+    spans = [span for segment in trace.segments for span in _sampled_spans(segment)]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "session_id": trace.id,
+        "agent": {"name": "etude", "version": agent_version, "model_name": trace.policy},
+        "steps": steps,
+        "final_metrics": {
+            "total_prompt_tokens": sum(span.start for span in spans),
+            "total_completion_tokens": sum(span.end - span.start for span in spans),
+            "total_steps": len(steps),
+        },
+        "extra": {
+            **{name: getattr(trace, name) for name in ("task", "split", "group", "member", "seed", "error", "diff")},
+            "stop": str(trace.stop),
+            "usage": asdict(trace.usage),
+            "timing": trace.timing,
+            "segments": [
+                {"id": s.id, "parent": s.parent, "kind": str(s.kind), "tokens": len(s.tokens)} for s in trace.segments
+            ],
+            **(extra or {}),
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Tokens that were sampled in one go."""
+
+    segment: Segment
+    start: int
+    end: int
+
+    def metrics(self) -> dict[str, Any]:
+        part = slice(self.start, self.end)
+        return {
+            "prompt_tokens": self.start,
+            "completion_tokens": self.end - self.start,
+            "prompt_token_ids": self.segment.tokens[: self.start].tolist(),
+            "completion_token_ids": self.segment.tokens[part].tolist(),
+            "logprobs": self.segment.logprobs[part].tolist(),
+            "extra": {"segment": self.segment.id, "versions": self.segment.versions[part].tolist()},
+        }
+
+
+def _sampled_spans(segment: Segment) -> Iterator[_Span]:
+    edges = np.flatnonzero(np.diff(segment.sampled.astype(np.int8), prepend=0, append=0))
+    for start, end in zip(edges[::2], edges[1::2], strict=True):
+        yield _Span(segment, int(start), int(end))
+
+
+def _steps(trace: Trace) -> list[dict[str, Any]]:
+    """One step per message; tool outputs become the observation of the step that called."""
+    spans = [span for segment in trace.segments for span in _sampled_spans(segment)]
+    answers = sum(_acts(message) for message in trace.messages)
+    # A rollout that died inside a turn has tokens without a message; then no step can be matched to its tokens.
+    matched = iter(spans) if len(spans) == answers else iter(())
+    steps: list[dict[str, Any]] = []
+    for place, message in enumerate(trace.messages):
+        if message["role"] == "tool":
+            _observe(steps, message)
+            continue
+        steps.append(_step(len(steps) + 1, message, trace.policy, next(matched, None) if _acts(message) else None))
+        if message["role"] == "system" and place:
+            # A self-summary: what follows is all that the model still sees.
+            steps[-1]["extra"] = {"context_management": {"type": "compaction", "boundary": "replace"}}
+    return steps
+
+
+def _acts(message: Mapping[str, Any]) -> bool:
+    return str(message["role"]) == "assistant"
+
+
+def _step(number: int, message: Mapping[str, Any], policy: str, span: _Span | None) -> dict[str, Any]:
+    source = "agent" if _acts(message) else message["role"]
+    step: dict[str, Any] = {"step_id": number, "source": source, "message": message.get("content") or ""}
+    if source != "agent":
+        return step
+    step["model_name"] = policy
+    if message.get("reasoning_content"):
+        step["reasoning_content"] = message["reasoning_content"]
+    if message.get("tool_calls"):
+        step["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+    if span is not None:
+        step["metrics"] = span.metrics()
+    return step
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """ATIF wants an object; arguments that are none are kept as they were written."""
+    raw = call["function"]["arguments"]
+    arguments: Any = raw
+    if isinstance(raw, str):
+        try:
+            arguments = json.loads(raw)
+        except ValueError:
+            arguments = None
+    written = {"tool_call_id": str(call["id"]), "function_name": str(call["function"]["name"])}
+    if isinstance(arguments, dict):
+        return written | {"arguments": arguments}
+    return written | {"arguments": {}, "extra": {"raw_arguments": raw}}
+
+
+def _observe(steps: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
+    result = {"source_call_id": str(message["tool_call_id"]), "content": message.get("content") or ""}
+    steps[-1].setdefault("observation", {"results": []})["results"].append(result)

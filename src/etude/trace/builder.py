@@ -1,0 +1,136 @@
+"""Builds the segments of a trace while the rollout runs.
+
+Invariants: the recorded tokens are those that the engine was given and those that it sampled, in order, each with its
+log-probability and version. Experts arrive late (the last sampled token was not fed to the network yet), so they are
+filled in by absolute position; a position's experts are written once and never replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.trace.trace import UNSAMPLED_VERSION, Segment, SegmentKind
+
+UNKNOWN_EXPERT = np.uint16(0xFFFF)
+
+
+class TraceBuilder:
+    """`start_segment`, then `extend` for what was said to the model and `sampled` for what it answered, in order."""
+
+    def __init__(self) -> None:
+        self._open: list[_OpenSegment] = []
+
+    def start_segment(self, kind: SegmentKind, parent: int | None, prompt_ids: Sequence[int]) -> int:
+        """Begins a new context; everything recorded from now on belongs to it. Returns its id."""
+        if parent is not None and not 0 <= parent < len(self._open):
+            raise ValueError(f"segment {parent} cannot be a parent: there are {len(self._open)} segments")
+        segment = _OpenSegment(len(self._open), parent, kind)
+        segment.append_given(prompt_ids)
+        self._open.append(segment)
+        return segment.id
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Tokens that the model was given, not sampled."""
+        self._current().append_given(ids)
+
+    def sampled(
+        self,
+        tokens: NDArray[np.int32],
+        logprobs: NDArray[np.float32],
+        versions: NDArray[np.int32],
+        *,
+        experts: NDArray[np.uint16] | None = None,
+        experts_from: int = 0,
+    ) -> None:
+        """What a generation returned. `experts` holds a row per position from `experts_from` to the last token."""
+        self._current().append_sampled(tokens, logprobs, versions)
+        if experts is not None:
+            self._current().place_experts(experts, experts_from)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the current segment."""
+        return self._current().length
+
+    def segments(self) -> list[Segment]:
+        """Everything recorded so far; the builder can go on afterwards."""
+        return [segment.freeze() for segment in self._open]
+
+    def _current(self) -> _OpenSegment:
+        if not self._open:
+            raise ValueError("start_segment comes before anything else")
+        return self._open[-1]
+
+
+class _OpenSegment:
+    def __init__(self, segment_id: int, parent: int | None, kind: SegmentKind) -> None:
+        self.id, self.parent, self.kind = segment_id, parent, kind
+        self.length = 0
+        self._tokens: list[NDArray[np.int32]] = []
+        self._sampled: list[NDArray[np.bool_]] = []
+        self._logprobs: list[NDArray[np.float32]] = []
+        self._versions: list[NDArray[np.int32]] = []
+        self._experts: list[tuple[int, NDArray[np.uint16]]] = []
+
+    def append_given(self, ids: Sequence[int]) -> None:
+        tokens = np.asarray(ids, np.int32)
+        nothing = np.zeros(len(tokens), np.float32)
+        self._append(
+            tokens, np.zeros(len(tokens), np.bool_), nothing, np.full(len(tokens), UNSAMPLED_VERSION, np.int32)
+        )
+
+    def append_sampled(
+        self, tokens: NDArray[np.int32], logprobs: NDArray[np.float32], versions: NDArray[np.int32]
+    ) -> None:
+        if not len(tokens) == len(logprobs) == len(versions):
+            raise ValueError(f"{len(tokens)} tokens, {len(logprobs)} log-probabilities, {len(versions)} versions")
+        self._append(
+            np.array(tokens, np.int32),
+            np.ones(len(tokens), np.bool_),
+            np.array(logprobs, np.float32),
+            np.array(versions, np.int32),
+        )
+
+    def place_experts(self, experts: NDArray[np.uint16], start: int) -> None:
+        if experts.ndim != 3 or start < 0 or start + len(experts) != self.length:
+            raise ValueError(f"experts of shape {experts.shape} from position {start} do not end at {self.length}")
+        if self._experts and self._experts[0][1].shape[1:] != experts.shape[1:]:
+            raise ValueError(f"experts of {experts.shape[1:]} after {self._experts[0][1].shape[1:]}")
+        self._experts.append((start, np.array(experts, np.uint16)))
+
+    def freeze(self) -> Segment:
+        return Segment(
+            id=self.id,
+            parent=self.parent,
+            kind=self.kind,
+            tokens=np.concatenate(self._tokens),
+            sampled=np.concatenate(self._sampled),
+            logprobs=np.concatenate(self._logprobs),
+            versions=np.concatenate(self._versions),
+            experts=self._placed_experts(),
+        )
+
+    def _append(
+        self,
+        tokens: NDArray[np.int32],
+        sampled: NDArray[np.bool_],
+        logprobs: NDArray[np.float32],
+        versions: NDArray[np.int32],
+    ) -> None:
+        self._tokens.append(tokens)
+        self._sampled.append(sampled)
+        self._logprobs.append(logprobs)
+        self._versions.append(versions)
+        self.length += len(tokens)
+
+    def _placed_experts(self) -> NDArray[np.uint16] | None:
+        if not self._experts:
+            return None
+        placed = np.full((self.length, *self._experts[0][1].shape[1:]), UNKNOWN_EXPERT, np.uint16)
+        for start, rows in self._experts:
+            target = placed[start : start + len(rows)]
+            np.copyto(target, rows, where=target == UNKNOWN_EXPERT)
+        return placed

@@ -1,0 +1,131 @@
+"""Trace files: parquet, written whole or not at all.
+
+Invariant: every file a reader can see is complete. Files get their name only when all is on the disk, so a kill at any
+moment leaves at worst a hidden `.*.tmp`, which readers pass over and the next writer removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from etude.trace.columns import FORMAT, FORMAT_KEY, SCHEMA, from_batch, to_table
+from etude.trace.trace import Trace
+
+_ROWS_AT_ONCE = 128
+_PART = re.compile(r"part-([0-9]{6,})\.parquet")
+
+
+class TraceError(Exception):
+    """A trace file cannot be written or read: says which, why, and what to do."""
+
+
+class TraceWriter:
+    """Appends batches of traces to a folder, a file `part-000001.parquet` per batch. One writer per folder at a time:
+    a second one never overwrites a part, it takes the next free number."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for leftover in self.folder.glob(".*.tmp"):
+                leftover.unlink(missing_ok=True)
+        except OSError as error:
+            raise TraceError(f"cannot write traces to {self.folder}: {error.strerror}") from error
+        self._next = 1 + max((_part_number(file) for file in self.folder.iterdir()), default=0)
+
+    def write(self, traces: Sequence[Trace]) -> Path | None:
+        """On the disk when it returns. No file is made for no traces."""
+        if not traces:
+            return None
+        unfinished = _write_unfinished(self.folder / f"part-{self._next:06d}.parquet", traces)
+        try:
+            while True:
+                path = self.folder / f"part-{self._next:06d}.parquet"
+                self._next += 1
+                try:
+                    os.link(unfinished, path)
+                    return path
+                except FileExistsError:
+                    continue
+        except OSError as error:
+            raise TraceError(f"cannot write traces to {self.folder}: {error.strerror}") from error
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def write_traces(path: Path, traces: Sequence[Trace]) -> None:
+    """One file, replaced in one step if it exists."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_unfinished(path, traces).replace(path)
+
+
+def read_traces(path: Path, *, only: Collection[str] | None = None) -> Iterator[Trace]:
+    """The traces of a file, or of all the files of a folder in the order of their names; with `only`, those whose id
+    is among them."""
+    path = Path(path)
+    if path.is_dir():
+        files = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
+    elif path.exists():
+        files = [path]
+    else:
+        raise TraceError(f"no traces at {path}: expected a parquet file or a folder of them")
+    wanted = None if only is None else frozenset(only)
+    return (trace for file in files for trace in _read_file(file, wanted))
+
+
+def _read_file(path: Path, only: frozenset[str] | None) -> Iterator[Trace]:
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_format(path, file.schema_arrow.metadata or {})
+            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=SCHEMA.names):
+                yield from from_batch(batch, only)
+    except pa.ArrowException as error:
+        raise TraceError(f"trace file {path} is damaged or no parquet file: {_first_line(error)}") from error
+    except OSError as error:
+        raise TraceError(f"cannot read trace file {path}: {error.strerror or _first_line(error)}") from error
+
+
+def _check_format(path: Path, metadata: dict[bytes, bytes]) -> None:
+    found = metadata.get(FORMAT_KEY, b"").decode(errors="replace")
+    if found == FORMAT:
+        return
+    if found.startswith("etude-trace/"):
+        raise TraceError(f"trace file {path} is {found}, this version reads {FORMAT}: update étude")
+    raise TraceError(f"{path} is no trace file: expected {FORMAT} in its metadata, found {found!r}")
+
+
+def _write_unfinished(path: Path, traces: Sequence[Trace]) -> Path:
+    """Writes a complete file under a hidden name beside `path`."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("wb") as out:
+            pq.write_table(to_table(traces), out, compression="zstd", write_statistics=False)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "the disk is full; free some space and run the same command again" if full else _first_line(error)
+        raise TraceError(f"cannot write trace file {path}: {advice}") from error
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    return unfinished
+
+
+def _part_number(file: Path) -> int:
+    found = _PART.fullmatch(file.name)
+    return int(found.group(1)) if found else 0
+
+
+def _first_line(error: Any) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,84 @@
+"""Where and how a stage computes, chosen by a probe that takes about a second and can be printed.
+
+bf16 is fast only where the CPU has instructions for it; elsewhere it is several times slower than fp32, so it is
+measured rather than guessed. A stage stores what it chose: a resumed run must compute exactly as it did before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from etude.recipe.compute import ComputeRecipe
+from etude.training.errors import TrainingError
+from etude.training.files import write_atomically
+
+_PROBE_SECONDS = 0.4
+_BF16_GAIN = 1.1  # a tie goes to fp32, which loses nothing
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    device: str
+    dtype_name: str
+    threads: int
+    reason: str
+    """Why this dtype: the recipe's word, or what the probe measured."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return _DTYPES[self.dtype_name]
+
+    def apply(self) -> None:
+        """Sets the thread count of the calling thread; a thread that trains must call this itself."""
+        torch.set_num_threads(self.threads)
+
+    def __str__(self) -> str:
+        return f"{self.device}, {self.dtype_name}, {self.threads} threads ({self.reason})"
+
+
+def choose_compute(recipe: ComputeRecipe) -> Compute:
+    """Resolves "auto" and 0 for this machine."""
+    if recipe.device == "cuda" and not torch.cuda.is_available():
+        raise TrainingError('compute.device is "cuda" but torch finds no CUDA device: set compute.device = "cpu"')
+    threads = recipe.threads or len(os.sched_getaffinity(0))
+    if recipe.dtype != "auto":
+        return Compute(recipe.device, recipe.dtype, threads, "set by the recipe")
+    if recipe.device == "cuda":
+        return Compute("cuda", "bfloat16", threads, "CUDA devices compute in bfloat16")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        full, half = (_gigaflops(dtype) for dtype in (torch.float32, torch.bfloat16))
+    finally:
+        torch.set_num_threads(before)
+    chosen = "bfloat16" if half > full * _BF16_GAIN else "float32"
+    return Compute("cpu", chosen, threads, f"probe: fp32 {full:.0f}, bf16 {half:.0f} GFLOP/s")
+
+
+def remembered_compute(path: Path, recipe: ComputeRecipe) -> Compute:
+    """The choice stored at `path`, or a fresh one that is stored there."""
+    if path.exists():
+        return Compute(**json.loads(path.read_text(encoding="utf-8")))
+    chosen = choose_compute(recipe)
+    write_atomically(path, json.dumps(asdict(chosen), indent=1).encode())
+    return chosen
+
+
+def _gigaflops(dtype: torch.dtype) -> float:
+    # The shape of a small model's feed-forward on 2,048 tokens.
+    left = torch.ones(2048, 128, dtype=dtype)
+    right = torch.ones(128, 352, dtype=dtype)
+    left @ right
+    runs, start = 0, time.perf_counter()
+    while (spent := time.perf_counter() - start) < _PROBE_SECONDS:
+        for _ in range(10):
+            left @ right
+        runs += 10
+    return 2e-9 * 2048 * 128 * 352 * runs / spent

@@ -1,0 +1,167 @@
+"""The step loop of every supervised stage.
+
+Invariant: the weights after step n are a function of the recipe, the seed and the inputs alone. A batch is a function
+of its step, and a checkpoint holds all else (masters, moments, buffers, generators), so neither when checkpoints fell
+nor when the process was killed changes a bit of the result.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from etude.recipe.training import StageRecipe
+from etude.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from etude.training.errors import CheckpointError, NonFiniteError
+from etude.training.files import write_atomically
+from etude.training.optimizers import Optim
+
+_METRICS, _CHECKPOINTS = "metrics.jsonl", "checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoss:
+    """What one step of a stage computed."""
+
+    loss: Tensor
+    """Differentiable scalar."""
+    tokens: int
+    """Positions read, padding included: what throughput counts."""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """After a step."""
+
+    step: int
+    """Finished steps."""
+    total: int
+    loss: float
+    tokens_per_second: float
+    """Since the last report."""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class StageRunner:
+    """Steps of one stage in one folder: resumes, checkpoints by the clock, appends to metrics.jsonl.
+
+    `compute_loss(step)` is called with 0, 1, ...; `after_step(step)` runs after the update (balancing, say) and may
+    change buffers of the module, which are part of a checkpoint.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        recipe: StageRecipe,
+        module: nn.Module,
+        optim: Optim,
+        compute_loss: Callable[[int], StepLoss],
+        *,
+        total_steps: int,
+        identity: str = "",
+        after_step: Callable[[int], None] | None = None,
+    ) -> None:
+        """`identity` names everything the result depends on; a checkpoint of another identity is refused."""
+        self.folder, self.total = folder, total_steps
+        self._recipe, self._module, self._optim = recipe, module, optim
+        self._compute_loss, self._after_step, self._identity = compute_loss, after_step, identity
+        self.step = 0
+
+    def resume(self) -> int:
+        """Loads the newest whole checkpoint, if there is one; returns the finished steps."""
+        found = latest_checkpoint(self.folder / _CHECKPOINTS)
+        if found is not None:
+            step, path = found
+            state = load_checkpoint(path)
+            if state["identity"] != self._identity:
+                raise CheckpointError(
+                    f"checkpoint {path} was made with another recipe, code or input: use another run folder, "
+                    f"or delete {self.folder} to start the stage again"
+                )
+            self._optim.load_state_dict(state["optim"])
+            for name, buffer in self._module.named_buffers():
+                if name in state["buffers"]:
+                    buffer.copy_(state["buffers"][name])
+            torch.set_rng_state(state["torch_generator"])
+            self.step = step
+        _cut_metrics(self.folder / _METRICS, self.step)
+        return self.step
+
+    def run(self) -> Iterator[Progress]:
+        """Runs to the end, yielding every `log_every` steps and after the last; the last state is checkpointed.
+
+        Stop iterating to stop training; what is done since the last checkpoint is then done again.
+        """
+        reported, tokens, saved = time.monotonic(), 0, time.monotonic()
+        with (self.folder / _METRICS).open("a", encoding="utf-8") as log:
+            while self.step < self.total:
+                loss, metrics, read = self._one_step()
+                tokens += read
+                last = self.step == self.total
+                if last or self.step % self._recipe.log_every == 0:
+                    now = time.monotonic()
+                    rate = tokens / max(now - reported, 1e-9)
+                    progress = Progress(self.step, self.total, loss, round(rate, 1), metrics)
+                    self._log(log, progress)
+                    reported, tokens = now, 0
+                    yield progress
+                if last or time.monotonic() - saved >= self._recipe.checkpoint_seconds:
+                    self.save()
+                    saved = time.monotonic()
+
+    def save(self) -> None:
+        state: dict[str, Any] = {
+            "identity": self._identity,
+            "optim": self._optim.state_dict(),
+            "buffers": dict(self._module.named_buffers()),
+            "torch_generator": torch.get_rng_state(),
+        }
+        save_checkpoint(self.folder / _CHECKPOINTS, self.step, state)
+
+    def _one_step(self) -> tuple[float, dict[str, float], int]:
+        self._optim.zero_grad()
+        result = self._compute_loss(self.step)
+        loss = float(result.loss.detach())
+        if loss != loss or abs(loss) == float("inf"):
+            raise NonFiniteError(f"the loss of step {self.step} is {loss}: lower the learning rate")
+        result.loss.backward()
+        taken = self._optim.step()
+        if self._after_step is not None:
+            self._after_step(self.step)
+        self.step += 1
+        return loss, result.metrics | taken, result.tokens
+
+    def _log(self, log: Any, progress: Progress) -> None:
+        values = {"step": progress.step, "loss": progress.loss, "tokens_per_second": progress.tokens_per_second}
+        try:
+            log.write(json.dumps(values | progress.metrics) + "\n")
+            log.flush()
+        except OSError as error:
+            raise CheckpointError(f"cannot write {self.folder / _METRICS}: {error.strerror}") from error
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The lines of a metrics.jsonl; a torn last line is left out."""
+    if not path.exists():
+        return []
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines
+
+
+def _cut_metrics(path: Path, step: int) -> None:
+    """Drops what a killed run logged after the checkpoint: each step is logged once."""
+    kept = [json.dumps(line) + "\n" for line in read_metrics(path) if line["step"] <= step]
+    write_atomically(path, "".join(kept).encode())

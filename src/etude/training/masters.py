@@ -1,0 +1,57 @@
+"""fp32 master weights, and the compute copy that the module holds.
+
+The module's parameters are the compute copy (bf16 where that is faster); the masters are what is optimised,
+checkpointed and handed to the next stage. Buffers (router biases) stay in the module, untouched by the cast: small
+steps would vanish.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from etude.training.errors import TrainingError
+
+
+class MasterWeights:
+    """Masters of every parameter, frozen ones too, so that handing them on loses nothing."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype | None = None) -> None:
+        """Casts the module's parameters to `dtype` in place (None leaves them) and keeps what they were in fp32."""
+        self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights appear once
+        self.masters: dict[str, Tensor] = {}
+        for name, parameter in self.parameters.items():
+            # Fresh storage of the usual alignment, wherever the weights came from: kernels may round by alignment.
+            full = parameter.data.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+            parameter.data = full if dtype == torch.float32 else full.to(dtype or parameter.dtype)
+            # In fp32 the module's own storage is the master; nothing has to be copied after a step.
+            self.masters[name] = parameter.data if parameter.dtype == torch.float32 else full
+        self._copied = [name for name, parameter in self.parameters.items() if parameter.dtype != torch.float32]
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Rounds the masters into the compute copy."""
+        if self._copied:
+            copies = [self.parameters[name].data for name in self._copied]
+            torch._foreach_copy_(copies, [self.masters[name] for name in self._copied])
+
+    def restore(self) -> None:
+        """Puts the masters into the module, which is fp32 from here on: for measuring and saving after training."""
+        for name in self._copied:
+            self.parameters[name].data = self.masters[name]
+        self._copied = []
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return dict(self.masters)
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if state.keys() != self.masters.keys():
+            odd = sorted(state.keys() ^ self.masters.keys())
+            raise TrainingError(f"the checkpoint belongs to another model: {len(odd)} tensors differ, first {odd[0]}")
+        for name, master in self.masters.items():
+            if state[name].shape != master.shape:
+                found, wanted = list(state[name].shape), list(master.shape)
+                raise TrainingError(f"the checkpoint belongs to another model: {name} is {found}, expected {wanted}")
+            master.copy_(state[name])
+        self.publish()

@@ -1,0 +1,76 @@
+"""Muon: momentum, then the nearest semi-orthogonal matrix, block by block.
+
+A block is what acts as one matrix in the network: one head of a query, output or latent-expansion projection, one
+expert's matrix, or a whole matrix elsewhere. Blocks of one shape are orthogonalised together in one batched
+iteration, so the cost does not grow with the number of small Python calls. The update of a block is scaled by 0.2 *
+sqrt(its longer side), which gives it the size of an AdamW update: both share one learning rate.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+STEPS = 5
+_SCALE = 0.2
+_ADAMW_PARTS = ("embed_tokens", "lm_head", "mlp.gate.", "router", "e_score_correction_bias")
+
+Blocks = Callable[[Tensor], list[Tensor]]
+"""Views [n, rows, columns] that together cover a tensor of the parameter's shape exactly once."""
+
+
+def orthogonalise(blocks_nrc: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """About the nearest semi-orthogonal matrix of each block, rows <= columns: five Newton-Schulz steps."""
+    a, b, c = _COEFFICIENTS
+    x = blocks_nrc.to(dtype)
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(STEPS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def blocks_of(name: str, parameter: nn.Parameter, config: Any) -> Blocks | None:
+    """How a parameter falls into blocks, or None when it belongs to AdamW.
+
+    `config` has the field names of the published family (num_attention_heads, qk_nope_head_dim, ...); projections are
+    recognised by the published names.
+    """
+    if parameter.ndim < 2 or any(part in name for part in _ADAMW_PARTS):
+        return None
+    if parameter.ndim == 3:
+        return lambda tensor: [tensor]  # stacked experts
+    heads = getattr(config, "num_attention_heads", 1)
+    if "kv_b_proj" in name:
+        nope, value = config.qk_nope_head_dim, config.v_head_dim
+        return lambda tensor: list(tensor.view(heads, nope + value, -1).split((nope, value), dim=1))
+    if "q_proj" in name or "q_b_proj" in name:
+        return lambda tensor: [tensor.view(heads, -1, tensor.shape[1])]
+    if "o_proj" in name:
+        return lambda tensor: [tensor.view(tensor.shape[0], heads, -1).transpose(0, 1)]
+    return lambda tensor: [tensor.unsqueeze(0)]
+
+
+@torch.no_grad()
+def muon_updates(momenta: Iterable[tuple[Tensor, Blocks]], dtype: torch.dtype) -> list[Tensor]:
+    """The scaled update of each momentum tensor; equal shapes are orthogonalised in one batch."""
+    updates: list[Tensor] = []
+    shapes: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    for momentum, blocks in momenta:
+        update = torch.empty_like(momentum)
+        updates.append(update)
+        for source, target in zip(blocks(momentum), blocks(update), strict=True):
+            wide = source.shape[1] <= source.shape[2]
+            pair = (source, target) if wide else (source.mT, target.mT)
+            shapes[pair[0].shape[1], pair[0].shape[2]].append(pair)
+    for (_, longer), pairs in shapes.items():
+        result = orthogonalise(torch.cat([source for source, _ in pairs]), dtype)
+        parts = result.split([source.shape[0] for source, _ in pairs])
+        for (_, target), part in zip(pairs, parts, strict=True):
+            target.copy_(part).mul_(_SCALE * longer**0.5)
+    return updates

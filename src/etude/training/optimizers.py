@@ -1,0 +1,143 @@
+"""AdamW, and Muon with AdamW for what is not a matrix of the network's body, over fp32 masters.
+
+One `step` is: clip by the global norm, update the masters, round them into the compute copy. A parameter that got no
+gradient is left alone entirely (no decay either): stages freeze parts of the network by not computing their gradient.
+Everything a resumed run needs is in `state_dict`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from etude.recipe.training import OptimizerRecipe
+from etude.training.errors import NonFiniteError
+from etude.training.masters import MasterWeights
+from etude.training.muon import Blocks, blocks_of, muon_updates
+from etude.training.schedule import learning_rate
+
+_ADAM_EPS = 1e-8
+
+
+def build_optimizer(
+    model: nn.Module, recipe: OptimizerRecipe, total_steps: int, *, masters: MasterWeights | None = None
+) -> Optim:
+    """`masters` says the compute dtype (MasterWeights(model, dtype)); without it the module keeps the dtype it has."""
+    blocks: dict[str, Blocks] = {}
+    if recipe.name == "muon":
+        config = getattr(model, "config", None)
+        for name, parameter in model.named_parameters():
+            if (found := blocks_of(name, parameter, config)) is not None:
+                blocks[name] = found
+    return Optim(masters or MasterWeights(model), recipe, total_steps, blocks)
+
+
+class Optim:
+    def __init__(
+        self, masters: MasterWeights, recipe: OptimizerRecipe, total_steps: int, blocks: dict[str, Blocks]
+    ) -> None:
+        self.masters = masters
+        self.recipe = recipe
+        self.total_steps = total_steps
+        self.finished = 0
+        """Steps taken."""
+        self._blocks = blocks
+        self._moments: dict[str, Tensor] = {}
+        self._squares: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+
+    def zero_grad(self) -> None:
+        for parameter in self.masters.parameters.values():
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> dict[str, float]:
+        """One update; returns {"lr", "grad_norm"} (the norm before clipping)."""
+        names = [name for name, parameter in self.masters.parameters.items() if parameter.grad is not None]
+        gradients = {name: _gradient(self.masters.parameters[name]) for name in names}
+        lr = learning_rate(self.recipe, self.finished, self.total_steps)
+        norm = self._clip(list(gradients.values()))
+        for name in names:
+            if name not in self._moments:
+                self._moments[name] = torch.zeros_like(self.masters.masters[name])
+                if name not in self._blocks:
+                    self._squares[name] = torch.zeros_like(self.masters.masters[name])
+            self._counts[name] = self._counts.get(name, 0) + 1
+        self._muon([name for name in names if name in self._blocks], gradients, lr)
+        self._adamw([name for name in names if name not in self._blocks], gradients, lr)
+        self.masters.publish()
+        self.finished += 1
+        return {"lr": lr, "grad_norm": norm}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "finished": self.finished,
+            "counts": dict(self._counts),
+            "masters": self.masters.state_dict(),
+            "moments": dict(self._moments),
+            "squares": dict(self._squares),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.masters.load_state_dict(state["masters"])
+        self.finished = int(state["finished"])
+        self._counts = {name: int(count) for name, count in state["counts"].items()}
+        self._moments = {name: self._like(name, tensor) for name, tensor in state["moments"].items()}
+        self._squares = {name: self._like(name, tensor) for name, tensor in state["squares"].items()}
+
+    def _like(self, name: str, tensor: Tensor) -> Tensor:
+        # Into fresh storage of the usual alignment: kernels may round differently on other alignments.
+        return torch.empty_like(self.masters.masters[name]).copy_(tensor)
+
+    def _clip(self, gradients: list[Tensor]) -> float:
+        if not gradients:
+            return 0.0
+        norm = float(torch.stack(torch._foreach_norm(gradients)).norm())
+        if norm != norm or norm == float("inf"):
+            raise NonFiniteError(f"the gradient of step {self.finished} is not finite: lower the learning rate")
+        if norm > self.recipe.grad_clip:
+            torch._foreach_mul_(gradients, self.recipe.grad_clip / norm)
+        return norm
+
+    def _muon(self, names: list[str], gradients: dict[str, Tensor], lr: float) -> None:
+        if not names:
+            return
+        masters = [self.masters.masters[name] for name in names]
+        moments = [self._moments[name] for name in names]
+        fresh = [gradients[name] for name in names]
+        torch._foreach_lerp_(moments, fresh, 1.0 - self.recipe.momentum)
+        torch._foreach_lerp_(fresh, moments, self.recipe.momentum)  # Nesterov: look ahead along the new momentum
+        half = self.masters.parameters[names[0]].dtype
+        updates = muon_updates([(look, self._blocks[name]) for look, name in zip(fresh, names, strict=True)], half)
+        self._decay(masters, lr)
+        torch._foreach_add_(masters, updates, alpha=-lr)
+
+    def _adamw(self, names: list[str], gradients: dict[str, Tensor], lr: float) -> None:
+        if not names:
+            return
+        first, second = self.recipe.betas
+        moments = [self._moments[name] for name in names]
+        squares = [self._squares[name] for name in names]
+        fresh = [gradients[name] for name in names]
+        torch._foreach_lerp_(moments, fresh, 1.0 - first)
+        torch._foreach_mul_(squares, second)
+        torch._foreach_addcmul_(squares, fresh, fresh, 1.0 - second)
+        scales = torch._foreach_sqrt(squares)
+        torch._foreach_div_(scales, [(1.0 - second ** self._counts[name]) ** 0.5 for name in names])
+        torch._foreach_add_(scales, _ADAM_EPS)
+        self._decay([self.masters.masters[name] for name in names if self.masters.masters[name].ndim > 1], lr)
+        rates = [-lr / (1.0 - first ** self._counts[name]) for name in names]
+        torch._foreach_addcdiv_([self.masters.masters[name] for name in names], moments, scales, rates)
+
+    def _decay(self, masters: list[Tensor], lr: float) -> None:
+        """Decoupled weight decay; norms and biases are exempt."""
+        if masters and self.recipe.weight_decay:
+            torch._foreach_mul_(masters, 1.0 - lr * self.recipe.weight_decay)
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    # Always a copy: what follows works in place, and the caller may still look at .grad.
+    return parameter.grad.detach().to(torch.float32, copy=True)

@@ -1,0 +1,17 @@
+"""The learning rate of a step: linear warm-up, then linear decay to a share of the peak.
+
+A pure function of (recipe, step, total): nothing to save in a checkpoint.
+"""
+
+from __future__ import annotations
+
+from etude.recipe.training import OptimizerRecipe
+
+
+def learning_rate(recipe: OptimizerRecipe, step: int, total: int) -> float:
+    """The rate for the update that follows `step` finished ones, of `total`."""
+    warmup = min(recipe.warmup_steps, total)
+    if step < warmup:
+        return recipe.lr * (step + 1) / (warmup + 1)
+    share = (step - warmup) / max(1, total - warmup)
+    return recipe.lr * (1.0 - (1.0 - recipe.final_lr_share) * min(1.0, share))

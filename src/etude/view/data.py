@@ -1,0 +1,64 @@
+"""What the report is made of: files of a run folder, read once, nothing computed twice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etude.journal import RunPaths, waits
+
+SUPERVISED = ("pretrain", "long", "mtp", "sft")
+
+
+@dataclass(slots=True)
+class RunData:
+    paths: RunPaths
+    summary: dict[str, Any]
+    stages: dict[str, dict[str, Any]]
+    """lineage.json's records: seconds, result, done."""
+    metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Per stage, one row per logged step."""
+    evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    waits: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Seconds that each process waited, and for whom."""
+
+    def series(self, stage: str, field_name: str) -> tuple[list[float], list[float]]:
+        """Steps and values of one metric, where it was logged."""
+        rows = [row for row in self.metrics.get(stage, []) if isinstance(row.get(field_name), int | float)]
+        return [float(row["step"]) for row in rows], [float(row[field_name]) for row in rows]
+
+
+def read_run(paths: RunPaths) -> RunData:
+    data = RunData(paths, _json(paths.summary), _json(paths.lineage).get("stages", {}))
+    for stage in (*SUPERVISED, "rl"):
+        data.metrics[stage] = _last_of_each_step(whole_lines(paths.metrics(stage)))
+    folder = paths.root / "eval"
+    if folder.is_dir():
+        data.evaluations = {
+            file.parent.name: _json(file) for file in sorted(folder.glob("*/summary.json"), key=lambda f: f.parent.name)
+        }
+    data.waits = waits(paths.journal)
+    return data
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if not file.exists():
+        return {}
+    values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return values
+
+
+def whole_lines(file: Path) -> list[dict[str, Any]]:
+    """The rows of a file that may still be written to: a torn last line is not there yet."""
+    if not file.exists():
+        return []
+    lines = file.read_bytes().split(b"\n")[:-1]
+    return [json.loads(line) for line in lines if line]
+
+
+def _last_of_each_step(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A resumed stage may log a step twice; the later row is the one that counted."""
+    by_step = {row["step"]: row for row in rows if "step" in row}
+    return [by_step[step] for step in sorted(by_step)]

@@ -1,0 +1,184 @@
+"""The pictures of a run. Each function draws one figure from RunData, or returns None when there is nothing to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from etude.view.data import RunData
+
+BLUE, ORANGE, GREEN, GREY = "#3465a4", "#d9822b", "#4c956c", "#8d99ae"
+_STYLE_FONT = 9
+DEV_EVALUATION = "dev-step-"
+"""Evaluations of RL as it goes are named by this and the step."""
+
+
+def learning(data: RunData) -> Figure | None:
+    """Training loss of the supervised stages, one panel each."""
+    titles = {"pretrain": "base", "long": "long context", "mtp": "MTP heads (KL)", "sft": "demonstrations"}
+    present = [stage for stage in titles if data.series(stage, "loss")[0]]
+    if not present:
+        return None
+    figure, axes = _panels(len(present), 2.6)
+    for axis, stage in zip(axes, present, strict=True):
+        steps, loss = data.series(stage, "loss")
+        _draw(axis, steps, loss)
+        _label(axis, titles[stage], "step", "loss" if stage == present[0] else "")
+    return figure
+
+
+def reinforcement(data: RunData) -> Figure | None:
+    """What RL changed: solved share in training, the dev split along the way, effort, truncation."""
+    steps, solved = data.series("rl", "solved")
+    if not steps:
+        return None
+    figure, axes = _panels(4, 2.6)
+    _draw(axes[0], steps, solved, label="training rollouts")
+    dev = [e for name, e in sorted(data.evaluations.items()) if name.startswith(DEV_EVALUATION)]
+    for key, style, color, label in (("pass1", "o-", ORANGE, "dev pass@1"), ("passk", "s--", GREEN, "dev pass@k")):
+        points = [(int(e["name"].removeprefix(DEV_EVALUATION)), e[key]["mean"]) for e in dev if e.get(key)]
+        if points:
+            axes[0].plot([p[0] for p in points], [p[1] for p in points], style, color=color, label=label, markersize=4)
+    axes[0].legend(frameon=False, fontsize=_STYLE_FONT - 2)
+    axes[0].set_ylim(-0.02, 1.02)
+    _label(axes[0], "solved", "step", "share")
+    _curve(data, axes[1], "rl", "turns", "turns per rollout")
+    _curve(data, axes[2], "rl", "truncated", "ran out of budget")
+    _curve(data, axes[3], "rl", "claimed_but_failed", "claimed success, failed")
+    return figure
+
+
+def health(data: RunData) -> Figure | None:
+    """Is RL well behaved? Entropy, mismatch with the engine, staleness, versions."""
+    if not data.series("rl", "entropy")[0]:
+        return None
+    figure, axes = _panels(4, 2.6)
+    _curve(data, axes[0], "rl", "entropy", "entropy (nats)")
+    for name, color, label in (("mismatch_mean", BLUE, "mean"), ("mismatch_p99", ORANGE, "p99")):
+        steps, values = data.series("rl", name)
+        axes[1].plot(steps, values, _line(steps), color=color, label=label, markersize=4)
+    if any(value > 0 for name in ("mismatch_mean", "mismatch_p99") for value in data.series("rl", name)[1]):
+        axes[1].set_yscale("log")
+        axes[1].tick_params(axis="y", which="both", labelsize=_STYLE_FONT - 2)
+    axes[1].legend(frameon=False, fontsize=_STYLE_FONT - 2)
+    _label(axes[1], "|log-prob trainer - engine|", "step", "")
+    _curve(data, axes[2], "rl", "staleness", "staleness (versions)")
+    _curve(data, axes[3], "rl", "delta_share", "delta, share of full size")
+    return figure
+
+
+def scores(data: RunData) -> Figure | None:
+    """pass@1 and pass@k on the test split before and after RL, with intervals."""
+    names = [(name, data.evaluations[name]) for name in ("test-sft", "test-rl") if name in data.evaluations]
+    if not names:
+        return None
+    figure, (axis,) = _panels(1, 3.0)
+    metrics = [("pass1", "pass@1"), ("passk", f"pass@{names[0][1].get('k', 'k')}"), ("greedy", "greedy")]
+    metrics = [(key, label) for key, label in metrics if all(e.get(key) is not None for _, e in names)]
+    for place, (name, evaluation) in enumerate(names):
+        found = [evaluation[key] for key, _ in metrics]
+        heights = [estimate["mean"] for estimate in found]
+        errors = [[e["mean"] - e["low"] for e in found], [e["high"] - e["mean"] for e in found]]
+        positions = [index + (place - 0.5) * 0.36 for index in range(len(metrics))]
+        label = "before RL" if name == "test-sft" else "after RL"
+        color = GREY if name == "test-sft" else BLUE
+        whiskers = {"linewidth": 0.9, "ecolor": "#374151"}
+        axis.bar(positions, heights, 0.34, yerr=errors, capsize=3, color=color, label=label, error_kw=whiskers)
+        for x, estimate in zip(positions, found, strict=True):
+            text = f"{100 * estimate['mean']:.0f}%"
+            axis.annotate(text, (x, estimate["high"]), (0, 3), textcoords="offset points", ha="center", fontsize=8)
+    axis.set_xticks(range(len(metrics)), [label for _, label in metrics])
+    axis.set_xlim(-0.6, len(metrics) - 0.4)
+    axis.set_ylim(0, 1.1)
+    axis.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
+    axis.legend(frameon=False, fontsize=_STYLE_FONT - 1, loc="upper left", bbox_to_anchor=(1, 1))
+    _label(axis, "test tasks solved", "", "share")
+    return figure
+
+
+def waiting(data: RunData) -> Figure | None:
+    """Who waited for whom, in seconds."""
+    rows = [(f"{who} for {on}", s) for who, waited in data.waits.items() for on, s in waited.items() if s >= 0.1]
+    rows.sort(key=lambda row: row[1])
+    if not rows:
+        return None
+    rows = rows[-12:]
+    figure, (axis,) = _panels(1, 0.6 + 0.24 * len(rows))
+    axis.grid(visible=False)
+    axis.barh([name for name, _ in rows], [seconds for _, seconds in rows], color=BLUE, height=0.6)
+    _label(axis, "who waited for whom", "seconds", "")
+    return figure
+
+
+FIGURES: dict[str, Callable[[RunData], Figure | None]] = {
+    "scores": scores,
+    "learning": learning,
+    "reinforcement": reinforcement,
+    "health": health,
+    "waiting": waiting,
+}
+
+
+def draw_all(data: RunData, folder: Path) -> dict[str, Path]:
+    """Writes one PNG per figure that has something to show."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn: dict[str, Path] = {}
+    for name, draw in FIGURES.items():
+        figure = draw(data)
+        if figure is not None:
+            drawn[name] = folder / f"{name}.png"
+            figure.savefig(drawn[name], dpi=130)
+    return drawn
+
+
+def _panels(count: int, height: float) -> tuple[Figure, Sequence[Axes]]:
+    figure = Figure(figsize=(max(3.0 * count, 6.0), height), layout="constrained")
+    axes = figure.subplots(1, count, squeeze=False)[0]
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=_STYLE_FONT - 1)
+        axis.grid(axis="y", color="#e5e7eb", linewidth=0.6)
+        axis.set_axisbelow(True)
+    return figure, list(axes)
+
+
+def _curve(data: RunData, axis: Axes, stage: str, name: str, title: str) -> None:
+    steps, values = data.series(stage, name)
+    if not steps:
+        axis.set_axis_off()
+        return
+    _draw(axis, steps, values)
+    axis.set_ylim(0, max(max(values) * 1.08, 1e-3))
+    _label(axis, title, "step", "")
+
+
+def _draw(axis: Axes, steps: Sequence[float], values: Sequence[float], label: str = "") -> None:
+    """The values as they are, faint, and their smooth course; a short curve shows its points."""
+    axis.plot(steps, values, color=GREY, linewidth=0.8, alpha=0.6)
+    axis.plot(steps, _smooth(values), _line(steps), color=BLUE, linewidth=1.6, label=label or None, markersize=4)
+
+
+def _line(steps: Sequence[float]) -> str:
+    return "-" if len(steps) > 12 else "o-"
+
+
+def _label(axis: Any, title: str, x: str, y: str) -> None:
+    axis.set_title(title, fontsize=_STYLE_FONT, loc="left")
+    if x == "step":
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.set_xlabel(x, fontsize=_STYLE_FONT - 1)
+    axis.set_ylabel(y, fontsize=_STYLE_FONT - 1)
+
+
+def _smooth(values: Sequence[float]) -> list[float]:
+    """An exponential average whose memory is a twentieth of the curve."""
+    keep = 1 - 1 / max(len(values) / 20, 1)
+    smooth: list[float] = []
+    for value in values:
+        smooth.append(value if not smooth else keep * smooth[-1] + (1 - keep) * value)
+    return smooth

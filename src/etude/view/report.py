@@ -1,0 +1,54 @@
+"""report.html: one self-contained page with the table, the pictures and a few rollouts side by side."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader
+
+from etude.journal import RunPaths
+from etude.view.data import read_run
+from etude.view.plots import draw_all
+from etude.view.rollouts import pairs
+from etude.view.table import closing_table, counters
+
+
+def write_report(paths: RunPaths) -> Path:
+    """Draws the plots and writes the page; returns its path. Reads files only, and can be run at any time."""
+    data = read_run(paths)
+    pictures = draw_all(data, paths.plots)
+    environment = Environment(loader=PackageLoader("etude.view"), autoescape=True)
+    page = environment.get_template("report.html.j2").render(
+        name=paths.root.name,
+        lines=closing_table(data.summary),
+        pictures={name: base64.b64encode(file.read_bytes()).decode() for name, file in pictures.items()},
+        captions=_CAPTIONS,
+        narrow=("scores", "waiting"),
+        pairs=pairs(data),
+        diff_class=_diff_class,
+        counters=counters(data.summary),
+        unfinished=[name for name, record in data.stages.items() if not record["done"]],
+        stages=data.stages,
+        summary=json.dumps(data.summary, indent=1),
+    )
+    temporary = paths.report.with_suffix(".tmp")
+    temporary.write_text(page, encoding="utf-8")
+    temporary.replace(paths.report)
+    return paths.report
+
+
+def _diff_class(line: str) -> str:
+    if line.startswith(("@@", "---", "+++")):
+        return "hunk"
+    return {"+": "add", "-": "del"}.get(line[:1], "")
+
+
+_CAPTIONS = {
+    "scores": "The test tasks, kept aside until the end: the same ones before RL and after it. Bars are 95% intervals.",
+    "learning": "Loss of the supervised stages as they ran.",
+    "reinforcement": "RL: what got solved, and what it cost. The dev split is evaluated while the run goes on.",
+    "health": "RL: entropy, mismatch between trainer and engine, age of the data, size of a delta.",
+    "waiting": "Where time went: every wait has a name.",
+}

@@ -1,0 +1,125 @@
+"""A few rollouts to look at, side by side: the same test task before and after RL."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from etude.trace import Trace
+from etude.trace.file import read_traces
+from etude.view.data import RunData, whole_lines
+
+_LINES, _CHARACTERS, _STEPS = 14, 900, 60
+"""A transcript is for reading: longer texts are cut, visibly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One block of a transcript as the page shows it."""
+
+    role: str
+    """call, tool, assistant, user, or break where the agent goes on from its own summary."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    title: str
+    judgement: str
+    reason: str
+    effort: str
+    steps: tuple[Step, ...]
+    diff: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    task: str
+    before: Shown
+    after: Shown
+
+
+def pairs(data: RunData, count: int = 4) -> list[Pair]:
+    """Tasks whose outcome differs come first: improvements, then losses, then the rest."""
+    before, after = (_verdicts(data, name) for name in ("test-sft", "test-rl"))
+    common = sorted(before.keys() & after.keys())
+    rank = {(False, True): 0, (True, False): 1, (True, True): 2, (False, False): 3}
+    common.sort(key=lambda task: (rank[before[task]["judgement"] == "pass", after[task]["judgement"] == "pass"], task))
+    kinds: dict[int, list[str]] = {}
+    for task in common:
+        kinds.setdefault(rank[before[task]["judgement"] == "pass", after[task]["judgement"] == "pass"], []).append(task)
+    chosen = [*kinds.get(0, [])[: max(count - 2, 1)], *kinds.get(1, [])[:1], *kinds.get(3, [])[:1]]
+    chosen = chosen or common[:count]
+    texts = {
+        name: _traces(data, name, {found[task]["trace"] for task in chosen})
+        for name, found in (("test-sft", before), ("test-rl", after))
+    }
+    return [
+        Pair(
+            task,
+            _shown("before RL", before[task], texts["test-sft"][task]),
+            _shown("after RL", after[task], texts["test-rl"][task]),
+        )
+        for task in chosen
+        if task in texts["test-sft"] and task in texts["test-rl"]
+    ]
+
+
+def _verdicts(data: RunData, name: str) -> dict[str, dict[str, Any]]:
+    """The first sample of each task."""
+    file = data.paths.evaluation(name) / "results.jsonl"
+    found: dict[str, dict[str, Any]] = {}
+    for row in whole_lines(file):
+        if not row["greedy"] and row["judgement"] in ("pass", "fail"):
+            found.setdefault(row["task"], row)
+    return found
+
+
+def _traces(data: RunData, name: str, wanted: set[str]) -> dict[str, Trace]:
+    """By task."""
+    folder = data.paths.evaluation(name) / "traces"
+    return {trace.task: trace for trace in read_traces(folder, only=wanted)} if wanted and folder.is_dir() else {}
+
+
+def _shown(title: str, verdict: dict[str, Any], trace: Trace) -> Shown:
+    steps: list[Step] = []
+    for number, message in enumerate(trace.messages):
+        steps.extend(_steps(message, first=number == 0))
+    if len(steps) > _STEPS:
+        steps = [*steps[:_STEPS], Step("break", f"{len(steps) - _STEPS} more")]
+    usage = trace.usage
+    effort = f"{usage.turns} turns, {usage.tool_calls} tool calls, {usage.sampled_tokens} tokens"
+    reason = verdict.get("reason") or ""
+    return Shown(title, verdict["judgement"], reason, effort, tuple(steps), trace.diff.strip("\n"))
+
+
+def _steps(message: dict[str, Any], *, first: bool) -> list[Step]:
+    role = str(message.get("role", ""))
+    if role == "system":
+        return [] if first else [Step("break", "goes on from its own summary")]
+    calls = message.get("tool_calls")
+    steps = [Step("call", _call(call)) for call in calls] if isinstance(calls, list) else []
+    text = _readable(str(message.get("content") or ""))
+    return [Step(role, text), *steps] if text else steps
+
+
+def _call(call: dict[str, Any]) -> str:
+    """`edit calc.py 3 return a + b`: the name and its arguments as they were sampled, or nearly."""
+    if call.get("raw"):
+        return _readable(str(call["raw"]))
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        arguments = {"": function["arguments"]}
+    values = arguments.values() if isinstance(arguments, dict) else [arguments]
+    return _readable(" ".join([str(function["name"]), *(str(value) for value in values)]))
+
+
+def _readable(text: str) -> str:
+    """Without blank stretches and control characters, and no longer than one cares to read."""
+    plain = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
+    lines = [line.rstrip() for line in plain.strip("\n").splitlines() if line.strip()]
+    shown = "\n".join(lines[:_LINES])[:_CHARACTERS]
+    return f"{shown} \u2026" if len(lines) > _LINES or len(shown) == _CHARACTERS else shown

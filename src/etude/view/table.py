@@ -1,0 +1,101 @@
+"""The closing table: what each stage shows, before and after, and the seconds it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    stage: str
+    shows: str
+    before: str
+    after: str
+    seconds: float | None
+
+
+def closing_table(summary: Summary) -> list[Line]:
+    """One line per thing shown; what a run has not reached yet is left out."""
+    seconds = summary.get("seconds", {})
+    lines: list[Line] = []
+
+    def add(stage: str, shows: str, before: str | None, after: str | None) -> None:
+        if after is not None:
+            taken = seconds.get(stage) if all(line.stage != stage for line in lines) else None
+            lines.append(Line(stage, shows, before or "", after, taken))
+
+    add("pretrain", "held-out loss on code", _at(summary, "pretrain.loss_before"), _at(summary, "pretrain.loss_after"))
+    add(
+        "long",
+        "loss beyond the base length",
+        _at(summary, "long.late_loss_before"),
+        _at(summary, "long.late_loss_after"),
+    )
+    add(
+        "mtp",
+        "drafted tokens accepted",
+        _at(summary, "mtp.accepted_per_draft_before", _percent),
+        _at(summary, "mtp.accepted_per_draft", _percent),
+    )
+    add("sft", "loss on held-out demonstrations", _at(summary, "sft.loss_before"), _at(summary, "sft.loss_after"))
+    add("sft", "tool calls that are valid", None, _at(summary, "sft.valid_calls", _percent))
+    k = summary.get("rl", {}).get("k")
+    for key, shows in (
+        ("pass1", "test tasks solved, pass@1"),
+        ("passk", f"test tasks solved, pass@{k}"),
+        ("greedy", "test tasks solved, greedy"),
+    ):
+        add("rl", shows, _at(summary, f"rl.{key}_before", _percent), _at(summary, f"rl.{key}_after", _percent))
+    return lines
+
+
+def counters(summary: Summary) -> list[tuple[str, str]]:
+    """What proves that the parts are real, in words."""
+    whole = "{:,.0f}".format
+    rows: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+        ("tokens trained on by RL", "rl.trained_tokens", whole),
+        ("of these, sampled in a rollout that saw a swap of weights", "rl.multi_version_share", _percent),
+        ("rollouts with a self-summary", "rl.summary_share", _percent),
+        ("versions between sampling and training, on average", "rl.staleness_mean", "{:.2f}".format),
+        ("groups that taught nothing and were dropped", "rl.dropped_groups", whole),
+        ("rollouts that infrastructure failed (sampled again)", "rl.infra_errors", whole),
+        ("rollouts masked because that kept happening", "rl.masked", whole),
+        ("replayed experts that the trainer would not have chosen", "replay.overridden", whole),
+        ("replayed experts refused as implausible", "replay.refused", whole),
+        ("mismatch with the engine (p99 of log-probs), without replay", "replay.p99_off", "{:.4f}".format),
+        ("the same with replay and its filter", "replay.p99_filter", "{:.4f}".format),
+        ("drafted tokens accepted by the engine", "engine.accepted_per_draft", _percent),
+        ("versions of the weights published as deltas", "weights.deltas", whole),
+        ("size of a delta, as a share of the whole", "weights.delta_share_mean", _percent),
+        ("tokens sampled per second by the engine", "engine.tokens_per_second", whole),
+    )
+    return [(what, shown) for what, place, show in rows if (shown := _at(summary, place, show)) is not None]
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def _at(summary: Summary, place: str, show: Callable[[float], str] = _number) -> str | None:
+    value: Any = summary
+    for key in place.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return show(value) if isinstance(value, int | float) else None
+
+
+def plain(lines: Sequence[Line]) -> str:
+    """The table as plain text, for logs and pipes."""
+    rows = [("stage", "what it shows", "before", "after", "seconds")]
+    rows += [(x.stage, x.shows, x.before, x.after, "" if x.seconds is None else f"{x.seconds:.0f}") for x in lines]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

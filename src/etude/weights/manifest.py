@@ -1,0 +1,93 @@
+"""What a version holds, written last: without its manifest a version does not exist.
+
+A manifest protects itself: it is canonical JSON that carries the digest of the rest of it, so a flipped byte anywhere
+in the file is found. It protects the data with one checksum, and every tensor with the checksum of its RESULTING bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from etude.weights.codec import Codec
+from etude.weights.errors import CorruptVersion, UnknownFormat
+from etude.weights.tensor import checksum
+
+FORMAT: Literal["etude-weights/1"] = "etude-weights/1"
+
+
+class Entry(BaseModel):
+    """One tensor of a version, and where its stored bytes lie in the version's data object."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    codec: Codec
+    offset: int = Field(ge=0)
+    length: int = Field(ge=0)
+    checksum: str
+    """xxh3-128 of the tensor's bytes once decoded, not of the stored ones."""
+
+
+class Manifest(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal["etude-weights/1"] = FORMAT
+    version: int = Field(ge=0)
+    kind: Literal["full", "delta"]
+    base: int | None
+    """The version that `delta` and `same` tensors stand on; None for a full one."""
+    depth: int = Field(ge=0)
+    """Deltas between this version and its anchor; 0 for an anchor."""
+    content: str
+    """Digest of all names, dtypes, shapes and checksums: equal for equal weights however they are stored."""
+    data: str
+    """Name of the data object beside the manifest."""
+    data_checksum: str
+    bytes_stored: int
+    bytes_full: int
+    share_changed: float
+    """Share of the elements that differ from the base; 1 where there is no base to compare with."""
+    tensors: tuple[Entry, ...]
+
+    @property
+    def share_stored(self) -> float:
+        return self.bytes_stored / self.bytes_full if self.bytes_full else 0.0
+
+
+def content_digest(tensors: list[tuple[str, str, tuple[int, ...], str]]) -> str:
+    """Of (name, dtype, shape, checksum) of every tensor, in any order."""
+    return checksum(_canonical([[name, dtype, list(shape), total] for name, dtype, shape, total in sorted(tensors)]))
+
+
+def dump(manifest: Manifest) -> bytes:
+    fields = manifest.model_dump(mode="json")
+    return _canonical({**fields, "digest": checksum(_canonical(fields))})
+
+
+def load(raw: bytes, version: int) -> Manifest:
+    where = f"manifest of version {version}"
+    try:
+        fields = json.loads(raw)
+        intact = isinstance(fields, dict) and _canonical(fields) == raw
+    except (ValueError, RecursionError) as error:
+        raise CorruptVersion(f"{where}: not JSON: {error}") from error
+    if not intact or fields.pop("digest", None) != checksum(_canonical(fields)):
+        raise CorruptVersion(f"{where}: its digest does not match its bytes")
+    if fields.get("format") != FORMAT:
+        raise UnknownFormat(f"{where}: format {fields.get('format')!r}, this program reads {FORMAT!r}; update it")
+    try:
+        manifest = Manifest.model_validate(fields)
+    except ValidationError as error:
+        raise CorruptVersion(f"{where}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
+    if manifest.version != version:
+        raise CorruptVersion(f"{where}: it says version {manifest.version}")
+    return manifest
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

@@ -1,0 +1,82 @@
+"""The one place that speaks to an object store: a folder by default, s3://, gs://, az:// by URL.
+
+Every put is atomic (a reader sees the whole object or none). Credentials and endpoints come from the environment, as
+the providers' own tools read them (AWS_*, GOOGLE_*, AZURE_*); an endpoint without TLS needs AWS_ALLOW_HTTP=true.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from etude.weights.errors import StoreFailed, WeightsError
+
+SCHEMES = ("file", "s3", "gs", "az")
+STAGED = re.compile(r"#\d+$")
+"""The local store writes beside the target under such a name first, and leaves it there when it is killed."""
+
+
+class Objects:
+    def __init__(self, location: str | Path) -> None:
+        self.location = str(location)
+        self._folder: Path | None = None
+        scheme, separator, path = self.location.partition("://")
+        if separator and scheme not in SCHEMES:
+            raise WeightsError(f"{self.location}: expected a folder, {', '.join(f'{known}://' for known in SCHEMES)}")
+        with self._named("open"):
+            if separator and scheme != "file":
+                self._store: ObjectStore = from_url(self.location)
+                return
+            self._folder = Path(path if separator else self.location).absolute()
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._store = LocalStore(self._folder)
+
+    def put(self, path: str, data: bytes) -> None:
+        with self._named(f"write {path}"):
+            obstore.put(self._store, path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """False where the object is already there: of two writers exactly one is told True."""
+        with self._named(f"write {path}"):
+            try:
+                obstore.put(self._store, path, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+            return True
+
+    def get(self, path: str) -> memoryview | None:
+        """None where there is no such object."""
+        with self._named(f"read {path}"):
+            try:
+                return memoryview(obstore.get(self._store, path).bytes())
+            except FileNotFoundError:
+                return None
+
+    def list(self, prefix: str = "") -> list[str]:
+        with self._named(f"list {prefix}"):
+            return [entry["path"] for batch in obstore.list(self._store, prefix or None) for entry in batch]
+
+    def delete_others(self, prefix: str, keep: set[str]) -> None:
+        """Removes what a killed or beaten writer left under the prefix."""
+        gone = [path for path in self.list(prefix) if path not in keep]
+        with self._named(f"clean {prefix}"):
+            if gone:
+                obstore.delete(self._store, gone)
+            if self._folder is not None:
+                for path in (self._folder / prefix).iterdir():
+                    if STAGED.search(path.name):
+                        path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (BaseError, OSError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise StoreFailed(f"{self.location}: could not {what}: {reason}") from error

@@ -1,0 +1,55 @@
+"""Between torch tensors and raw bytes. The only file of this room that imports torch.
+
+Bytes are shared with torch wherever its memory allows: a change in place on one side is then seen on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from etude.weights.errors import DoesNotFit
+from etude.weights.tensor import RawTensor, Tensors
+
+
+def from_state_dict(state: Mapping[str, torch.Tensor], *, copy: bool = True) -> dict[str, RawTensor]:
+    """Raw tensors of a state dict. Without `copy` those of contiguous CPU tensors share their memory."""
+    return {name: from_torch(tensor, copy=copy) for name, tensor in state.items()}
+
+
+def from_torch(tensor: torch.Tensor, *, copy: bool = True) -> RawTensor:
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    data = flat.view(torch.uint8).numpy()
+    if copy and flat.data_ptr() == tensor.data_ptr():
+        data = data.copy()
+    return RawTensor(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)
+
+
+def to_torch(raw: RawTensor) -> torch.Tensor:
+    """A tensor over the same memory."""
+    dtype = getattr(torch, raw.dtype)
+    if not raw.data.size:
+        return torch.empty(raw.shape, dtype=dtype)
+    return torch.from_numpy(raw.data).view(dtype).reshape(raw.shape)
+
+
+def into_module(module: torch.nn.Module, tensors: Tensors) -> None:
+    """Copies the tensors into the module's own, in place; all are checked before the first is touched.
+
+    A tensor may be widened (bfloat16 into a float32 module) but never rounded.
+    """
+    own = module.state_dict()
+    if odd := sorted(own.keys() ^ tensors.keys()):
+        side = "the module lacks" if odd[0] in tensors else "the version lacks"
+        raise DoesNotFit(f"{len(odd)} tensor names differ; first, {side} {odd[0]!r}")
+    sources = {name: to_torch(raw) for name, raw in tensors.items()}
+    for name, source in sources.items():
+        target = own[name]
+        if target.shape != source.shape:
+            raise DoesNotFit(f"{name}: shape {list(source.shape)} into {list(target.shape)}")
+        if source.dtype != target.dtype and torch.promote_types(source.dtype, target.dtype) != target.dtype:
+            raise DoesNotFit(f"{name}: {source.dtype} into {target.dtype} would lose precision")
+    with torch.no_grad():
+        for name, source in sources.items():
+            own[name].copy_(source)

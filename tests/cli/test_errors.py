@@ -1,0 +1,167 @@
+"""Every family of errors has a code and one line; a user's mistake never shows a traceback."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.view.folder import write_run
+
+import etude
+from etude.cli.errors import FAMILIES, exit_code, family_code
+
+PACKAGE = Path(etude.__file__).parent
+ETUDE = str(Path(sys.executable).with_name("etude"))
+RECIPE = "recipes/tiny.toml"
+
+CAUGHT_INSIDE = {
+    "BadArguments": "an invalid call, told to the agent",
+    "ToolProblem": "told to the agent",
+    "NoShell": "told to the agent",
+    "OutsideWorkspace": "told to the agent",
+    "ContextFull": "ends a rollout",
+    "CasesError": "a verdict",
+    "DiffError": "a verdict",
+    "Refused": "inside a box",
+    "BrokenFrame": "inside a box",
+    "StepFailed": "inside a box",
+}
+
+
+def error_classes() -> list[tuple[str, str]]:
+    found = []
+    for file in PACKAGE.rglob("*.py"):
+        module = ".".join(("etude", *file.relative_to(PACKAGE).with_suffix("").parts))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and any(
+                isinstance(b, ast.Name) and (b.id.endswith(("Error", "Exception"))) for b in node.bases
+            ):
+                found.append((module, node.name))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("module", "name"), error_classes(), ids=lambda part: part.rpartition(".")[2])
+def test_every_error_of_the_house_has_a_code_or_stays_inside(module, name) -> None:
+    if name in CAUGHT_INSIDE:
+        return
+    kind = getattr(importlib.import_module(module), name)
+    assert family_code(kind) in (1, 2), (
+        f"{module}.{name} would show a traceback: give its family a code in cli/errors.py"
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_exists(family) -> None:
+    module, _, name = family.rpartition(".")
+    assert issubclass(getattr(importlib.import_module(module), name), Exception)
+
+
+def failing(error: BaseException):
+    def command() -> int:
+        raise error
+
+    return command
+
+
+def test_the_story_of_another_process_is_cut_to_its_first_line(capsys) -> None:
+    from etude.cluster import ServiceFailed
+
+    assert exit_code(failing(ServiceFailed("trainer.train raised ValueError: no\nTraceback\n  File"))) == 1
+    assert capsys.readouterr().err == "etude: trainer.train raised ValueError: no\n"
+
+
+def test_a_full_disk_is_known_however_it_comes_home(capsys) -> None:
+    from etude.cluster import ServiceFailed
+
+    for error in (
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/runs/tiny/x"),
+        ServiceFailed("pretrain.run raised builtins.OSError: [Errno 28] No space left on device\nTraceback"),
+    ):
+        assert exit_code(failing(error)) == 2
+        shown = capsys.readouterr().err
+        assert shown.startswith("etude: the disk is full")
+        assert shown.count("\n") == 1
+
+
+def test_an_extra_that_is_missing_is_named(capsys) -> None:
+    assert exit_code(failing(ModuleNotFoundError("No module named 'torch'", name="torch"))) == 2
+    assert "pip install 'etude[train]'" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_130(capsys) -> None:
+    assert exit_code(failing(KeyboardInterrupt()), when_interrupted="goes on") == 130
+    assert capsys.readouterr().err == "etude: goes on\n"
+
+
+def test_a_bug_shows_itself() -> None:
+    with pytest.raises(ZeroDivisionError):
+        exit_code(failing(ZeroDivisionError()))
+
+
+def etude_says(*args: str, user: int | None = None) -> tuple[int, str]:
+    """Code and the one line."""
+    done = subprocess.run([ETUDE, *args], capture_output=True, text=True, check=False, user=user)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.returncode, done.stderr
+
+
+def test_mistakes_before_anything_runs(tmp_path) -> None:
+    assert etude_says("run", "nowhere.toml") == (
+        2,
+        "etude: cannot read recipe nowhere.toml: No such file or directory\n",
+    )
+    code, line = etude_says("run", RECIPE, "rl.stepz=3", "--runs", str(tmp_path))
+    assert code == 2
+    assert "rl.stepz: there is no such field; did you mean steps?" in line
+    file = tmp_path / "file"
+    file.touch()
+    code, line = etude_says("run", RECIPE, "--runs", str(file))
+    assert code == 2
+    assert f"cannot write the run folder {file}" in line
+    assert "--runs" in line
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which needs root")
+def test_a_folder_that_may_not_be_written(tmp_path) -> None:
+    try:
+        subprocess.run([ETUDE, "--help"], capture_output=True, check=True, user=65534)
+    except (PermissionError, subprocess.CalledProcessError):
+        pytest.skip("the virtual environment is private to root")
+    closed = tmp_path / "runs"
+    closed.mkdir(mode=0o755)
+    for folder in tmp_path.parents:
+        if folder.owner() == "root" and folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    tmp_path.chmod(0o755)
+    code, line = etude_says("run", RECIPE, "--runs", str(closed), user=65534)
+    assert code == 2
+    assert "Permission denied" in line
+    assert "--runs" in line
+
+
+def test_two_runs_in_one_folder(tmp_path) -> None:
+    from etude.lineage import sole_driver
+
+    root = tmp_path / "tiny"
+    with sole_driver(root, root / "lock"):
+        code, line = etude_says("run", RECIPE, "--runs", str(tmp_path))
+    assert code == 2
+    assert f"another run (process {os.getpid()}) is working in {root}" in line
+
+
+def test_chat_and_report_on_what_is_no_run(tmp_path) -> None:
+    assert etude_says("chat", str(tmp_path))[0] == 2
+    code, line = etude_says("report", str(tmp_path))
+    assert code == 2
+    assert "is not a run folder" in line
+    run = write_run(tmp_path / "run")
+    run.recipe.write_text('name = "run"\n')
+    assert "no stage 'rlhf': expected one of sft, rl" in etude_says("chat", str(run.root), "--stage", "rlhf")[1]
+    assert "no finished model" in etude_says("chat", str(run.root), "--stage", "rl")[1]

@@ -1,0 +1,110 @@
+"""What a ray cluster leaves behind, however its driver ends; and where it listens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from etude.cluster import guardian
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def drive(tmp_path: Path, *words: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "tests.cluster.driver", str(tmp_path), *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert driver.stdout is not None
+    line = driver.stdout.readline()
+    if not line:
+        raise AssertionError(driver.communicate()[1])
+    return driver, json.loads(line)
+
+
+def family(driver: subprocess.Popen[str]) -> list[str]:
+    found = [guardian.identity(child.pid) for child in psutil.Process(driver.pid).children(recursive=True)]
+    return [who for who in found if who is not None]
+
+
+def shared_memory(processes: list[str]) -> list[str]:
+    maps = [Path(f"/proc/{who.split()[0]}/maps") for who in processes]
+    lines = [line for path in maps if path.exists() for line in path.read_text().splitlines()]
+    return [line for line in lines if "/dev/shm/" in line]
+
+
+def ports(processes: list[str]) -> set[str]:
+    found = set()
+    for who in processes:
+        for connection in psutil.Process(int(who.split()[0])).net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN:
+                found.add(connection.laddr.ip)
+    return found
+
+
+def clean_within(seconds: float, family: list[str], folder: Path) -> float:
+    begun = time.monotonic()
+    while time.monotonic() - begun < seconds:
+        if not any(guardian.alive(who) for who in family) and not folder.exists():
+            return time.monotonic() - begun
+        time.sleep(0.1)
+    left = [Path(f"/proc/{who.split()[0]}/cmdline").read_bytes() for who in family if guardian.alive(who)]
+    raise AssertionError(f"after {seconds} s there are {left}, folder: {folder.exists()}")
+
+
+def test_nothing_is_left_when_the_driver_is_killed(tmp_path: Path) -> None:
+    driver, facts = drive(tmp_path)
+    folder, mine = Path(facts["folder"]), family(driver)
+    try:
+        assert len(mine) >= 5
+        assert facts["pid"] in {int(who.split()[0]) for who in mine}
+        assert facts["mark"] == "7", "services see the environment they were given"
+        assert facts["token"] is None, "the key to the cluster is not in a service's environment"
+        assert folder.stat().st_mode & 0o077 == 0
+        assert ports(mine) <= {"127.0.0.1", "::ffff:127.0.0.1"}
+        log = tmp_path / "logs" / "echo.log"
+        assert log.exists()
+    finally:
+        driver.kill()
+        driver.communicate()
+    seconds = clean_within(30, mine, folder)
+    assert seconds < 30
+    assert not shared_memory(mine)
+
+
+def test_close_leaves_nothing_and_the_driver_is_quiet(tmp_path: Path) -> None:
+    driver, facts = drive(tmp_path, "close")
+    mine = family(driver)
+    out, err = driver.communicate(timeout=60)
+    assert driver.returncode == 0, err
+    clean_within(5, mine, Path(facts["folder"]))
+    assert out == ""
+    assert err == ""
+
+
+@pytest.mark.slow
+def test_the_next_start_sweeps_what_a_killed_guardian_left(tmp_path: Path) -> None:
+    driver, facts = drive(tmp_path)
+    folder, mine = Path(facts["folder"]), family(driver)
+    watchers = [p for p in psutil.Process(driver.pid).children() if "guardian.py" in " ".join(p.cmdline())]
+    assert len(watchers) == 1
+    os.kill(watchers[0].pid, signal.SIGKILL)
+    driver.kill()
+    driver.communicate()
+    time.sleep(1)
+    assert folder.exists()
+    second, _ = drive(tmp_path, "close")
+    second.communicate(timeout=60)
+    clean_within(5, mine, folder)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.cluster import ServiceDied, ServiceFailed, Supervised, open_cluster, start_supervised
+from etude.journal import Journal, read_journal
+from etude.recipe.compute import ClusterRecipe
+
+ECHO = "tests.contract.cluster_services:Echo"
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, kind: str, /, **fields: Any) -> None:
+        self.events.append((kind, fields))
+
+
+async def supervised(tmp_path: Path, notes: Notes, restarts: int) -> Supervised:
+    cluster = await open_cluster("inline", run_folder=tmp_path)
+    remote = await cluster.start("echo", ECHO)
+    watched = Supervised(remote, restarts, on_event=notes.event)
+    watched.cluster = cluster  # type: ignore[attr-defined] # keeps it open
+    return watched
+
+
+def test_many_calls_in_flight_cost_one_restart(tmp_path: Path) -> None:
+    async def run() -> None:
+        notes = Notes()
+        echo = await supervised(tmp_path, notes, 1)
+        calls = [asyncio.ensure_future(echo.call("sleep", 0.3, deadline=5)) for _ in range(10)]
+        await asyncio.sleep(0.1)
+        await echo.remote.kill()
+        assert await asyncio.gather(*calls) == ["slept"] * 10
+        assert echo.used == 1
+        [(kind, fields)] = notes.events
+        assert (kind, fields["service"], fields["incarnation"]) == ("service_started", "echo", 2)
+        assert "echo" in fields["reason"]
+
+    asyncio.run(run())
+
+
+def test_it_gives_up_and_says_so(tmp_path: Path) -> None:
+    async def run() -> None:
+        echo = await supervised(tmp_path, Notes(), 2)
+        for _ in range(2):
+            await echo.remote.kill()
+            assert await echo.call("add", deadline=5) == 1
+        await echo.remote.kill()
+        with pytest.raises(ServiceDied, match=r"echo.*given up after 2 restarts"):
+            await echo.call("add", deadline=5)
+
+    asyncio.run(run())
+
+
+def test_other_failures_are_not_repeated(tmp_path: Path) -> None:
+    async def run() -> None:
+        notes = Notes()
+        echo = await supervised(tmp_path, notes, 3)
+        with pytest.raises(ServiceFailed):
+            await echo.call("undeclared", deadline=5)
+        assert notes.events == []
+
+    asyncio.run(run())
+
+
+def test_one_that_nobody_calls_is_watched(tmp_path: Path) -> None:
+    async def run() -> None:
+        echo = await supervised(tmp_path, Notes(), 1)
+
+        async def work() -> int:
+            await echo.remote.kill()
+            while not await echo.unharmed(2):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert not await echo.unharmed(1)
+            return 7
+
+        assert await echo.watched(work(), every=0.05) == 7
+        await echo.remote.kill()
+        with pytest.raises(ServiceDied, match="given up"):
+            await echo.watched(asyncio.sleep(30), every=0.05)
+
+    asyncio.run(run())
+
+
+def test_a_start_is_told_and_may_be_repeated(tmp_path: Path) -> None:
+    async def run() -> None:
+        journal = Journal(tmp_path / "journal", "driver")
+        cluster = await open_cluster("inline", run_folder=tmp_path)
+        echo = await start_supervised(cluster, ClusterRecipe(restarts=1), journal, "echo", ECHO)
+        await echo.heal(1, "on purpose")
+        await echo.heal(1, "seen late: somebody else healed it")
+        assert echo.used == 1
+        started = [entry.fields for entry in read_journal(journal.folder, kind="service_started")]
+        assert [(e["service"], e["incarnation"], e["reason"]) for e in started] == [
+            ("echo", 1, ""),
+            ("echo", 2, "on purpose"),
+        ]
+        assert all(isinstance(e["pid"], int) for e in started)
+        await cluster.close()
+
+    asyncio.run(run())

@@ -1,0 +1,170 @@
+"""What every cluster backend keeps. `check_*` take an open cluster; names of services are unique per check, so that one
+cluster can serve them all. Playing dead differs: inline cannot lose its process, so `die` is not asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contract.cluster_services import Parcel
+
+from etude.cluster import Cluster, ClusterError, DeadlineExceeded, Remote, ServiceDied, ServiceFailed
+from etude.weights.errors import CorruptVersion
+
+ECHO = "tests.contract.cluster_services:Echo"
+RELAY = "tests.contract.cluster_services:Relay"
+CPUS = 0.1
+
+
+async def started(cluster: Cluster, name: str, *args: Any, service: str = ECHO, **kwargs: Any) -> Remote:
+    return await cluster.start(name, service, *args, cpus=CPUS, **kwargs)
+
+
+async def check_calls(cluster: Cluster) -> None:
+    echo = await started(cluster, "calls", "good day")
+    assert echo.name == "calls"
+    assert isinstance(echo, Remote)
+    assert isinstance(cluster, Cluster)
+    assert await echo.call("greet", "Ada", mark="!", deadline=10) == "good day Ada!"
+    assert [await echo.call("add", deadline=10) for _ in range(3)] == [1, 2, 3]
+    for wrong in ("nothing", "_private", "numbers"):
+        with pytest.raises(ServiceFailed, match=wrong):
+            await echo.call(wrong, deadline=10)
+    parcel = await echo.call("double", Parcel("p", np.arange(1000, dtype=np.float32)), deadline=10)
+    assert parcel.name == "p"
+    np.testing.assert_array_equal(parcel.numbers, np.arange(1000, dtype=np.float32) * 2)
+
+
+async def check_blocking_methods_leave_the_loop_free(cluster: Cluster) -> None:
+    echo = await started(cluster, "blocking")
+    blocked = asyncio.ensure_future(echo.call("block", 1.5, deadline=10))
+    await asyncio.sleep(0.2)
+    begun = time.monotonic()
+    assert await echo.call("greet", "Bo", deadline=1) == "hello Bo"
+    assert time.monotonic() - begun < 1.0
+    assert await blocked == "blocked"
+    threads = await asyncio.gather(*(echo.call("thread", deadline=10) for _ in range(8)))
+    assert len(set(threads)) == 1, "sync methods run in one thread, so that a plain class needs no locks"
+
+
+async def check_exceptions(cluster: Cluster) -> None:
+    echo = await started(cluster, "exceptions")
+    with pytest.raises(CorruptVersion, match="version 7: tensor w"):
+        await echo.call("declared", deadline=10)
+    with pytest.raises(
+        ServiceFailed, match=r"(?s)exceptions\.undeclared raised builtins\.KeyError.*surprise.*Traceback"
+    ):
+        await echo.call("undeclared", deadline=10)
+    with pytest.raises(ServiceFailed, match="Unpicklable"):
+        await echo.call("unpicklable", deadline=10)
+    assert await echo.call("greet", "still here", deadline=10) == "hello still here"
+    with pytest.raises(ServiceFailed, match="cannot be made"):
+        await started(cluster, "broken", broken=True)
+    with pytest.raises(ServiceFailed, match="nowhere"):
+        await started(cluster, "nowhere", service="tests.contract.nowhere:Echo")
+    again = await started(cluster, "broken")
+    assert await again.call("greet", "now", deadline=10) == "hello now"
+    with pytest.raises(ClusterError, match="already"):
+        await started(cluster, "broken")
+
+
+async def check_deadlines(cluster: Cluster) -> None:
+    echo = await started(cluster, "deadlines")
+    begun = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=r"deadlines\.sleep did not answer within 0\.3 s"):
+        await echo.call("sleep", 30, deadline=0.3)
+    assert time.monotonic() - begun < 3
+    with pytest.raises(DeadlineExceeded, match=r"deadlines\.numbers"):
+        async for _ in echo.stream("numbers", 3, hang_at=1, deadline=1.0):
+            pass
+    with pytest.raises(DeadlineExceeded, match="tardy"):
+        await started(cluster, "tardy", slow=8.0, deadline=1.0)
+    assert await echo.call("greet", "Cy", deadline=10) == "hello Cy"
+
+
+async def check_streams(cluster: Cluster) -> None:
+    echo = await started(cluster, "streams")
+    assert [i async for i in echo.stream("numbers", 20, deadline=10)] == list(range(20))
+    assert [i async for i in echo.stream("numbers", 0, deadline=10)] == []
+    seen: list[int] = []
+    with pytest.raises(CorruptVersion, match="item 2"):  # noqa: PT012
+        async for item in echo.stream("numbers", 5, fail_at=2, deadline=10):
+            seen.append(item)
+    assert seen == [0, 1]
+    with pytest.raises(ServiceFailed, match="greet"):
+        async for _ in echo.stream("greet", "x", deadline=10):
+            pass
+    async for _ in echo.stream("numbers", 1000, deadline=10):
+        break
+    assert await echo.call("greet", "after", deadline=10) == "hello after"
+
+
+async def check_kill_and_restart(cluster: Cluster) -> None:
+    echo = await started(cluster, "mortal", "hi")
+    first = await echo.health()
+    assert first.alive
+    assert first.incarnation == 1
+    assert first.pid == await echo.call("pid", deadline=10)
+    assert await echo.call("add", deadline=10) == 1
+    waiting = asyncio.ensure_future(echo.call("sleep", 30, deadline=60))
+    await asyncio.sleep(0.3)
+    await echo.kill()
+    with pytest.raises(ServiceDied, match=r"mortal.*sleep"):
+        await waiting
+    with pytest.raises(ServiceDied, match=r"mortal.*greet"):
+        await echo.call("greet", "x", deadline=10)
+    with pytest.raises(ServiceDied, match="mortal"):
+        async for _ in echo.stream("numbers", 3, deadline=10):
+            pass
+    await echo.kill()
+    assert not (await echo.health()).alive
+    await echo.restart(deadline=30)
+    assert await echo.call("greet", "again", deadline=10) == "hi again"
+    assert await echo.call("add", deadline=10) == 1, "a restarted service starts from its arguments"
+    second = await echo.health()
+    assert second.alive
+    assert second.incarnation == 2
+    assert second.seconds_up < 30
+    await echo.restart(deadline=30)
+    assert (await echo.health()).incarnation == 3
+
+
+async def check_handles_travel(cluster: Cluster) -> None:
+    echo = await started(cluster, "spoken-to", "hey")
+    relay = await started(cluster, "relay", echo, service=RELAY)
+    assert await relay.call("greet", "Di", deadline=20) == "relayed: hey Di"
+    assert await relay.call("take", echo, deadline=10) == "spoken-to"
+    await echo.kill()
+    with pytest.raises(ServiceFailed, match=r"ServiceDied.*spoken-to"):
+        await relay.call("greet", "Ed", deadline=20)
+    await echo.restart(deadline=30)
+    assert await relay.call("greet", "Flo", deadline=20) == "relayed: hey Flo"
+    await echo.restart(deadline=30)
+    assert await relay.call("greet", "Gus", deadline=20) == "relayed: hey Gus", (
+        "a handle finds a service restarted unseen"
+    )
+
+
+async def check_put_and_get(cluster: Cluster) -> None:
+    echo = await started(cluster, "storing")
+    numbers = np.arange(300_000, dtype=np.float32)
+    reference = await cluster.put(Parcel("big", numbers))
+    stored = await cluster.get(reference, deadline=10)
+    np.testing.assert_array_equal(stored.numbers, numbers)
+    doubled = await echo.call("double", reference, deadline=10)
+    np.testing.assert_array_equal(doubled.numbers, numbers * 2)
+
+
+CHECKS = (
+    check_calls,
+    check_blocking_methods_leave_the_loop_free,
+    check_exceptions,
+    check_deadlines,
+    check_streams,
+    check_kill_and_restart,
+    check_handles_travel,
+    check_put_and_get,
+)

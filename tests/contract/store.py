@@ -1,0 +1,151 @@
+"""What the version store keeps, on any object store. Each `check_*` takes the location of an empty one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from etude.weights import (
+    CorruptVersion,
+    MissingVersion,
+    RawTensor,
+    Tensors,
+    VersionExists,
+    WeightStore,
+    WrongBase,
+)
+from etude.weights.objects import Objects
+
+
+def tensor(seed: int, shape: tuple[int, ...] = (64, 33), dtype: str = "bfloat16") -> RawTensor:
+    values = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    words = (values.view(np.uint32) >> 16).astype(np.uint16)
+    return RawTensor(dtype, shape, np.ascontiguousarray(words).view(np.uint8).reshape(-1))
+
+
+def nudged(old: RawTensor, seed: int, share: float = 0.05) -> RawTensor:
+    """A small optimizer step: some elements move by one unit in the last place."""
+    words = old.data.view(np.uint16).copy()
+    words[np.random.default_rng(seed).random(words.size) < share] += 1
+    return RawTensor(old.dtype, old.shape, words.view(np.uint8))
+
+
+def weights(seed: int = 0) -> dict[str, RawTensor]:
+    return {f"layers.{i}.w": tensor(seed + i) for i in range(4)} | {"scale": tensor(seed + 9, ())}
+
+
+def step(old: Tensors, seed: int) -> dict[str, RawTensor]:
+    return {name: nudged(t, seed + i) if i % 2 == 0 else t for i, (name, t) in enumerate(sorted(old.items()))}
+
+
+def same(one: Tensors, other: Tensors) -> bool:
+    return one.keys() == other.keys() and all(one[name].equals(other[name]) for name in one)
+
+
+def chain(store: WeightStore, length: int) -> list[dict[str, RawTensor]]:
+    versions = [weights()]
+    store.publish(0, versions[0])
+    for number in range(1, length):
+        versions.append(step(versions[-1], number))
+        store.publish(number, versions[-1], base=(number - 1, versions[-2]))
+    return versions
+
+
+def check_publish_and_read(location: str) -> None:
+    store = WeightStore(location, anchor_every=3)
+    assert store.latest() is None
+    assert store.versions() == []
+    versions = chain(store, 7)
+    assert store.versions() == list(range(7))
+    assert store.latest() == 6
+    assert [store.manifest(v).kind for v in range(7)] == ["full", "delta", "delta", "full", "delta", "delta", "full"]
+    reader = WeightStore(location)
+    for number, tensors in enumerate(versions):
+        assert same(reader.read(number), tensors)
+    for have in range(7):
+        assert same(reader.read(5, have=(have, versions[have])), versions[5])
+    delta = store.manifest(4)
+    assert delta.base == 3
+    assert delta.share_stored < 0.3
+    assert 0 < delta.share_changed < 0.1
+    assert 0 < store.manifest(3).share_changed < 0.1, "an anchor still says what its step changed"
+
+
+def check_unchanged_tensors_are_shared(location: str) -> None:
+    store = WeightStore(location)
+    versions = chain(store, 2)
+    got = store.read(1, have=(0, versions[0]))
+    unchanged = [name for name in got if versions[1][name] is versions[0][name]]
+    assert unchanged
+    assert all(got[name] is versions[0][name] for name in unchanged)
+
+
+def check_publishing_twice(location: str) -> None:
+    store = WeightStore(location)
+    versions = chain(store, 2)
+    first = store.manifest(1)
+    assert store.publish(1, versions[1], base=(0, versions[0])) == first
+    assert store.publish(1, versions[1]) == first, "the same content stored another way is the same version"
+    with pytest.raises(VersionExists, match="version 1"):
+        store.publish(1, versions[0])
+    assert same(store.read(1), versions[1])
+
+
+def check_wrong_bases(location: str) -> None:
+    store = WeightStore(location)
+    versions = chain(store, 2)
+    with pytest.raises(MissingVersion, match="version 9"):
+        store.publish(10, versions[1], base=(9, versions[0]))
+    with pytest.raises(WrongBase, match="version 0"):
+        store.publish(2, versions[1], base=(0, versions[1]))
+    with pytest.raises(WrongBase, match="comes earlier"):
+        store.publish(2, versions[1], base=(2, versions[1]))
+    with pytest.raises(WrongBase, match="version 0"):
+        store.read(1, have=(0, versions[1]))
+    with pytest.raises(WrongBase, match="missing"):
+        store.read(1, have=(0, {}))
+    with pytest.raises(MissingVersion, match="version 5"):
+        store.read(5)
+    assert store.versions() == [0, 1]
+
+
+def check_a_torn_publish_is_invisible(location: str) -> None:
+    store = WeightStore(location)
+    versions = chain(store, 2)
+    Objects(location).put("v000002/data-of-a-dead-writer.bin", b"half")
+    assert store.versions() == [0, 1]
+    with pytest.raises(MissingVersion):
+        store.read(2)
+    store.publish(2, versions[0], base=(1, versions[1]))
+    assert same(store.read(2), versions[0])
+    assert len(Objects(location).list("v000002")) == 2, "the dead writer's data is gone"
+
+
+def check_lost_data_is_named(location: str) -> None:
+    store = WeightStore(location)
+    chain(store, 3)
+    Objects(location).delete_others("v000001", {"v000001/manifest.json"})
+    with pytest.raises(CorruptVersion, match="version 1"):
+        store.read(2)
+
+
+def check_names_may_come_and_go(location: str) -> None:
+    store = WeightStore(location)
+    old = weights()
+    new = {"scale": old["scale"], "layers.0.w": tensor(5, (7, 5)), "head": tensor(6)}
+    store.publish(0, old)
+    store.publish(1, new, base=(0, old))
+    assert same(store.read(1), new)
+    store.publish(2, {}, base=(1, new))
+    assert store.read(2) == {}
+
+
+CHECKS = (
+    check_publish_and_read,
+    check_unchanged_tensors_are_shared,
+    check_publishing_twice,
+    check_wrong_bases,
+    check_a_torn_publish_is_invisible,
+    check_lost_data_is_named,
+    check_names_may_come_and_go,
+)

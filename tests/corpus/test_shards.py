@@ -1,0 +1,108 @@
+"""What is written is what is read; damage and unfinished writes are errors."""
+
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.corpus import CorpusError, open_corpus, write_shards
+from etude.corpus.shards import MANIFEST, Tokens
+
+DOCUMENTS = [Tokens([1, 2, 3], "code", "stdlib"), Tokens([4, 5], "lookup", "generated"), Tokens([6] * 9, "code", "x")]
+
+
+def write(folder, train=DOCUMENTS, valid=DOCUMENTS[:1], vocab_size=512, shard_tokens=4):
+    return write_shards(
+        folder, {"train": train, "valid": valid}, vocab_size=vocab_size, shard_tokens=shard_tokens, provenance={"a": 1}
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 69_999), min_size=1, max_size=20), max_size=15), st.integers(1, 40), st.booleans()
+)
+def test_documents_come_back_as_they_were(tmp_path_factory, ids, shard_tokens, wide):
+    folder = tmp_path_factory.mktemp("shards")
+    ids = ids if wide else [[token % 500 for token in document] for document in ids]
+    train = [Tokens(document, f"kind{index % 3}", "s") for index, document in enumerate(ids)]
+    write(folder, train=train, vocab_size=70_000 if wide else 500, shard_tokens=shard_tokens)
+    shards = open_corpus(folder).train
+    assert [shards.document(index).tolist() for index in range(len(shards))] == ids
+    assert shards.of_kind("kind1").tolist() == list(range(1, len(ids), 3))
+
+
+def test_kinds_sources_and_totals(tmp_path):
+    manifest = write(tmp_path)
+    corpus = open_corpus(tmp_path)
+    assert corpus.train.of_kind("code").tolist() == [0, 2]
+    assert corpus.train.of_source("generated").tolist() == [1]
+    assert corpus.train.of_source("nobody").tolist() == []
+    assert manifest["totals"] == {"train": {"documents": 3, "tokens": 14}, "valid": {"documents": 1, "tokens": 3}}
+    assert corpus.manifest["provenance"] == {"a": 1}
+    assert len(list(tmp_path.glob("train-*.tokens.npy"))) == 2
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_same_documents_make_the_same_bytes(tmp_path):
+    assert write(tmp_path / "one") == write(tmp_path / "two")
+
+
+def test_a_rewrite_that_does_not_end_leaves_no_corpus(tmp_path):
+    write(tmp_path)
+
+    def interrupted():
+        yield DOCUMENTS[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, train=interrupted())
+    with pytest.raises(CorpusError, match="no corpus"):
+        open_corpus(tmp_path)
+    write(tmp_path, train=DOCUMENTS[:2])
+    assert len(open_corpus(tmp_path).train) == 2
+
+
+def test_a_damaged_shard_is_found(tmp_path):
+    write(tmp_path)
+    path = tmp_path / "train-00000.tokens.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorpusError, match=r"train-00000\.tokens\.npy is damaged"):
+        open_corpus(tmp_path)
+
+
+def test_an_unfinished_or_foreign_corpus_is_refused(tmp_path):
+    write(tmp_path)
+    manifest = tmp_path / MANIFEST
+    text = manifest.read_text()
+    manifest.write_text(json.dumps(json.loads(text) | {"format": "etude-corpus/9"}))
+    with pytest.raises(CorpusError, match="format"):
+        open_corpus(tmp_path)
+    manifest.write_text(text[:50])
+    with pytest.raises(CorpusError, match="not JSON"):
+        open_corpus(tmp_path)
+    manifest.unlink()
+    with pytest.raises(CorpusError, match="no corpus"):
+        open_corpus(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs to fill needs root")
+def test_a_full_disk_is_one_clear_error(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=False)
+    if mounted.returncode:
+        pytest.skip("this machine does not allow mounting a tmpfs")
+    try:
+        big = [Tokens(np.arange(60_000).tolist(), "code", "s")]
+        with pytest.raises(CorpusError, match="the disk is full") as caught:
+            write(small / "corpus", train=big, vocab_size=65_000)
+        assert "\n" not in str(caught.value)
+        assert not list((small / "corpus").iterdir())
+    finally:
+        subprocess.run(["umount", str(small)], check=True)

@@ -1,0 +1,127 @@
+"""The decode loop as a whole, step by step and without a thread."""
+
+import numpy as np
+import pytest
+import torch
+from tests.engine.tiny import VOCAB, tiny_model
+
+from etude.engine.builtin import BuiltinEngine, Failure
+from etude.engine.protocol import EngineError, GenerateRequest, Sampling
+from etude.recipe.acting import EngineRecipe
+
+
+def engine_of(model=None, **changes):
+    recipe = EngineRecipe(**{"slots": 8, "context": 96, "cache_slots": 8, **changes})
+    return BuiltinEngine(model or tiny_model(), recipe)
+
+
+def run(engine, requests):
+    for request in requests:
+        engine.submit(request)
+    answers = {}
+    while engine.busy:
+        answers |= {answer.id: answer for answer in engine.step()}
+    return [answers[request.id] for request in requests]
+
+
+def requests_of(count, tokens=24, prompt=None, **sampling):
+    draw = np.random.default_rng(1)
+    return [
+        GenerateRequest(
+            f"r{i}",
+            draw.integers(0, VOCAB, 5 + i).astype(np.int32) if prompt is None else prompt,
+            Sampling(tokens, (), **{"seed": i, **sampling}),
+        )
+        for i in range(count)
+    ]
+
+
+def test_greedy_is_the_same_with_and_without_speculation():
+    plain, drafted = (
+        run(engine_of(speculate=speculate), requests_of(20, temperature=0.0)) for speculate in ("never", "always")
+    )
+    for one, other in zip(plain, drafted, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
+        assert one.usage.drafted == 0 < other.usage.drafted
+
+
+@pytest.mark.parametrize("speculate", ["never", "always"])
+def test_sequences_have_the_distribution_of_the_model(speculate):
+    """Thousands of seeds, three tokens each, against the exact probability of every sequence."""
+    vocab, samples = 7, 12_000
+    model = tiny_model(vocab_size=vocab)
+    prompt = np.array([1, 2, 3], np.int32)
+    engine = engine_of(model, slots=512, context=32, speculate=speculate)
+    answers = run(engine, requests_of(samples, 3, prompt))
+    sequences = np.stack(np.meshgrid(*[np.arange(vocab)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    whole = np.concatenate((np.tile(prompt, (len(sequences), 1)), sequences), 1)
+    with torch.no_grad():
+        logprobs = model(torch.from_numpy(whole)).logits_btv.double().log_softmax(-1).numpy()
+    steps = [logprobs[np.arange(len(sequences)), 2 + i, sequences[:, i]] for i in range(3)]
+    expected = np.exp(sum(steps)) * samples
+    numbers = np.stack([answer.tokens for answer in answers]) @ np.array([vocab * vocab, vocab, 1])
+    observed = np.bincount(numbers, minlength=vocab**3)
+    common = expected >= 5
+    expected = np.append(expected[common], expected[~common].sum())
+    observed = np.append(observed[common], observed[~common].sum())
+    degrees = len(expected) - 1
+    chi_square = float(((observed - expected) ** 2 / expected).sum())
+    assert degrees > 30
+    assert abs(chi_square - degrees) < 4 * np.sqrt(2 * degrees)
+    if speculate == "always":
+        assert 0 < engine.counters.accepted < engine.counters.drafted
+
+
+def test_speculation_counts_and_saves_steps_when_drafts_are_good():
+    """With next to no weights the draft and the main head agree, so nearly all drafts hold."""
+    flat = tiny_model(initializer_range=0.001)
+    engine = engine_of(flat, speculate="always")
+    answers = run(engine, requests_of(8, 40))
+    assert engine.counters.accepted == sum(a.usage.accepted for a in answers) > 0.9 * engine.counters.drafted
+    assert engine.counters.decode_steps < 8 + 40 * 0.6
+
+
+def test_a_model_without_mtp_layer_refuses_to_speculate():
+    plain = tiny_model(num_nextn_predict_layers=0)
+    with pytest.raises(EngineError, match="MTP"):
+        engine_of(plain, speculate="always")
+    assert len(run(engine_of(plain, speculate="never"), requests_of(3))) == 3
+
+
+def test_a_context_beyond_the_model_is_refused():
+    with pytest.raises(EngineError, match="128 positions"):
+        engine_of(context=512)
+
+
+def test_a_dense_model_has_no_experts():
+    dense = tiny_model(first_k_dense_replace=3)
+    (answer,) = run(engine_of(dense, speculate="never"), requests_of(1))
+    assert answer.experts is None
+
+
+def test_weights_out_of_order_fail_their_requests_and_leave_nothing_behind():
+    model = tiny_model()
+    good = {name: value.clone() for name, value in model.state_dict().items()}
+    engine = engine_of(model, speculate="always")
+    (before,) = run(engine, requests_of(1))
+    with torch.no_grad():
+        model.layers[0].mlp.down_proj.weight.fill_(float("nan"))
+    engine._scheduler.swapped()
+    failures = run(engine, requests_of(8))
+    assert all(isinstance(failure, Failure) and "not finite" in str(failure.error) for failure in failures)
+    model.load_state_dict(good)
+    engine._scheduler.swapped()
+    (after, *_) = run(engine, requests_of(8))
+    np.testing.assert_array_equal(before.tokens, after.tokens)
+    assert engine._scheduler.running == 0
+
+
+def test_the_cost_of_a_step_follows_the_live_rows():
+    engine = engine_of(speculate="never")
+    fed = []
+    extend = engine._model.extend
+    engine._model.extend = lambda tokens, *rest, **options: fed.append(len(tokens)) or extend(tokens, *rest, **options)
+    requests = [GenerateRequest(f"r{i}", np.array([1], np.int32), Sampling(4 * (i + 1), ())) for i in range(8)]
+    run(engine, requests)
+    assert fed == [8 - step // 4 for step in range(32)]

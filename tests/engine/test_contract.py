@@ -1,0 +1,43 @@
+import pytest
+from tests.contract.engine import Case, EngineContract
+from tests.engine.tiny import Versions
+
+from etude.cluster import open_cluster
+from etude.engine.remote import RemoteEngine
+from etude.engine.service import EngineService
+
+SLOTS = 6
+
+
+def settings(speculate):
+    return {"slots": SLOTS, "context": 96, "cache_slots": 8, "speculate": speculate}
+
+
+def case_of(versions, make):
+    return Case(make, versions.reference, versions.publish, versions.publish_damaged, SLOTS)
+
+
+@pytest.mark.parametrize("speculate", ["never", "always"], scope="class")
+class TestBuiltin(EngineContract):
+    @pytest.fixture
+    def case(self, tmp_path, speculate):
+        versions = Versions(tmp_path)
+
+        async def make():
+            return EngineService(versions.folder, settings(speculate), "float32", 1, str(versions.location))
+
+        return case_of(versions, make)
+
+
+class TestOverTheCluster(EngineContract):
+    @pytest.fixture
+    def case(self, tmp_path):
+        versions = Versions(tmp_path)
+        arguments = (str(versions.folder), settings("always"), "float32", 1, str(versions.location))
+
+        async def make():
+            cluster = await open_cluster("inline", run_folder=tmp_path, cpus=1)
+            remote = await cluster.start("engine", "etude.engine.service:EngineService", *arguments)
+            return RemoteEngine(remote, deadline=30)
+
+        return case_of(versions, make)

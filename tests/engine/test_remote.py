@@ -1,0 +1,91 @@
+"""What a worker sees when its engine dies and comes back."""
+
+import asyncio
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from tests.engine.tiny import Versions
+
+from etude.cluster import open_cluster
+from etude.engine.protocol import ContextExceeded, EngineError, GenerateRequest, Sampling, UpdateRefused
+from etude.engine.remote import RemoteEngine
+
+
+def ask(name, tokens=60, conversation=""):
+    return GenerateRequest(name, np.array([1, 2, 3], np.int32), Sampling(tokens, ()), conversation)
+
+
+def with_engine(tmp_path, body, *, lockstep=False, deadline=20.0):
+    versions = Versions(tmp_path)
+    recipe = {"slots": 2, "context": 96, "cache_slots": 4}
+    arguments = (str(versions.folder), recipe, "float32", 1, str(versions.location), 0, lockstep)
+
+    async def whole():
+        cluster = await open_cluster("inline", run_folder=tmp_path, cpus=1)
+        try:
+            remote = await cluster.start("engine", "etude.engine.service:EngineService", *arguments)
+            await body(RemoteEngine(remote, deadline=deadline, lockstep=lockstep), remote, versions)
+        finally:
+            await cluster.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_requests_are_repeated_to_the_restarted_engine(tmp_path):
+    async def body(engine, remote, versions):
+        await engine.update(versions.publish())
+        tasks = [asyncio.create_task(engine.generate(ask(f"r{i}"))) for i in range(6)]
+        await asyncio.sleep(0.02)
+        await remote.kill()
+        await engine.abort("r0")
+        await engine.close("nothing")
+        await asyncio.sleep(0.1)
+        assert not tasks[-1].done()
+        await remote.restart(deadline=20)
+        answers = await asyncio.gather(*tasks)
+        assert [a.tokens.size for a in answers] == [60] * 6
+        assert (await engine.info()).version == 1, "it starts on the latest version"
+
+    with_engine(tmp_path, body)
+
+
+def test_the_wait_for_a_restart_has_a_deadline_and_names_the_engine(tmp_path):
+    async def body(engine, remote, versions):
+        await remote.kill()
+        with pytest.raises(EngineError, match=r"waited 0\.3 s for engine to be restarted and to answer generate"):
+            await engine.generate(ask("r"))
+
+    with_engine(tmp_path, body, deadline=0.3)
+
+
+def test_in_lockstep_a_loss_is_raised(tmp_path):
+    async def body(engine, remote, versions):
+        await engine.open(["a", "b"])
+        task = asyncio.create_task(engine.generate(ask("r", conversation="a")))
+        await asyncio.sleep(0.02)
+        await remote.kill()
+        with pytest.raises(EngineError, match="replay the step"):
+            await task
+
+    with_engine(tmp_path, body, lockstep=True)
+
+
+def test_the_engines_own_errors_arrive_as_themselves(tmp_path):
+    async def body(engine, remote, versions):
+        with pytest.raises(ContextExceeded):
+            await engine.generate(GenerateRequest("r", np.zeros(200, np.int32), Sampling(1, ())))
+        with pytest.raises(UpdateRefused):
+            await engine.update(99)
+        again = pickle.loads(pickle.dumps(engine))
+        assert again.name == "engine"
+        assert (await again.generate(ask("s"))).tokens.size == 60
+
+    with_engine(tmp_path, body)
+
+
+def test_speaking_to_an_engine_needs_no_torch():
+    code = "import sys, etude.engine, etude.engine.protocol, etude.engine.remote; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,97 @@
+"""Rejection sampling is exact: tokens, and pairs of tokens, have the main head's distribution whatever the draft's."""
+
+import numpy as np
+import pytest
+import torch
+
+from etude.engine.speculation import Draft, propose, verify
+
+ROWS, VOCAB = 60_000, 6
+
+
+def distributions(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(3, VOCAB, generator=generator) * 1.5).unbind(0)
+
+
+def speculate(draft_logits, main_logits, ahead_logits, temperature=1.0, there=True):
+    seeds, positions = np.arange(ROWS, dtype=np.uint64), np.full(ROWS, 9)
+    temperatures = torch.full((ROWS,), temperature)
+    draft = propose(draft_logits.repeat(ROWS, 1), temperatures, seeds, positions)
+    draft.there_b &= there
+    logits = torch.stack((main_logits, ahead_logits)).repeat(ROWS, 1, 1)
+    return draft, verify(logits, draft, temperatures, seeds, positions)
+
+
+def chi_square(counts, probabilities):
+    expected = probabilities * counts.sum()
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_first_token_is_distributed_as_without_a_draft(seed, temperature):
+    q, p, ahead = distributions(seed)
+    draft, verified = speculate(q, p, ahead, temperature)
+    expected = (p / temperature).softmax(-1)
+    assert chi_square(torch.bincount(verified.tokens_b2[:, 0], minlength=VOCAB), expected) < 24  # 5 degrees: p = 0.0002
+    overlap = torch.minimum(expected, (q / temperature).softmax(-1)).sum()
+    assert abs(float(verified.accepted_b.float().mean() - overlap)) < 0.01, "no exact scheme accepts more often"
+    assert bool((verified.tokens_b2[verified.accepted_b, 0] == draft.tokens_b[verified.accepted_b]).all())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_token_after_an_accepted_draft_is_independent_of_it(seed):
+    q, p, ahead = distributions(seed)
+    _, verified = speculate(q, p, ahead)
+    pairs = verified.tokens_b2[verified.accepted_b]
+    counts = torch.bincount(pairs[:, 0] * VOCAB + pairs[:, 1], minlength=VOCAB * VOCAB)
+    first = torch.minimum(p.softmax(-1), q.softmax(-1))
+    expected = (first / first.sum())[:, None] * ahead.softmax(-1)
+    assert chi_square(counts, expected.flatten()) < 75  # 35 degrees: p = 0.0001
+
+
+def test_logprobs_are_those_of_the_main_head():
+    q, p, ahead = distributions(0)
+    _, verified = speculate(q, p, ahead)
+    torch.testing.assert_close(verified.logprobs_b2[:, 0], p.log_softmax(-1)[verified.tokens_b2[:, 0]])
+    torch.testing.assert_close(verified.logprobs_b2[:, 1], ahead.log_softmax(-1)[verified.tokens_b2[:, 1]])
+
+
+def test_greedy_accepts_exactly_the_most_probable_token():
+    q, p, ahead = distributions(1)
+    for draft_logits in (q, p):
+        draft, verified = speculate(draft_logits, p, ahead, temperature=0.0)
+        assert bool((verified.tokens_b2[:, 0] == p.argmax()).all())
+        assert bool((verified.accepted_b == (draft.tokens_b == p.argmax())).all())
+    assert bool((verified.tokens_b2[:, 1] == ahead.argmax()).all())
+
+
+def test_a_row_without_a_draft_is_sampled_plainly():
+    q, p, ahead = distributions(2)
+    _, verified = speculate(q, p, ahead, there=False)
+    assert not bool(verified.accepted_b.any())
+    assert chi_square(torch.bincount(verified.tokens_b2[:, 0], minlength=VOCAB), p.softmax(-1)) < 24
+
+
+def test_a_draft_equal_to_the_main_head_is_always_accepted():
+    _, p, ahead = distributions(3)
+    _, verified = speculate(p, p, ahead)
+    assert float(verified.accepted_b.float().mean()) > 0.9999
+
+
+def test_a_draft_head_out_of_order_proposes_nothing_and_a_network_out_of_order_is_seen():
+    q, p, ahead = distributions(0)
+    draft, verified = speculate(torch.full_like(q, float("nan")), p, ahead)
+    assert not bool(draft.there_b.any())
+    assert bool(verified.finite_b.all())
+    assert chi_square(torch.bincount(verified.tokens_b2[:, 0], minlength=VOCAB), p.softmax(-1)) < 24
+    assert not bool(speculate(q, torch.full_like(p, float("nan")), ahead)[1].finite_b.any())
+
+
+def test_selecting_rows_keeps_their_drafts():
+    draft = Draft(torch.tensor([4, 5]), torch.eye(2, VOCAB), torch.tensor([True, True]))
+    chosen = draft.select(torch.tensor([1, -1]))
+    assert chosen.tokens_b[0] == 5
+    assert chosen.there_b.tolist() == [True, False]
+    assert Draft.none(0, VOCAB).select(torch.tensor([-1, -1])).there_b.tolist() == [False, False]

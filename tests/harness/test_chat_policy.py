@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.harness.chat_server import ChatServer, completion
+from tests.harness.parts import SAMPLE
+
+from etude.harness import (
+    Budgets,
+    ChatPolicy,
+    ContextFull,
+    Endpoint,
+    OverlayWorkspace,
+    PolicyError,
+    Toolbox,
+    ToolLimits,
+    load_profile,
+    run_agent,
+)
+from etude.trace import StopCause
+
+PROFILE = load_profile("full")
+
+
+def run(server: ChatServer, play, **endpoint):
+    async def main():
+        async with server:
+            policy = ChatPolicy(Endpoint(server.url, "tiny", pause_seconds=0.01, **endpoint), PROFILE.schemas())
+            try:
+                return await play(policy)
+            finally:
+                await policy.aclose()
+
+    return asyncio.run(main())
+
+
+def test_a_whole_run_over_http():
+    server = ChatServer(
+        [
+            completion(calls=[("read", {"path": "calc.py"}), ("grep", {"pattern": "larger"})]),
+            completion(raw_calls=[("edit", "{not json"), ("edit", "[1]")]),
+            completion(calls=[("edit", {"path": "calc.py", "line": 3, "text": "return max(a, b)"})]),
+            completion(text="bye", calls=[("finish", {})]),
+        ]
+    )
+    workspace = OverlayWorkspace(SAMPLE)
+
+    async def play(policy):
+        toolbox = Toolbox(PROFILE.schemas(), workspace, ToolLimits(), PROFILE)
+        return await run_agent(PROFILE.open("make check pass"), policy, toolbox, Budgets(), PROFILE)
+
+    outcome = run(server, play, api_key="key", seed=5)
+    assert outcome.stop is StopCause.FINISHED
+    assert outcome.final_text == "bye"
+    assert [(e.name, e.valid) for e in outcome.tools] == [
+        ("read", True), ("grep", True), ("edit", False), ("edit", False), ("edit", True), ("finish", True),
+    ]  # fmt: skip
+    assert "max(a, b)" in asyncio.run(workspace.diff())
+    last = server.requests[-1]
+    assert [m["role"] for m in last["messages"]] == [
+        "system", "user", "assistant", "tool", "tool", "assistant", "tool", "tool", "assistant", "tool",
+    ]  # fmt: skip
+    assert last["messages"][5]["tool_calls"][0]["function"]["arguments"] == "{not json"
+    assert last["messages"][3]["tool_call_id"] == last["messages"][2]["tool_calls"][0]["id"]
+    assert {tool["function"]["name"] for tool in last["tools"]} == set(PROFILE.tools)
+    assert (last["seed"], server.headers[-1]["authorization"]) == (5, "Bearer key")
+    assert outcome.usage.sampled_tokens == 28
+
+
+def test_a_busy_endpoint_is_asked_again():
+    server = ChatServer([completion(text="hi")], statuses=[429, 502])
+
+    async def play(policy):
+        return await policy.act(PROFILE.open("x"), max_tokens=5)
+
+    assert run(server, play).text == "hi"
+    assert len(server.requests) == 3
+
+
+def test_a_full_context_is_no_error():
+    async def play(policy):
+        with pytest.raises(ContextFull):
+            await policy.act(PROFILE.open("x"), max_tokens=5)
+
+    run(ChatServer([], status=400), play)
+
+
+@pytest.mark.parametrize("answer", ["not json", "{}", '{"choices": []}', '{"choices": [{"message": null}]}'])
+def test_an_answer_that_is_no_completion(answer):
+    async def play(policy):
+        with pytest.raises(PolicyError):
+            await policy.act(PROFILE.open("x"), max_tokens=5)
+
+    run(ChatServer([answer]), play)
+
+
+def test_half_a_surrogate_pair_can_be_sent_back():
+    answers = [completion(text="\ud800", calls=[("read", {"path": "\udfff"})]), completion(text="fine")]
+
+    async def play(policy):
+        toolbox = Toolbox(PROFILE.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), PROFILE)
+        return await run_agent(PROFILE.open("x"), policy, toolbox, Budgets(), PROFILE)
+
+    outcome = run(ChatServer(answers), play)
+    assert outcome.final_text == "fine"
+    assert not outcome.tools[0].valid
+
+
+def test_thinking_and_cut_off_turns():
+    async def play(policy):
+        return await policy.act(PROFILE.open("x"), max_tokens=5)
+
+    turn = run(ChatServer([completion(text="so", finish="length", reasoning_content="hmm hmm")]), play)
+    assert (turn.text, turn.thinking, turn.cut_off) == ("so", "hmm hmm", True)
+    assert turn.thinking_tokens == 2
+
+
+def test_nobody_there():
+    async def main() -> None:
+        policy = ChatPolicy(Endpoint("http://127.0.0.1:9/v1", "tiny", pause_seconds=0.01), ())
+        with pytest.raises(PolicyError, match="no answer in 3 attempts"):
+            await policy.act(PROFILE.open("x"), max_tokens=5)
+        await policy.aclose()
+
+    asyncio.run(main())

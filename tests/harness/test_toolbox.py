@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.harness.parts import SAMPLE
+
+from etude.harness import (
+    OverlayWorkspace,
+    SchemaError,
+    Toolbox,
+    ToolCall,
+    ToolLimits,
+    ToolResult,
+    builtin_schema,
+    load_profile,
+)
+from etude.harness.scripted import ScriptedPolicy
+from etude.harness.tools.files import replacement
+from etude.text import parse_call
+
+FULL = load_profile("full")
+SCHEMAS = {schema.name: schema.call_schema() for schema in FULL.schemas()}
+
+
+def count(text: str) -> int:
+    return len(text)
+
+
+class Bench:
+    def __init__(self, files=SAMPLE, *, profile=FULL, **limits):
+        self.workspace = OverlayWorkspace(files)
+        self.toolbox = Toolbox(profile.schemas(), self.workspace, ToolLimits(**limits), profile)
+
+    def call(self, raw: str, max_tokens: int = 10_000) -> ToolResult:
+        found = parse_call(raw, SCHEMAS)
+        call = (
+            ToolCall("1", raw.split(" ")[0], None, raw, found) if isinstance(found, str) else ToolCall("1", *found, raw)
+        )
+        return asyncio.run(self.toolbox.run(call, max_tokens=max_tokens, count=count))
+
+    def say(self, raw: str, **options: int) -> str:
+        return self.call(raw, **options).output
+
+    def text(self, path: str = "calc.py") -> str:
+        return asyncio.run(self.workspace.read(path)).decode()
+
+
+def test_list():
+    assert Bench().say("list") == "calc.py\ncheck.py\npack/other.py"
+    assert Bench().say("list pack/") == "pack/other.py"
+    assert Bench().say("list nowhere") == "There is no file 'nowhere'."
+    assert Bench({}).say("list") == "(no files)"
+
+
+def test_read_numbers_lines_and_takes_a_range():
+    assert Bench().say("read calc.py 2 3") == "2 def larger(a, b):\n3     return min(a, b)"
+    assert Bench().say("read calc.py 3") == "3     return min(a, b)"
+    assert Bench().say("read calc.py 2 99").startswith("2 def")
+    assert Bench().say("read /work/calc.py 1 1") == "1 # the larger of two"
+    assert Bench().say("read calc.py 7") == "calc.py has no lines from 7 to 3; it has 3 lines."
+    assert Bench({"a": b""}).say("read a") == "(no files)"
+
+
+def test_read_explains_what_it_cannot_read():
+    bench = Bench({"calc.py": b"x\n", "blob": b"\0\1", "pack/a": b"a"})
+    assert bench.say("read cals.py") == "There is no file 'cals.py'. Did you mean calc.py?"
+    assert bench.say("read pack") == "'pack' is a folder, not a file."
+    assert bench.say("read blob") == "'blob' is not a text file."
+    assert bench.say("read ../etc/passwd") == "'../etc/passwd' is not a path inside the workspace."
+    assert bench.say("read /etc/passwd") == "'/etc/passwd' is not a path inside the workspace."
+
+
+def test_edit_replaces_one_line_and_keeps_its_indentation():
+    bench = Bench()
+    assert bench.say("edit calc.py 3 return max(a, b)") == "The edited lines now read:\n3     return max(a, b)"
+    assert bench.text() == "# the larger of two\ndef larger(a, b):\n    return max(a, b)\n"
+    bench.call("edit calc.py 3   return b")
+    assert bench.text().endswith("\n  return b\n")
+    assert bench.toolbox.edited == {"calc.py": 2}
+
+
+def test_edit_with_several_lines():
+    bench = Bench()
+    bench.call("edit calc.py 3 if a > b:\n    return a\nreturn b")
+    assert bench.text().endswith("b):\n    if a > b:\n        return a\n    return b\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "text", "new"),
+    [
+        ("\tx = 1", "y = 2", ["\ty = 2"]),
+        ("    x", "", [""]),
+        ("    x\r", "y", ["    y\r"]),
+        ("x", "  y\n  z", ["  y", "  z"]),
+        ("  x", "y\n", ["  y"]),
+    ],
+)
+def test_replacement(old, text, new):
+    assert replacement(old, text) == new
+
+
+def test_edit_keeps_a_missing_newline_at_the_end_missing():
+    bench = Bench({"calc.py": b"a\nb"})
+    bench.call("edit calc.py 2 c")
+    assert bench.text() == "a\nc"
+
+
+def test_edit_out_of_range_and_over_its_limit():
+    bench = Bench(edits=1)
+    assert bench.say("edit calc.py 9 x") == "calc.py has no line 9; it has 3 lines."
+    assert bench.call("edit calc.py 1 x").ok
+    assert bench.say("edit calc.py 1 y") == "No further edit is allowed; finish."
+    assert bench.text().startswith("x\n")
+
+
+def test_grep_finds_text_and_expressions():
+    assert Bench().say("grep larger") == (
+        "calc.py:1 # the larger of two\ncalc.py:2 def larger(a, b):\n"
+        "check.py:1 from calc import larger\ncheck.py:2 if larger(2, 7) != 7:\ncheck.py:3     print('FAIL larger')"
+    )
+    assert Bench().say(r"grep /^def \w+\(/") == "calc.py:2 def larger(a, b):"
+    assert Bench().say("grep min(a") == "calc.py:3     return min(a, b)"
+    assert Bench().say("grep nothing at all") == "No line matches."
+    assert Bench().say("grep /(/").startswith("The pattern is not a regular expression")
+
+
+def test_no_expression_hangs_the_harness():
+    bench = Bench({"a.txt": b"a" * 5000 + b"!\n"})
+    assert bench.say("grep /(a+)+$/") == "No line matches."
+
+
+def test_output_is_cut_visibly():
+    bench = Bench({"long.py": b"".join(b"line %d\n" % n for n in range(500))})
+    said = bench.say("read long.py", max_tokens=60)
+    assert len(said) <= 60
+    assert said.startswith("1 line 0\n2 line 1")
+    assert said.endswith("lines cut]")
+
+
+def test_a_shell_is_not_everywhere():
+    assert Bench().say("shell ls") == "There is no shell in this workspace."
+
+
+def test_finish_carries_a_message():
+    result = Bench().call("finish well done")
+    assert (result.finished, result.output) == (True, "well done")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"path": 3},
+        {"path": "a", "line": True, "text": "x"},
+        {"path": "a", "more": 1},
+        {"path": "calc.py", "line": 1, "text": "\ud800"},
+    ],
+)
+def test_arguments_of_any_policy_are_checked(arguments):
+    bench = Bench()
+    call = ToolCall("1", "edit", arguments, "edit")
+    result = asyncio.run(bench.toolbox.run(call, max_tokens=100, count=count))
+    assert (result.ok, result.valid) == (False, False)
+    assert asyncio.run(bench.workspace.diff()) == ""
+
+
+def test_a_schema_without_an_implementation_is_refused_at_once():
+    from etude.harness import ToolSchema
+
+    with pytest.raises(SchemaError, match="fly"):
+        Toolbox([ToolSchema("fly", "")], OverlayWorkspace({}), ToolLimits(), FULL)
+
+
+def test_a_tool_can_be_added():
+    from etude.harness import Output, ToolSchema
+
+    async def shout(toolbox, arguments):
+        return Output(["HEY"])
+
+    toolbox = Toolbox([ToolSchema("shout", "")], OverlayWorkspace({}), ToolLimits(), FULL, {"shout": shout})
+    result = asyncio.run(toolbox.run(ToolCall("1", "shout", {}, "shout"), max_tokens=9, count=count))
+    assert result.output == "HEY"
+
+
+words = st.sampled_from(["list", "read", "edit", "grep", "finish", "calc.py", "..", "/", "3", "-1", "\n", "pack", "\0"])
+raw_calls = st.one_of(
+    st.lists(words, max_size=6).map(" ".join),
+    st.text(max_size=40),
+    st.tuples(words, st.text(max_size=20)).map(" ".join),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(raw=raw_calls, most=st.integers(0, 200))
+def test_whatever_the_model_writes_gets_a_bounded_answer(raw, most):
+    bench = Bench()
+    result = bench.call(raw, max_tokens=most)
+    assert count(result.output) <= most
+    changed = bench.workspace.changed()
+    assert set(changed) <= set(SAMPLE)
+    assert not changed or raw.lstrip().startswith("edit")
+
+
+def test_schemas_as_openai_functions():
+    function = builtin_schema("edit").openai()["function"]
+    assert function["parameters"]["required"] == ["path", "line", "text"]
+    assert function["parameters"]["properties"]["line"]["type"] == "integer"
+    assert ScriptedPolicy(["> list"], FULL).name == "scripted"

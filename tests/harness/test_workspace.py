@@ -1,0 +1,221 @@
+"""The three workspaces mean the same; the lazy one proves it against a real box."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.harness.parts import SAMPLE, open_boxes
+
+from etude.harness import (
+    BoxWorkspace,
+    ExecMemo,
+    NoShell,
+    OutsideWorkspace,
+    OverlayWorkspace,
+    folder_workspace,
+    lazy_workspace,
+)
+from etude.harness.workspace import clean_path
+from etude.sandbox import BoxSpec, RequestRefused
+from etude.tasks.diff import apply_diff
+
+
+@pytest.mark.parametrize(
+    ("path", "clean"),
+    [("a", "a"), ("./a//b/", "a/b"), ("a/../b", "b"), ("/work/a", "a"), ("/work", "."), (".", "."), ("a/..", ".")],
+)
+def test_clean_path(path, clean):
+    assert clean_path(path) == clean
+
+
+@pytest.mark.parametrize("path", ["", "..", "a/../../b", "/", "/etc/passwd", "/work/../etc", "/workshop/a", "a\0b"])
+def test_paths_that_leave_the_workspace(path):
+    with pytest.raises(OutsideWorkspace):
+        clean_path(path)
+
+
+def test_an_overlay_without_a_runner_has_no_shell():
+    with pytest.raises(NoShell):
+        asyncio.run(OverlayWorkspace(SAMPLE).exec("ls", timeout=1))
+
+
+class Boxes:
+    """Counts the boxes that workspaces of one image really made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sandboxes = open_boxes(folder)
+        self.made = 0
+
+    async def lazy(self, memo: ExecMemo | None = None, files=SAMPLE) -> OverlayWorkspace:
+        image = await self.sandboxes.add_image(dict(files))
+
+        async def open_box():
+            self.made += 1
+            return await self.sandboxes.create(BoxSpec(image))
+
+        return lazy_workspace(image, files, open_box, memo)
+
+    async def eager(self, files=SAMPLE) -> BoxWorkspace:
+        image = await self.sandboxes.add_image(dict(files))
+        return BoxWorkspace(await self.sandboxes.create(BoxSpec(image)), files)
+
+
+def in_boxes(folder: Path, play) -> None:
+    async def main() -> None:
+        boxes = Boxes(folder)
+        try:
+            await play(boxes)
+        finally:
+            await boxes.sandboxes.close()
+
+    asyncio.run(main())
+
+
+def test_files_need_no_box_and_a_command_sees_the_edits(images):
+    async def play(boxes: Boxes) -> None:
+        workspace = await boxes.lazy()
+        await workspace.write("calc.py", b"def larger(a, b):\n    return max(a, b)\n")
+        assert await workspace.read("calc.py") != SAMPLE["calc.py"]
+        assert boxes.made == 0
+        result = await workspace.exec("python check.py", timeout=10)
+        assert (result.code, result.stdout) == (0, b"ok\n")
+        assert await workspace.files() == ["calc.py", "check.py", "pack/other.py"]
+        assert boxes.made == 1
+        await workspace.close()
+
+    in_boxes(images, play)
+
+
+def test_what_a_command_changes_is_seen(images):
+    async def play(boxes: Boxes) -> None:
+        workspace = await boxes.lazy(ExecMemo())
+        await workspace.exec("echo new > pack/new.py; rm check.py; sed -i s/min/max/ calc.py", timeout=10)
+        assert await workspace.files() == ["calc.py", "pack/new.py", "pack/other.py"]
+        before = {path: data.decode() for path, data in SAMPLE.items()}
+        after = apply_diff(before, await workspace.diff())
+        assert after == {path: data.decode() for path, data in workspace._files.items()}
+        await workspace.close()
+
+    in_boxes(images, play)
+
+
+actions = st.one_of(
+    st.tuples(
+        st.just("write"), st.sampled_from(sorted(SAMPLE)), st.sampled_from([b"", b"x = 1\n", b"no end", b"\n\n"])
+    ),
+    st.tuples(st.just("read"), st.sampled_from([*SAMPLE, "pack", "nothing", "calc.py/x", "made.txt"]), st.just(b"")),
+    st.tuples(
+        st.just("exec"),
+        st.sampled_from(
+            [
+                "cat *.py",
+                "python check.py",
+                "echo 1 >> made.txt",
+                "rm -f calc.py",
+                "mkdir -p d; ls",
+                "touch /tmp/t; ls /tmp",
+            ]
+        ),
+        st.just(b""),
+    ),
+)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plays=st.lists(st.lists(actions, max_size=6), min_size=2, max_size=4))
+def test_lazy_workspaces_with_a_shared_memo_do_what_a_box_does(tmp_path_factory, plays):
+    async def do(workspace, action):
+        verb, what, data = action
+        try:
+            if verb == "write":
+                return await workspace.write(what, data)
+            if verb == "read":
+                return await workspace.read(what)
+            result = await workspace.exec(what, timeout=20)
+            return result.code, result.stdout, result.stderr, await workspace.files()
+        except (FileNotFoundError, IsADirectoryError) as error:
+            return type(error)
+
+    async def play(boxes: Boxes) -> None:
+        memo = ExecMemo()
+        for actions in plays:
+            lazy, eager = await boxes.lazy(memo), await boxes.eager()
+            for action in actions:
+                assert await do(lazy, action) == await do(eager, action)
+            assert await lazy.diff() == await eager.diff()
+            await lazy.close()
+            await eager.close()
+
+    in_boxes(tmp_path_factory.mktemp("boxes"), play)
+
+
+def test_equal_commands_over_equal_files_run_once_in_a_group(images):
+    async def play(boxes: Boxes) -> None:
+        memo = ExecMemo()
+        group = [await boxes.lazy(memo) for _ in range(6)]
+        results = await asyncio.gather(*[w.exec("python check.py", timeout=10) for w in group])
+        assert {(r.code, r.stdout) for r in results} == {(1, b"FAIL larger\n")}
+        assert (boxes.made, memo.stats.hits, memo.stats.misses) == (1, 5, 1)
+        for workspace in group:
+            await workspace.write("calc.py", b"larger = max\n")
+        assert {(await w.exec("python check.py", timeout=10)).stdout for w in group} == {b"ok\n"}
+        assert (memo.stats.misses, memo.stats.refused) == (2, 0)
+        for workspace in group:
+            await workspace.close()
+
+    in_boxes(images, play)
+
+
+@pytest.mark.parametrize("command", ["echo 1 > new.txt", "touch /tmp/left", "mkdir d", "chmod +x calc.py", "ln -s a b"])
+def test_a_command_that_leaves_something_behind_is_never_shared(images, command):
+    async def play(boxes: Boxes) -> None:
+        memo = ExecMemo()
+        for _ in range(2):
+            workspace = await boxes.lazy(memo)
+            await workspace.exec(command, timeout=10)
+            # What follows may depend on what was left: it is not shared either.
+            await workspace.exec("ls", timeout=10)
+            await workspace.close()
+        assert (boxes.made, memo.stats.hits, memo.stats.refused) == (2, 0, 2)
+
+    in_boxes(images, play)
+
+
+def test_a_folder_is_copied_on_write(tmp_path):
+    async def play() -> None:
+        (tmp_path / "a.py").write_text("x = 1\n")
+        (tmp_path / ".git").mkdir()
+        (tmp_path / ".git" / "config").write_text("secret")
+        (tmp_path / "link").symlink_to("/etc/passwd")
+        asked: list[str] = []
+
+        async def approve(command: str) -> bool:
+            asked.append(command)
+            return command != "no"
+
+        workspace = folder_workspace(tmp_path, approve)
+        assert await workspace.files() == ["a.py"]
+        await workspace.write("a.py", b"x = 2\n")
+        result = await workspace.exec("cat a.py; pwd; echo y >> b.py; exit 3", timeout=10)
+        assert (result.code, result.stdout) == (3, b"x = 2\n.\n")
+        assert await workspace.read("b.py") == b"y\n"
+        with pytest.raises(NoShell):
+            await workspace.exec("no", timeout=10)
+        assert (await workspace.exec("sleep 9 & sleep 9", timeout=0.2)).timed_out
+        assert not (await workspace.exec("sleep 9 & echo now", timeout=8)).timed_out
+        assert asked[1] == "no"
+        await workspace.close()
+        assert (tmp_path / "a.py").read_text() == "x = 1\n"
+        assert not (tmp_path / "b.py").exists()
+
+    asyncio.run(play())
+
+
+def test_a_file_too_large_to_read_is_refused():
+    workspace = OverlayWorkspace({"big": b"x" * 1_000_001})
+    with pytest.raises(RequestRefused):
+        asyncio.run(workspace.read("big"))

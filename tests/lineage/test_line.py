@@ -1,0 +1,158 @@
+"""Stages in order, each done once, each resumed where it was; what a lineage is made of is on record."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from rich.console import Console
+
+from etude.journal import Journal, RunPaths, read_journal
+from etude.lineage import LineageError, LineageState, Stage, require_room, require_unchanged, run_line, sole_driver
+from etude.lineage.context import RunContext
+from etude.lineage.screen import Screen
+from etude.lineage.stages import STAGES
+from etude.lineage.state import output_digest, recipe_digest
+from etude.recipe import Recipe
+
+RECIPE = Recipe.model_validate({"name": "r", "compute": {"dtype": "float32", "threads": 1}})
+
+
+class Work:
+    """A stage that writes a file in parts and can be interrupted between any two."""
+
+    def __init__(self, name: str, parts: int) -> None:
+        self.name, self.parts, self.interrupt_after = name, parts, -1
+        self.calls = 0
+        self.stage = Stage(name, name, ("tasks",), (f"{name}.txt",), self.run)
+
+    async def run(self, context: RunContext) -> dict[str, int]:
+        self.calls += 1
+        file = context.paths.root / f"{self.name}.txt"
+        for part in range(len(file.read_text()) if file.exists() else 0, self.parts):
+            if part == self.interrupt_after:
+                self.interrupt_after = -1
+                raise KeyboardInterrupt
+            with file.open("a") as out:
+                out.write(str(part))
+            await asyncio.sleep(0)
+        return {"parts": self.parts}
+
+
+def open_context(root, recipe: Recipe = RECIPE) -> RunContext:
+    paths = RunPaths(root)
+    root.mkdir(exist_ok=True)
+    journal = Journal(paths.journal, "driver")
+    return RunContext(recipe, paths, LineageState.load(paths.lineage), journal, Screen(journal, Console(quiet=True)))
+
+
+def run(root, works: list[Work], recipe: Recipe = RECIPE) -> RunContext:
+    context = open_context(root, recipe)
+    try:
+        asyncio.run(run_line(context, [work.stage for work in works]))
+    finally:
+        context.journal.close()
+    return context
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_stage_interrupted_anywhere_is_called_again_and_nothing_else_is(stage, part, tmp_path) -> None:
+    works = [Work(name, 3) for name in ("one", "two", "three")]
+    works[stage].interrupt_after = part
+    root = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(root, works)
+    stages = LineageState.load(RunPaths(root).lineage).stages
+    assert [r.done for r in stages.values()] == [True] * stage + [False]
+    state = run(root, works).state
+    assert [work.calls for work in works] == [2 if n == stage else 1 for n in range(3)]
+    assert [r.sessions for r in state.stages.values()] == [2 if n == stage else 1 for n in range(3)]
+    assert all(r.done and r.result == {"parts": 3} for r in state.stages.values())
+    assert [(root / f"{w.name}.txt").read_text() for w in works] == ["012"] * 3
+    calls = [work.calls for work in works]
+    run(root, works)
+    assert [work.calls for work in works] == calls, "what is done is not done again"
+
+
+def test_the_journal_says_why_a_stage_ended(tmp_path) -> None:
+    work = Work("one", 2)
+
+    async def fail(context: RunContext) -> dict[str, int]:
+        raise LineageError("no tasks left")
+
+    run(tmp_path / "run", [work])
+    broken = Work("two", 1)
+    broken.stage = Stage("two", "two", ("tasks",), (), fail)
+    with pytest.raises(LineageError):
+        run(tmp_path / "run", [work, broken])
+    ends = [e.fields for e in read_journal(tmp_path / "run" / "journal", kind="stage_interrupted")]
+    assert [(e["stage"], e["reason"]) for e in ends] == [("two", "no tasks left")]
+
+
+def test_inputs_and_outputs_are_on_record(tmp_path) -> None:
+    works = [Work(name, 2) for name in ("one", "two")]
+    state = run(tmp_path / "run", works).state
+    one, two = state.stages["one"], state.stages["two"]
+    assert one.inputs == {}
+    assert two.inputs == {"one": one.output}
+    assert one.output == output_digest(tmp_path / "run", ["one.txt"])
+    (tmp_path / "run/one.txt").write_text("02")
+    assert one.output != output_digest(tmp_path / "run", ["one.txt"])
+    assert one.recipe_digest == recipe_digest(RECIPE, ["tasks"])
+    assert len(one.code_digest) == 16
+
+
+def test_a_changed_recipe_is_refused_by_name_and_nothing_runs(tmp_path) -> None:
+    works = [Work(name, 2) for name in ("one", "two")]
+    run(tmp_path / "run", works)
+    for changes in ({"tasks": {"train": 7}}, {"seed": 9}):
+        other = Recipe.model_validate(RECIPE.model_dump(mode="json", by_alias=True) | changes)
+        with pytest.raises(LineageError, match=r"changed in tasks or seed since stage one was run.*--name"):
+            run(tmp_path / "run", works, other)
+    harmless = RECIPE.model_copy(update={"cluster": RECIPE.cluster.model_copy(update={"restarts": 9})})
+    run(tmp_path / "run", works, harmless)
+    assert [work.calls for work in works] == [1, 1]
+
+
+def test_every_section_of_the_recipe_belongs_to_a_stage() -> None:
+    covered = {section for stage in STAGES for section in stage.sections}
+    assert covered == set(Recipe.model_fields) - {"schema_version", "name", "seed", "cluster"}
+    require_unchanged(RECIPE, LineageState(), STAGES)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"stages": {"x": {"y": 1}}, "compute": {}}', '{"stages": 3, "compute": {}}']
+)
+def test_a_damaged_lineage_is_one_line(text, tmp_path) -> None:
+    file = tmp_path / "lineage.json"
+    file.write_text(text)
+    with pytest.raises(LineageError, match="damaged") as caught:
+        LineageState.load(file)
+    assert "\n" not in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_the_probe_is_asked_once_in_the_life_of_a_run(tmp_path) -> None:
+    work = Work("one", 1)
+    first = run(tmp_path / "run", [work]).compute()
+    other = RECIPE.model_copy(update={"compute": RECIPE.compute.model_copy(update={"threads": 2})})
+    assert run(tmp_path / "run", [work], other).compute() == first
+    assert json.loads((tmp_path / "run/lineage.json").read_text())["compute"]["dtype_name"] == "float32"
+
+
+def test_one_driver_per_folder(tmp_path) -> None:
+    root = tmp_path / "run"
+    with sole_driver(root, root / "lock"):
+        assert root.stat().st_mode & 0o777 == 0o700
+        with pytest.raises(LineageError, match="another run"), sole_driver(root, root / "lock"):
+            pass
+    with sole_driver(root, root / "lock"):
+        pass
+
+
+def test_a_disk_without_room_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("etude.lineage.guard._NEEDED_BYTES", 10**18)
+    with pytest.raises(LineageError, match=r"MB free.*--runs"):
+        require_room(tmp_path)

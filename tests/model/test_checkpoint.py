@@ -1,0 +1,173 @@
+"""Equal to `transformers` on random checkpoints, written by us and read there, and the other way round."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from etude.model import Transformer, UnsupportedCheckpoint, load_hf, save_hf
+
+transformers = pytest.importorskip("transformers")
+
+
+def logits_there(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        return model.eval()(tokens).logits
+
+
+def logits_here(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return model(tokens).logits_btv
+
+
+def assert_close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    assert ours.std() > 0.05, "the network says nothing, so equality proves nothing"
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_transformers_reads_ours(shaped: Transformer, tokens_of: Any, tmp_path: Path) -> None:
+    save_hf(shaped, tmp_path)
+    tokens = tokens_of(3, 40)
+    assert_close(logits_here(shaped, tokens), logits_there(tmp_path, tokens))
+
+
+def test_we_read_transformers(shaped: Transformer, tokens_of: Any, tmp_path: Path) -> None:
+    first, second = tmp_path / "ours", tmp_path / "theirs"
+    save_hf(shaped, first)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(first, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.05)
+    theirs.save_pretrained(second)
+    tokens = tokens_of(2, 24)
+    with torch.no_grad():
+        expected = theirs.eval()(tokens).logits
+    ours = load_hf(second, mtp_heads=0)
+    assert ours.config.yarn == shaped.config.yarn
+    assert_close(logits_here(ours, tokens), expected)
+
+
+def test_round_trip_is_exact(shaped: Transformer, tmp_path: Path) -> None:
+    save_hf(shaped, tmp_path)
+    again = load_hf(tmp_path)
+    assert again.config == shaped.config
+    before, after = shaped.state_dict(), again.state_dict()
+    assert list(before) == list(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_embedding_scale_is_folded(
+    model_of: Any, tokens_of: Any, tmp_path: Path, tied: bool, dtype: torch.dtype
+) -> None:
+    model = model_of(embedding_scale=math.sqrt(32), tie_word_embeddings=tied, initializer_range=0.1).to(dtype)
+    save_hf(model, tmp_path)
+    tokens = tokens_of(2, 24)
+    if dtype == torch.float32:
+        assert_close(logits_here(model, tokens), logits_there(tmp_path, tokens))
+    again = load_hf(tmp_path)
+    assert again.config == model.config
+    assert again.embed_tokens.weight.dtype == dtype
+    if tied:
+        assert torch.equal(logits_here(again, tokens), logits_here(model, tokens))
+    else:
+        torch.testing.assert_close(logits_here(again, tokens), logits_here(model, tokens), rtol=1e-2, atol=5e-2)
+
+
+def test_a_folded_checkpoint_that_others_trained_stays_untied(model_of: Any, tokens_of: Any, tmp_path: Path) -> None:
+    save_hf(model_of(embedding_scale=3.0), tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["lm_head.weight"] += 0.1
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    again = load_hf(tmp_path)
+    assert again.config.embedding_scale == 1
+    assert not again.config.tie_word_embeddings
+    tokens = tokens_of(2, 12)
+    assert_close(logits_here(again, tokens), logits_there(tmp_path, tokens))
+
+
+def test_published_names(model_of: Any, tmp_path: Path) -> None:
+    save_hf(model_of(q_lora_rank=20, tie_word_embeddings=False), tmp_path)
+    names = set(load_file(tmp_path / "model.safetensors"))
+    assert {
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+        "model.norm.weight",
+        "model.layers.0.mlp.gate_proj.weight",
+        "model.layers.0.self_attn.q_a_layernorm.weight",
+        "model.layers.1.self_attn.kv_a_proj_with_mqa.weight",
+        "model.layers.1.mlp.gate.weight",
+        "model.layers.1.mlp.gate.e_score_correction_bias",
+        "model.layers.1.mlp.experts.7.down_proj.weight",
+        "model.layers.2.mlp.shared_experts.up_proj.weight",
+        "model.layers.3.eh_proj.weight",
+        "model.layers.3.enorm.weight",
+        "model.layers.3.hnorm.weight",
+        "model.layers.3.embed_tokens.weight",
+        "model.layers.3.shared_head.norm.weight",
+        "model.layers.3.shared_head.head.weight",
+        "model.layers.3.input_layernorm.weight",
+        "model.layers.3.mlp.experts.0.gate_proj.weight",
+    } <= names
+    assert not any("mtp" in name or "block" in name for name in names)
+
+
+def test_casting_keeps_the_router_bias_in_fp32(model_of: Any, tmp_path: Path) -> None:
+    model = model_of().to(torch.bfloat16)
+    save_hf(model, tmp_path)
+    again = load_hf(tmp_path)
+    bias = again.state_dict()["layers.1.mlp.gate.e_score_correction_bias"]
+    assert bias.dtype == torch.float32
+    assert torch.equal(bias, model_of().state_dict()["layers.1.mlp.gate.e_score_correction_bias"])
+    assert load_hf(tmp_path, torch.float32).embed_tokens.weight.dtype == torch.float32
+
+
+def test_the_tokenizer_travels_along(model_of: Any, tmp_path: Path) -> None:
+    (tmp_path / "vocabulary.json").write_text("{}")
+    save_hf(model_of(), tmp_path / "model", tmp_path / "vocabulary.json")
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+
+
+def test_damage_is_named(model_of: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match=r"no config\.json"):
+        load_hf(tmp_path)
+    save_hf(model_of(), tmp_path)
+    weights = tmp_path / "model.safetensors"
+    tensors = load_file(weights)
+
+    def store(changed: dict[str, torch.Tensor]) -> None:
+        save_file(changed, weights, metadata={"format": "pt"})
+
+    store({name: t for name, t in tensors.items() if name != "model.layers.1.mlp.experts.3.up_proj.weight"})
+    with pytest.raises(UnsupportedCheckpoint, match=r"lacks the tensor .*experts\.3\.up_proj"):
+        load_hf(tmp_path)
+    store({name: t for name, t in tensors.items() if ".layers.3." not in name})
+    with pytest.raises(UnsupportedCheckpoint, match="mtp_heads=0"):
+        load_hf(tmp_path)
+    store({**tensors, "model.norm.weight": torch.ones(5)})
+    with pytest.raises(UnsupportedCheckpoint, match="shape"):
+        load_hf(tmp_path)
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(UnsupportedCheckpoint, match="damaged"):
+        load_hf(tmp_path)
+
+
+def test_config_json_is_the_published_form(model_of: Any, tmp_path: Path) -> None:
+    save_hf(model_of(), tmp_path)
+    data = json.loads((tmp_path / "config.json").read_text())
+    assert data["architectures"] == ["DeepseekV3ForCausalLM"]
+    assert data["topk_method"] == "noaux_tc"
+    assert data["rope_scaling"] is None
+    assert "etude" not in data

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from etude.model import ModelConfig, Transformer, UnsupportedCheckpoint, Yarn
+
+
+def test_hf_round_trip(shaped: Transformer) -> None:
+    assert ModelConfig.from_hf(shaped.config.to_hf()) == shaped.config
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_embedding_scale_survives(config_of: Any, tied: bool) -> None:
+    config = config_of(embedding_scale=4.0, tie_word_embeddings=tied)
+    assert ModelConfig.from_hf(config.to_hf()) == config
+    assert config.to_hf()["tie_word_embeddings"] is False
+
+
+def test_rope_scaling_has_the_published_keys(config_of: Any) -> None:
+    assert config_of(Yarn(4, 256)).to_hf()["rope_scaling"] == {
+        "type": "yarn",
+        "factor": 4,
+        "original_max_position_embeddings": 256,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    }
+
+
+def test_parameters_are_counted_exactly(shaped: Transformer) -> None:
+    count = shaped.config.parameter_count()
+    assert count.total == sum(p.numel() for p in shaped.parameters())
+    unused = shaped.config.n_routed_experts - shaped.config.num_experts_per_tok
+    idle = unused * 3 * 32 * 16 * shaped.config.moe_layers + sum(p.numel() for p in shaped.mtp.parameters())
+    assert count.active == count.total - idle
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "qwen3_moe"}, "model_type"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"scoring_func": "softmax"}, "scoring_func"),
+        ({"norm_topk_prob": False}, "norm_topk_prob"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantised"),
+        ({"num_key_value_heads": 1}, "num_key_value_heads"),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, "linear"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2}}, "original_max_position_embeddings"),
+        ({"rope_theta": None}, "rope_theta"),
+    ],
+)
+def test_what_is_not_implemented_is_refused_by_name(config_of: Any, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        ModelConfig.from_hf({**config_of().to_hf(), **change})
+
+
+def test_missing_fields_are_named(config_of: Any) -> None:
+    data = config_of().to_hf()
+    del data["n_group"], data["kv_lora_rank"]
+    with pytest.raises(UnsupportedCheckpoint, match="lacks n_group, kv_lora_rank"):
+        ModelConfig.from_hf(data)

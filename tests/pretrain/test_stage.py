@@ -1,0 +1,142 @@
+"""Every stage: it helps, it is finished once, and stopping it anywhere changes no bit of what it ends with."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from etude.model import load_hf
+from etude.pretrain import PretrainError, run_stage
+from etude.training import CheckpointError
+from etude.training.loop import read_metrics
+
+from .bits import stage_bits
+from .conftest import STAGES
+
+
+def test_every_stage_helps(finished):
+    _, _, last = finished
+    results = {stage: progress["result"] for stage, progress in last.items()}
+    assert results["pretrain"]["loss_after"] < results["pretrain"]["loss_before"] - 0.5
+    assert results["long"]["late_loss_after"] < results["long"]["late_loss_before"] - 0.1
+    assert results["mtp"]["accepted_per_draft"] > results["mtp"]["accepted_per_draft_before"] + 0.1
+    assert 0 <= results["mtp"]["top1"] <= 1
+    assert results["sft"]["loss_after"] < results["sft"]["loss_before"] - 0.5
+
+
+def test_a_finished_stage_hands_on_a_model_with_its_tokenizer(finished):
+    run, recipe, _ = finished
+    for stage in STAGES:
+        folder = run / "stages" / stage / "model"
+        assert (folder / "tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()
+        model = load_hf(folder)
+        assert model.embed_tokens.weight.dtype == torch.float32
+        assert (model.config.yarn is not None) == (stage != "pretrain")
+    assert model.config.yarn.factor == recipe.long.factor
+    assert model.config.yarn.original_max_position_embeddings == recipe.pretrain.length
+
+
+def test_a_finished_stage_does_nothing_more(finished):
+    run, recipe, last = finished
+    path = run / "stages" / "long" / "result.json"
+    before = path.stat().st_mtime_ns
+    (only,) = run_stage("long", run, recipe)
+    assert only["result"] == last["long"]["result"] == json.loads(path.read_text())
+    assert path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_stopping_anywhere_changes_no_bit(finished, before, stage):
+    undisturbed, _, _ = finished
+    run, recipe = before(stage)
+    section = getattr(recipe, stage)
+    changed = recipe.model_copy(update={stage: section.model_copy(update={"checkpoint_seconds": 0.0})})
+    for stop in (2, 6):
+        for progress in run_stage(stage, run, changed):
+            if progress["loss"] is not None and progress["step"] >= stop:
+                break
+    first, *_, last = run_stage(stage, run, recipe)
+    assert first["step"] >= 4
+    assert "result" in last
+    assert stage_bits(run, stage) == stage_bits(undisturbed, stage)
+    assert read_metrics(run / "stages" / stage / "metrics.jsonl")[-1]["step"] == last["step"]
+    assert [(m["step"], m["loss"]) for m in read_metrics(run / "stages" / stage / "metrics.jsonl")] == [
+        (m["step"], m["loss"]) for m in read_metrics(undisturbed / "stages" / stage / "metrics.jsonl")
+    ]
+
+
+@pytest.mark.slow
+def test_two_threads_are_as_reproducible_as_one(finished, before):
+    (run, recipe), bits = before("pretrain"), []
+    recipe = recipe.model_copy(update={"compute": recipe.compute.model_copy(update={"threads": 2})})
+    for stops in ((), (4,), (2, 8)):
+        for stop in stops:
+            for progress in run_stage("pretrain", run, recipe):
+                if progress["step"] >= stop:
+                    break
+        list(run_stage("pretrain", run, recipe))
+        bits.append(stage_bits(run, "pretrain"))
+        shutil.rmtree(run / "stages" / "pretrain")
+    assert bits[0] == bits[1] == bits[2]
+
+
+def test_the_numbers_from_before_are_those_of_the_start(finished, before):
+    run, recipe = before("pretrain")
+    for progress in run_stage("pretrain", run, recipe):
+        if progress["step"] >= 4:
+            break
+    *_, last = run_stage("pretrain", run, recipe)
+    assert last["result"] == finished[2]["pretrain"]["result"]
+
+
+def test_another_recipe_does_not_go_on_from_the_checkpoint(before):
+    run, recipe = before("pretrain")
+    section = recipe.pretrain.model_copy(update={"checkpoint_seconds": 0.0})
+    for progress in run_stage("pretrain", run, recipe.model_copy(update={"pretrain": section})):
+        if progress["step"] >= 2:
+            break
+    other = recipe.model_copy(update={"pretrain": recipe.pretrain.model_copy(update={"steps": 13})})
+    with pytest.raises(CheckpointError, match="another recipe"):
+        list(run_stage("pretrain", run, other))
+
+
+def test_the_trunk_is_untouched_by_the_heads_own_steps(before):
+    run, recipe = before("mtp")
+    alone = recipe.model_copy(update={"mtp": recipe.mtp.model_copy(update={"joint_steps": 0})})
+    list(run_stage("mtp", run, alone))
+    old = load_hf(run / "stages" / "long" / "model").state_dict()
+    new = load_hf(run / "stages" / "mtp" / "model").state_dict()
+    assert {name for name in old if not torch.equal(old[name], new[name])} == {n for n in old if n.startswith("mtp.")}
+
+
+def test_the_heads_loss_never_reaches_the_trunk_in_sft(finished, before):
+    run, recipe = before("sft")
+    without = recipe.model_copy(
+        update={"sft": recipe.sft.model_copy(update={"draft_loss": 0.0, "optimizer": _free(recipe)})}
+    )
+    with_it = recipe.model_copy(update={"sft": recipe.sft.model_copy(update={"optimizer": _free(recipe)})})
+    states = []
+    for number, one in enumerate((without, with_it)):
+        list(run_stage("sft", run, one))
+        states.append(load_hf(run / "stages" / "sft" / "model").state_dict())
+        (run / "stages" / "sft").rename(run / f"sft-{number}")
+    moved = {name for name in states[0] if not torch.equal(states[0][name], states[1][name])}
+    assert moved
+    assert all(name.startswith("mtp.") for name in moved)
+
+
+def _free(recipe):
+    """Without clipping: its norm is over all gradients, the heads' included."""
+    return recipe.sft.optimizer.model_copy(update={"grad_clip": 1e9})
+
+
+def test_what_is_missing_is_named(before):
+    run, recipe = before("pretrain")
+    with pytest.raises(PretrainError, match="stage long starts from the model of stage pretrain"):
+        list(run_stage("long", run, recipe))
+    with pytest.raises(PretrainError, match="no supervised stage 'rl'"):
+        list(run_stage("rl", run, recipe))
+    short = recipe.pretrain.model_copy(update={"length": 16})
+    with pytest.raises(PretrainError, match=r"documents of kind 'lookup' with at most 9 tokens"):
+        list(run_stage("pretrain", run, recipe.model_copy(update={"pretrain": short})))

@@ -1,0 +1,53 @@
+"""Each example does what its first lines say."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from tests.harness.chat_server import ChatServer, completion
+
+from etude.harness import write_sample
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_is_short_and_tested_here() -> None:
+    tested = {"own_tool", "own_tasks", "own_endpoint"}
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == tested
+    assert all(len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 80 for name in tested)
+
+
+def test_own_tool() -> None:
+    assert asyncio.run(example("own_tool").main()) == "2 lines"
+
+
+def test_own_tasks(tmp_path: Path) -> None:
+    results = asyncio.run(example("own_tasks").main(tmp_path))
+    assert [result.survived for result in results] == [True] * 3
+
+
+def test_own_endpoint(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "sample")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    first = next(name for name, data in sorted(before.items()) if name.endswith(".py") and data)
+
+    async def play() -> str:
+        calls = [("edit", {"path": first, "line": 1, "text": "# a line of the agent"})]
+        async with ChatServer([completion(calls=calls), completion(text="done")]) as server:
+            return await example("own_endpoint").main(server.url, "some-model", folder, "change a line")
+
+    diff = asyncio.run(play())
+    assert "+# a line of the agent" in diff
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before

@@ -1,0 +1,44 @@
+"""`make gpu` itself, tried on the CPU: its checks hold, and it needs nothing but torch, numpy and safetensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "benchmarks" / "gpu" / "check.py"
+BARE = """
+import runpy, sys
+for name in ("pydantic", "typer", "rich", "httpx", "pyarrow", "zstandard", "xxhash", "ray", "transformers", "pytest"):
+    sys.modules[name] = None
+sys.path[:0] = [{source!r}, {folder!r}]
+sys.argv = [{script!r}, "--device", "cpu", "--small", "--seconds", "0"]
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+def test_the_checks_hold_with_torch_alone() -> None:
+    code = BARE.format(source=str(ROOT / "src"), folder=str(SCRIPT.parent), script=str(SCRIPT))
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr[-3000:] + found.stdout[-3000:]
+    last = json.loads(found.stdout.splitlines()[-1])
+    assert last["failed"] == []
+    assert last["checks"] >= 6
+    assert all(pace > 0 for pace in last["tokens_per_second"].values())
+
+
+def test_without_a_gpu_it_says_so_in_one_line() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    command = ["sh", str(SCRIPT.parent / "run.sh")]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert found.stdout == ""
+    assert len(found.stderr.splitlines()) == 1

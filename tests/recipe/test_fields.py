@@ -1,0 +1,49 @@
+"""No field without a docstring, none that nobody reads."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import etude
+from etude.recipe import Recipe
+from etude.recipe.section import Section
+
+PACKAGE = Path(etude.__file__).parent
+
+
+def sections(section: type[Section] = Recipe) -> list[type[Section]]:
+    found = [section]
+    for field in section.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found += sections(field.annotation)
+    return list(dict.fromkeys(found))
+
+
+@pytest.fixture(scope="module")
+def read_names() -> set[str]:
+    """Every attribute that some room other than the recipe's own reads."""
+    names: set[str] = set()
+    for file in PACKAGE.rglob("*.py"):
+        if file.parent.name != "recipe":
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            names |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    return names
+
+
+@pytest.mark.parametrize("section", sections(), ids=lambda s: s.__name__)
+def test_every_field_is_documented(section) -> None:
+    bare = [
+        name
+        for name, field in section.model_fields.items()
+        if not field.description and not (isinstance(field.annotation, type) and issubclass(field.annotation, Section))
+    ]
+    assert not bare, f"{section.__name__} has fields without a docstring: {bare}"
+
+
+@pytest.mark.parametrize("section", sections(), ids=lambda s: s.__name__)
+def test_every_field_is_read_somewhere(section, read_names) -> None:
+    unread = [name for name in section.model_fields if name not in read_names and name != "schema_version"]
+    assert not unread, f"nobody reads {unread} of {section.__name__}: wire them or remove them"

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.engine.protocol import UNKNOWN_EXPERT
+from etude.rl.batch import Row, microbatches, trace_rows
+from etude.rl.loss import policy_loss
+from etude.trace.trace import Segment, SegmentKind, Trace
+
+
+def segment(tokens: list[int], sampled: list[bool], experts: bool = True) -> Segment:
+    n = len(tokens)
+    mark = np.array(sampled)
+    return Segment(
+        0,
+        None,
+        SegmentKind.START,
+        np.array(tokens, np.int32),
+        mark,
+        np.where(mark, -0.5, 0).astype(np.float32),
+        np.where(mark, 3, -1).astype(np.int32),
+        np.arange(n * 4, dtype=np.uint16).reshape(n, 2, 2) if experts else None,
+    )
+
+
+def row(length: int, advantage: float, seed: int) -> Row:
+    rng = np.random.default_rng(seed)
+    sampled = rng.random(length) < 0.5
+    sampled[-1] = True
+    return Row(
+        rng.integers(0, 11, length, dtype=np.int32),
+        sampled,
+        -rng.random(length).astype(np.float32),
+        np.zeros(length, np.int32),
+        rng.integers(0, 4, (length, 2, 2)).astype(np.uint16),
+        advantage,
+    )
+
+
+def test_rows_are_the_segments_cut_after_their_last_sampled_token() -> None:
+    trace = Trace("t", "task", "train", "g", 0, "p", 0)
+    trace.segments = [
+        segment([1, 2, 3, 4, 5], [False, False, True, True, False]),
+        segment([1, 2], [False, False]),
+        segment([7, 8], [False, True]),
+    ]
+    rows = trace_rows(trace, 0.25)
+    assert [list(r.tokens) for r in rows] == [[1, 2, 3, 4], [7, 8]]
+    assert {r.advantage for r in rows} == {0.25}
+    assert rows[0].experts is not None
+    assert rows[0].experts.shape == (4, 2, 2)
+
+
+@settings(deadline=None)
+@given(lengths=st.lists(st.integers(2, 30), min_size=1, max_size=20), budget=st.integers(10, 100))
+def test_microbatches_hold_every_row_once_within_the_budget(lengths: list[int], budget: int) -> None:
+    rows = [row(length, float(i), i) for i, length in enumerate(lengths)]
+    batches = microbatches(rows, budget)
+    assert sorted(index for batch in batches for index in batch.rows) == list(range(len(rows)))
+    for batch in batches:
+        assert batch.tokens_bt.size <= budget or len(batch.rows) == 1
+        for place, index in enumerate(batch.rows):
+            source = rows[index]
+            n = len(source.tokens)
+            assert (batch.tokens_bt[place, :n] == source.tokens).all()
+            assert (batch.mask_bt[place, 1:n] == source.sampled[1:]).all()
+            assert not batch.mask_bt[place, n:].any()
+            assert not batch.mask_bt[place, 0]
+            assert batch.experts_btlk is not None
+            assert (batch.experts_btlk[place, n:] == UNKNOWN_EXPERT).all()
+
+
+def test_loss_and_gradient_match_a_token_by_token_reference() -> None:
+    torch.manual_seed(0)
+    batch = microbatches([row(9, 0.7, 1), row(7, -0.4, 2)], 10_000)[0]
+    logits = torch.randn(2, 9, 11, requires_grad=True)
+    parts = policy_loss(
+        logits,
+        torch.from_numpy(batch.tokens_bt),
+        torch.from_numpy(batch.mask_bt),
+        torch.from_numpy(batch.logprobs_bt),
+        torch.from_numpy(batch.advantages_b),
+        temperature=0.8,
+        ratio_cap=1.5,
+        constant=50.0,
+    )
+    parts.loss.backward()
+    got = logits.grad.clone()
+
+    again = logits.detach().clone().requires_grad_()
+    total = torch.zeros(())
+    capped = 0
+    for b in range(2):
+        for t in range(1, 9):
+            if not batch.mask_bt[b, t]:
+                continue
+            logp = torch.log_softmax(again[b, t - 1] / 0.8, 0)[int(batch.tokens_bt[b, t])]
+            ratio = float(torch.exp(logp.detach() - float(batch.logprobs_bt[b, t])))
+            capped += ratio > 1.5
+            total = total - min(ratio, 1.5) * float(batch.advantages_b[b]) * logp / 50.0
+    total.backward()
+    torch.testing.assert_close(parts.loss, total)
+    torch.testing.assert_close(got, again.grad)
+    assert int(parts.capped.sum()) == capped
+
+
+def test_a_row_weighs_by_its_tokens_not_by_its_share_of_the_batch() -> None:
+    """Adding another row never changes the gradient of the first: one constant, no normalisation by length."""
+    torch.manual_seed(0)
+    one, other = row(9, 0.7, 1), row(9, -0.4, 2)
+    logits = torch.randn(2, 9, 11)
+
+    def gradient(rows: list[Row]) -> torch.Tensor:
+        batch = microbatches(rows, 10_000)[0]
+        leaf = logits[: len(rows)].clone().requires_grad_()
+        arrays = (batch.tokens_bt, batch.mask_bt, batch.logprobs_bt, batch.advantages_b)
+        parts = policy_loss(leaf, *map(torch.from_numpy, arrays), temperature=1.0, ratio_cap=2.0, constant=10.0)
+        parts.loss.backward()
+        return leaf.grad[0]
+
+    torch.testing.assert_close(gradient([one]), gradient([one, other]))

@@ -1,0 +1,96 @@
+"""The run, with the real reconciler and the real log, through every death: each prompt is trained exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.rl.make import tiny_recipe
+
+from etude.cluster import Supervised, open_cluster
+from etude.engine.remote import RemoteEngine
+from etude.journal import Journal, RunPaths
+from etude.rl import Crew, RlRun
+
+STEPS, PER_STEP, GROUP = 5, 2, 3
+
+
+async def _drive(root: Path, mode: str, seed: int, life: int, victims: list[str]) -> bool:
+    """One life of the driver; True when the run is complete. Kills the victims one after another, then maybe itself."""
+    rl = {"mode": mode, "steps": STEPS, "prompts_per_step": PER_STEP, "group": GROUP, "workers": 2}
+    recipe = tiny_recipe(**rl, evaluate_every=0)
+    chance = random.Random(seed * 100 + life)
+    paths = RunPaths(root)
+    cluster = await open_cluster("inline", run_folder=root)
+    journal = Journal(paths.journal, "driver")
+
+    async def start(name: str, service: str, *args: object) -> Supervised:
+        remote = await cluster.start(name, f"tests.rl.services:{service}", *args)
+        return Supervised(remote, 100, on_event=journal.event)
+
+    engine = await start("engine", "Engine")
+    workers = [await start(f"worker-{n}", "Worker", seed * 10 + life + n) for n in range(2)]
+    trainer, evaluator = await start("trainer", "Trainer", str(root)), await start("evaluator", "Worker", 0)
+    crew = Crew(trainer, engine, workers, evaluator, RemoteEngine(engine.remote, deadline=30.0, lockstep=False))
+    run = RlRun(
+        recipe,
+        paths,
+        crew,
+        journal,
+        [f"task-{n}" for n in range(STEPS * PER_STEP)],
+        update=lambda values: None,
+        evaluate=None,
+    )
+    going = asyncio.create_task(run.run())
+
+    async def harm() -> None:
+        for victim in victims:
+            await asyncio.sleep(chance.uniform(0.02, 0.25))
+            if victim == "driver":
+                going.cancel()
+                return
+            await cluster.remotes[victim].kill()
+
+    harming = asyncio.create_task(harm())
+    try:
+        with suppress(asyncio.CancelledError):
+            await going
+        return run.machine.done
+    finally:
+        harming.cancel()
+        await cluster.close()
+        journal.close()
+
+
+def check(root: Path) -> None:
+    rows = [json.loads(line) for line in (root / "trained.jsonl").read_text().splitlines()]
+    assert len(rows) == STEPS
+    assert sorted(group for row in rows for group in row["groups"]) == list(range(STEPS * PER_STEP))
+    assert max(age for row in rows for age in row["staleness"]) <= 2
+    assert all(count >= 1 for row in rows for count in row["members"])
+
+
+def live_through(root: Path, mode: str, seed: int, plans: list[list[str]]) -> None:
+    root.mkdir(exist_ok=True)
+    for life, victims in enumerate([*plans, []]):
+        if asyncio.run(asyncio.wait_for(_drive(root, mode, seed, life, victims), 60)):
+            break
+    check(root)
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("victim", ["worker-0", "worker-1", "engine", "trainer", "driver"])
+def test_one_death(victim, mode, tmp_path) -> None:
+    live_through(tmp_path / "run", mode, 1, [[victim]])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_deaths_of_everybody(seed, tmp_path) -> None:
+    chance = random.Random(seed)
+    everybody = ["worker-0", "worker-1", "engine", "trainer"]
+    plans = [[*chance.choices(everybody, k=2), "driver"] for _ in range(4)]
+    live_through(tmp_path / "run", chance.choice(["async", "sync"]), seed, plans)

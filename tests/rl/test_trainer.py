@@ -1,0 +1,176 @@
+"""The trainer service: one batch in, one version out, each step once, the same bits from the same checkpoint."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.rl.make import make_groups, open_trainer, tiny_recipe
+
+from etude.engine.protocol import UNKNOWN_EXPERT
+from etude.rl.batch import microbatches
+from etude.rl.forward import forward
+from etude.rl.loss import token_logprobs
+from etude.rl.scoring import score_groups
+from etude.weights import WeightStore
+from etude.weights.torch_bridge import from_torch
+
+KEYS = {"loss", "entropy", "mismatch_mean", "mismatch_p99", "overridden", "refused", "grad_norm", "lr", "solved"}
+KEYS |= {"masked", "dropped_groups", "trained_tokens", "staleness", "version", "delta", "delta_share", "share_changed"}
+KEYS |= {"p99_off", "p99_on", "p99_filter", "train_seconds"}
+
+
+def weights(trainer) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+def equal(one, other) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_step_is_measured_and_published(tmp_path) -> None:
+    recipe = tiny_recipe()
+    trainer = open_trainer(tmp_path, recipe)
+    assert WeightStore(str(tmp_path / "weights")).latest() == 0, "version 0 is there before the first step"
+    metrics = trainer.train(0, make_groups(recipe, trainer.model, 0))
+    assert metrics.keys() >= KEYS
+    assert (metrics["masked"], metrics["dropped_groups"], metrics["dropped_no_spread"]) == (1, 1, 1)
+    assert metrics["trained_tokens"] == 20
+    assert metrics["rollouts"] == 4
+    assert 0 < metrics["entropy"] < math.log(300)
+    assert metrics["mismatch_p99"] < 1e-4, "the trainer computes what the engine computed"
+    assert metrics["overridden"] == metrics["refused"] == 0
+    assert (metrics["version"], metrics["delta"]) == (1, True)
+    assert WeightStore(str(tmp_path / "weights")).latest() == 1
+
+
+def test_the_gradient_raises_what_succeeded_and_lowers_what_failed(tmp_path) -> None:
+    recipe = tiny_recipe()
+    trainer = open_trainer(tmp_path, recipe)
+    groups = make_groups(recipe, trainer.model, 0)
+    batch = score_groups(groups, recipe.rl, {})
+
+    def logprob(positive: bool) -> float:
+        rows = [row for row in batch.rows if (row.advantage > 0) is positive]
+        part = microbatches(rows, 10_000)[0]
+        with torch.no_grad():
+            output = forward(trainer.model, part, "off", 0.5)
+            tokens, mask = torch.from_numpy(part.tokens_bt), torch.from_numpy(part.mask_bt)
+            return float(token_logprobs(output.logits_btv, tokens, mask, 1.0)[0].sum())
+
+    before = logprob(True), logprob(False)
+    trainer.train(0, groups)
+    assert logprob(True) > before[0]
+    assert logprob(False) < before[1]
+
+
+def test_a_step_done_is_not_repeated_and_none_is_skipped(tmp_path) -> None:
+    recipe = tiny_recipe()
+    trainer = open_trainer(tmp_path, recipe)
+    groups = make_groups(recipe, trainer.model, 0)
+    metrics = trainer.train(0, groups)
+    after = weights(trainer)
+    assert trainer.train(0, groups) == metrics
+    assert equal(weights(trainer), after)
+    with pytest.raises(ValueError, match="asked to train step 2, but 1 is next"):
+        trainer.train(2, groups)
+    again = open_trainer(tmp_path, recipe)
+    assert again.status()["step"] == 1
+    answer = again.train(0, groups)
+    assert {k: answer[k] for k in KEYS - {"train_seconds"}} == {k: metrics[k] for k in KEYS - {"train_seconds"}}
+    assert equal(weights(again), after)
+
+
+def test_a_death_between_checkpoint_and_publication_heals(tmp_path, monkeypatch) -> None:
+    recipe = tiny_recipe()
+    trainer = open_trainer(tmp_path, recipe)
+    groups = make_groups(recipe, trainer.model, 0)
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "_publish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(0, groups)
+    store = WeightStore(str(tmp_path / "weights"))
+    assert store.latest() == 0
+    again = open_trainer(tmp_path, recipe)
+    assert store.latest() == 1
+    assert again.status()["step"] == 1
+    assert again.status()["metrics"].keys() >= KEYS, "what was not published yet is in the metrics all the same"
+    published = store.read(1)
+    for name, value in again.model.state_dict().items():
+        assert np.array_equal(published[name].data, value.contiguous().view(torch.uint8).numpy().reshape(-1)), name
+
+
+def test_the_same_batches_give_the_same_bits_across_a_restart(tmp_path) -> None:
+    recipe = tiny_recipe()
+    one = open_trainer(tmp_path / "one", recipe)
+    batches = []
+    for step in range(3):
+        batches.append(make_groups(recipe, one.model, step))
+        one.train(step, batches[-1])
+    other = open_trainer(tmp_path / "other", recipe)
+    other.train(0, batches[0])
+    for step in (1, 2):
+        other = open_trainer(tmp_path / "other", recipe)
+        other.train(step, batches[step])
+    assert equal(weights(one), weights(other))
+
+
+def test_replay_and_the_reference_are_used_when_the_recipe_says_so(tmp_path) -> None:
+    recipe = tiny_recipe(reward={"kl": 0.1}, replay={"mode": "filter", "threshold": 0.9})
+    trainer = open_trainer(tmp_path, recipe)
+    groups = make_groups(recipe, trainer.model, 0)
+    for group in groups:
+        for found in group.members:
+            if found is not None:
+                segment = found.trace.segments[0]
+                known = segment.experts != UNKNOWN_EXPERT
+                segment.experts = np.where(known, (segment.experts + 2) % 4, segment.experts)
+    metrics = trainer.train(0, groups)
+    assert metrics["overridden"] + metrics["refused"] > 0, "experts the trainer would not have chosen are counted"
+    assert metrics["p99_on"] > metrics["p99_off"], "foreign experts are foreign"
+    assert "kl" in metrics["shaping"]
+
+
+def test_a_batch_in_which_everything_was_dropped_is_a_step_too(tmp_path) -> None:
+    recipe = tiny_recipe()
+    trainer = open_trainer(tmp_path, recipe)
+    groups = make_groups(recipe, trainer.model, 0)[1:]
+    before = weights(trainer)
+    metrics = trainer.train(0, groups)
+    assert metrics["version"] == 1
+    assert metrics["trained_tokens"] == 0
+    assert equal(weights(trainer), before)
+
+
+def damage(folder) -> None:
+    data = next(folder.glob("data-*.bin"))
+    raw = bytearray(data.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    data.write_bytes(raw)
+
+
+def test_a_damaged_version_is_published_again_from_the_checkpoint(tmp_path) -> None:
+    recipe = tiny_recipe()
+    trainer = open_trainer(tmp_path, recipe)
+    trainer.train(0, make_groups(recipe, trainer.model, 0))
+    expected = weights(trainer)
+    for version in ("v000000", "v000001"):  # the version itself, and the one that it stands on
+        damage(tmp_path / "weights" / version)
+    again = open_trainer(tmp_path, recipe)
+    assert equal(weights(again), expected)
+    read = WeightStore(str(tmp_path / "weights")).read(1)
+    assert {name: value for name, value in read.items() if not value.equals(from_torch(expected[name]))} == {}
+
+
+def test_a_version_that_the_engine_refused_is_published_again_whole(tmp_path) -> None:
+    recipe = tiny_recipe()
+    trainer = open_trainer(tmp_path, recipe)
+    trainer.train(0, make_groups(recipe, trainer.model, 0))
+    damage(tmp_path / "weights" / "v000001")
+    trainer.republish()
+    assert WeightStore(str(tmp_path / "weights")).read(1).keys() == weights(trainer).keys()

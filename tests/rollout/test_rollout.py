@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.harness.parts import ScriptedEngine, compact_format, playing, written
+
+from etude.engine.protocol import EngineError
+from etude.harness import PolicyError, ScriptedPolicy, TokenPolicy, TokenSampling, load_profile
+from etude.rollout import RolloutJob, run_rollout, subject_of
+from etude.sandbox import BoxSpec, SandboxLost
+from etude.tasks.oracle import reference_repair
+from etude.tasks.task import Split, SplitViolation
+from etude.tasks.verdict import Judgement
+from etude.trace import StopCause
+
+PROFILE = load_profile("compact")
+
+
+def scripted(*steps):
+    return lambda job, task, recorder: ScriptedPolicy(steps, PROFILE)
+
+
+def job_of(task, **fields) -> RolloutJob:
+    return RolloutJob(task.id, task.split, group="g", **fields)
+
+
+def mend(task) -> str:
+    repair = reference_repair(task)
+    return f"> edit {repair.file} {repair.line} {repair.right}"
+
+
+def spoil(task) -> str:
+    repair = reference_repair(task)
+    return f"> edit {repair.file} {repair.line} pass"
+
+
+def test_from_a_task_to_a_verdict(train, with_setup):
+    async def play(setup):
+        task = train[0]
+        subject = await subject_of(task, setup.sandboxes)
+        steps = ["> shell python check.py", mend(task), "> shell python check.py", "> finish"]
+        result = await run_rollout(job_of(task), subject, scripted(*steps), setup)
+        assert result.verdict.judgement is Judgement.PASS
+        trace = result.trace
+        assert (trace.id, trace.task, trace.split, trace.stop) == ("g/000.0", task.id, "train", StopCause.FINISHED)
+        assert trace.tools[0].output.startswith("FAIL")
+        assert trace.tools[2].output == "ok"
+        assert reference_repair(task).right in trace.diff
+        assert trace.usage.turns == 4
+        assert trace.timing.keys() == {"policy", "tools", "grade", "total"}
+        assert [m["role"] for m in trace.messages[:3]] == ["system", "user", "assistant"]
+        assert not result.failed_by_us
+
+    with_setup(play)
+
+
+def test_doing_nothing_fails_and_running_out_is_a_fail_even_when_mended(train, with_setup):
+    async def play(setup):
+        task = train[0]
+        subject = await subject_of(task, setup.sandboxes)
+        nothing = await run_rollout(job_of(task), subject, scripted("> finish"), setup)
+        assert nothing.verdict.judgement is Judgement.FAIL
+        out = await run_rollout(job_of(task), subject, scripted(mend(task), *["> list"] * 20), setup)
+        assert out.trace.stop is StopCause.TURNS
+        assert out.verdict.judgement is Judgement.FAIL
+
+    with_setup(play)
+
+
+def test_the_first_edit_is_graded_alone(train, with_setup):
+    async def play(setup):
+        task = train[0]
+        subject = await subject_of(task, setup.sandboxes)
+        job = job_of(task, grade_first_edit=True)
+        lucky = await run_rollout(job, subject, scripted(mend(task), spoil(task), "> finish"), setup)
+        assert (lucky.verdict.passed, lucky.first_edit.passed) == (False, True)
+        late = await run_rollout(job, subject, scripted(spoil(task), mend(task), "> finish"), setup)
+        assert (late.verdict.passed, late.first_edit.passed) == (True, False)
+        capped = replace(job, max_edits=1)
+        once = await run_rollout(capped, subject, scripted(spoil(task), mend(task), "> finish"), setup)
+        assert (once.verdict.passed, once.trace.tools[1].output) == (False, "no edit")
+        none = await run_rollout(job, subject, scripted("> finish"), setup)
+        assert none.first_edit is None
+
+    with_setup(play)
+
+
+class _Breaking:
+    """Sandboxes whose boxes are lost as soon as they are asked for."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.features = inner.features
+        self.add_image = inner.add_image
+
+    async def create(self, spec: BoxSpec):
+        raise SandboxLost("the host is gone")
+
+
+@pytest.mark.parametrize("step", ["> shell ls", "> finish"])
+def test_lost_boxes_are_our_error_wherever_they_are_lost(train, with_setup, step):
+    async def play(setup):
+        task = train[0]
+        subject = await subject_of(task, setup.sandboxes)
+        broken = replace(
+            setup, sandboxes=_Breaking(setup.sandboxes), grader=type(setup.grader)(_Breaking(setup.sandboxes))
+        )
+        result = await run_rollout(job_of(task), subject, scripted(step), broken)
+        assert result.verdict.judgement is Judgement.ERROR
+        assert result.failed_by_us
+        assert "the host is gone" in result.trace.error + result.verdict.reason
+
+    with_setup(play)
+
+
+def test_a_policy_that_fails_is_our_error_and_a_mistake_of_ours_is_raised(train, with_setup):
+    def fail(conversation):
+        raise PolicyError("no endpoint")
+
+    def mistake(conversation):
+        raise ZeroDivisionError
+
+    async def play(setup):
+        task = train[0]
+        subject = await subject_of(task, setup.sandboxes)
+        result = await run_rollout(job_of(task), subject, scripted(fail), setup)
+        assert (result.verdict.judgement, result.trace.error) == (Judgement.ERROR, "PolicyError: no endpoint")
+        with pytest.raises(ZeroDivisionError):
+            await run_rollout(job_of(task), subject, scripted(mistake), setup)
+
+    with_setup(play)
+
+
+def test_a_reader_of_another_split_is_refused(train, with_setup):
+    async def play(setup):
+        subject = await subject_of(train[0], setup.sandboxes)
+        with pytest.raises(SplitViolation):
+            await run_rollout(RolloutJob(train[0].id, Split.TEST), subject, scripted("> finish"), setup)
+
+    with_setup(play)
+
+
+def test_tokens_are_recorded_and_the_engine_hears_of_the_end_before_grading(train, with_setup):
+    async def play(setup):
+        task = train[0]
+        subject = await subject_of(task, setup.sandboxes)
+        repair = reference_repair(task)
+        edit = f"edit {repair.file} {repair.line} {repair.right}"
+        engine = ScriptedEngine(playing([written("list"), written(edit), written("finish")]))
+        closed_before_grading = []
+
+        class Watching:
+            async def grade(self, task, diff):
+                closed_before_grading.append(list(engine.closed))
+                return await setup.grader.grade(task, diff)
+
+        def policy(job, task, recorder):
+            sampling = TokenSampling(4096, job.temperature, job.seed)
+            schemas = PROFILE.schemas()
+            return TokenPolicy(engine, compact_format(), schemas, sampling, recorder, conversation=job.id)
+
+        result = await run_rollout(job_of(task), subject, policy, replace(setup, grader=Watching()))
+        assert result.verdict.passed
+        assert closed_before_grading == [["g/000.0"]]
+        segments = result.trace.segments
+        assert sum(int(s.sampled.sum()) for s in segments) == result.trace.usage.sampled_tokens
+        assert result.trace.version_span() == (0, result.trace.usage.sampled_tokens - 1)
+
+        async def lost(request):
+            raise EngineError("lost")
+
+        engine.generate = lost
+        failed = await run_rollout(job_of(task), subject, policy, setup)
+        assert failed.verdict.judgement is Judgement.ERROR
+
+    with_setup(play)
+
+
+def test_a_cancelled_rollout_leaves_no_box(train, with_setup):
+    async def play(setup):
+        task = train[0]
+        subject = await subject_of(task, setup.sandboxes)
+        rollout = asyncio.create_task(run_rollout(job_of(task), subject, scripted("> shell sleep 8"), setup))
+        boxes = setup.sandboxes._inner._boxes
+        while not boxes:  # noqa: ASYNC110 - what is cancelled must not know
+            await asyncio.sleep(0.01)
+        rollout.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await rollout
+        assert not boxes
+
+    with_setup(play)

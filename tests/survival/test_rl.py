@@ -1,0 +1,92 @@
+"""kill -9 in the RL stage: of the driver, the trainer, the engine, an environment worker, the evaluator."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.survival.runner import Run, assert_each_prompt_once, rl_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+PROMPTS = range(20)
+"""steps x prompts_per_step of the recipe"""
+IN_THE_MIDDLE = 0.3
+"""Seconds after a beginning at which its work is going on."""
+
+
+def sampling(step: int):
+    """The rollouts of a step were begun, and the run is not beyond it, unless nobody was looking."""
+    return lambda run: run.count("Trained") >= step and run.count("Admitted") >= 4 * (step + 1)
+
+
+def finished(rollouts: int):
+    """Some rollouts of a step are over, the others are not."""
+    return lambda run: run.count("Finished") >= rollouts
+
+
+def training(step: int):
+    return lambda run: run.count("TrainStarted") > step
+
+
+def evaluating(number: int):
+    return lambda run: len(run.entries("split_touch")) >= number
+
+
+def strike(run: Run, victim: str, moment) -> None:
+    run.wait(moment)
+    time.sleep(IN_THE_MIDDLE)
+    run.kill(victim)
+    run.wait(lambda run: run.restarts(victim) > 0, 120)
+
+
+def test_two_undisturbed_lockstep_runs_are_bit_equal(base: Path, undisturbed, tmp_path: Path) -> None:
+    with rl_run(base, tmp_path / "again", "rl.mode=sync") as run:
+        assert run.start().finish_rl().final_weights() == undisturbed
+        assert_each_prompt_once(run, PROMPTS)
+        assert run.left_behind() == []
+
+
+def test_lockstep_survives_its_services(base: Path, undisturbed, tmp_path: Path) -> None:
+    with rl_run(base, tmp_path / "run", "rl.mode=sync", "cluster.restarts=9") as run:
+        run.start()
+        strike(run, "worker-1", sampling(0))
+        strike(run, "trainer", training(1))
+        strike(run, "engine", sampling(2))
+        run.wait(evaluating(2))
+        run.kill("evaluator")
+        run.finish_rl()
+        assert [e.fields["errors"] for e in run.entries("evaluated")] == [0, 0]
+        assert_each_prompt_once(run, PROMPTS)
+        assert len(run.entries("step_replayed")) >= 2
+        assert run.final_weights() == undisturbed
+        assert run.left_behind() == []
+
+
+def test_free_running_survives_its_services(base: Path, tmp_path: Path) -> None:
+    with rl_run(base, tmp_path / "run") as run:
+        run.start()
+        strike(run, "worker-0", sampling(0))
+        strike(run, "trainer", training(1))
+        strike(run, "engine", lambda run: run.count("Trained") >= 2)
+        run.finish_rl()
+        assert_each_prompt_once(run, PROMPTS)
+        assert run.lineage("rl")["result"]["masked"] == 0
+        assert run.left_behind() == []
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_same_command_goes_on_after_the_drivers_death(base: Path, undisturbed, tmp_path: Path, mode: str) -> None:
+    with rl_run(base, tmp_path / "run", f"rl.mode={mode}") as run:
+        for moment in (finished(1), sampling(1), training(2), evaluating(1)):
+            run.start()
+            run.wait(lambda run: bool(run.entries("stage_started")), 120)
+            run.wait(moment)
+            run.kill_driver()
+            assert run.left_behind() == []
+        run.start().finish_rl()
+        assert run.lineage("rl")["sessions"] == 5
+        assert_each_prompt_once(run, PROMPTS)
+        if mode == "sync":
+            assert run.final_weights() == undisturbed

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etude.tasks import Split, function_hashes
+from etude.tasks.microrepo import documents, families_of, read_documents, write_documents
+from etude.tasks.microrepo.documents import make_document
+
+
+def test_documents_are_deterministic_resumable_and_of_three_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "PER_FILE", 100)
+    paths = write_documents(tmp_path / "a", 250, 1)
+    first = [path.read_bytes() for path in paths]
+    assert len(paths) == 3
+    paths[1].unlink()
+    assert [path.read_bytes() for path in write_documents(tmp_path / "a", 250, 1)] == first
+    read = list(read_documents(tmp_path / "a"))
+    assert len(read) == 250
+    assert {document.kind for document in read} == {"lookup", "fix", "module"}
+    assert read != list(read_documents(write_documents(tmp_path / "b", 250, 2)[0].parent))
+
+
+def test_a_lookup_copies_lines_of_its_listing() -> None:
+    looked = [d.text for d in (make_document(1, index) for index in range(60)) if d.kind == "lookup"]
+    for text in looked:
+        file = text.split("\n")[0].removeprefix("read ")
+        shown = dict(line.split(" ", 1) for line in text.split("\n") if line[:1].isdigit())
+        asked = [line for line in text.split("\n")[1:] if line.startswith(f"{file} ")]
+        assert 2 <= len(asked) <= 3
+        for line in asked:
+            _, number, copy = line.split(" ", 2)
+            assert shown[number].strip() == copy
+
+
+def test_a_fix_is_the_true_one() -> None:
+    for text in [d.text for d in (make_document(1, index) for index in range(80)) if d.kind == "fix"]:
+        fail, read, *listing, edit, end = text.split("\n")
+        assert end == ""
+        file = read.removeprefix("read ")
+        lines = [line.partition(" ")[2] for line in listing]
+        _, path, number, right = edit.split(" ", 3)
+        assert path == file
+        wrong = lines[int(number) - 1]
+        lines[int(number) - 1] = wrong[: len(wrong) - len(wrong.lstrip())] + right
+        scope: dict[str, object] = {}
+        exec("\n".join(lines), scope)
+        call, _, expected = fail.removeprefix("FAIL ").partition(", expected ")
+        call = call[: call.rindex(" gave ") if " gave " in call else call.rindex(" raised ")]
+        assert repr(eval(call, scope)) == expected
+        assert function_hashes("\n".join(lines))
+
+
+def test_bug_kinds_can_be_held_out_and_families_are_train_only() -> None:
+    assert all(family.split is Split.TRAIN for family in documents.FAMILIES)
+    assert families_of(Split.TRAIN) == documents.FAMILIES
+    for index in range(60):
+        document = make_document(1, index, kinds=("noret",))
+        if document.kind == "fix":
+            assert document.text.split("\n")[-2].split(" ", 3)[3].startswith("return ")

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etude.tasks import Split, SplitViolation, Task, TaskError, TaskLimits, list_tasks, read_task, split_of, write_task
+from etude.tasks.directory import read_files
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).map(lambda name: f"x-{name}")
+VALUES = st.recursive(
+    st.booleans() | st.integers(0, 99) | st.text(max_size=5, alphabet=st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=2),
+    max_leaves=5,
+)
+
+
+def make(folder: Path, config: dict[str, Any] | None = None) -> Task:
+    return Task(
+        id="t", instruction="do it", category="debugging", split=Split.DEV, family="f", kind="op",
+        directory=folder / "t", limits=TaskLimits(turns=3), provenance={"seed": 7}, config=config or {},
+    )  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(
+    st.dictionaries(NAMES, VALUES, max_size=3),
+    st.dictionaries(NAMES, VALUES, max_size=3),
+    st.dictionaries(NAMES, VALUES, max_size=3),
+)
+def test_unknown_keys_survive(
+    tmp_path: Path, top: dict[str, Any], metadata: dict[str, Any], ours: dict[str, Any]
+) -> None:
+    config = {**top, "schema_version": "1.3", "metadata": {**metadata, "etude": dict(ours)}}
+    write_task(make(tmp_path, config), {"tests/test.sh": b"exit 1\n"})
+    task = read_task(tmp_path / "t", {Split.DEV})
+    for place, values in (
+        (task.config, top),
+        (task.config["metadata"], metadata),
+        (task.config["metadata"]["etude"], ours),
+    ):
+        assert values.items() <= place.items()
+    assert (task.instruction, task.limits, task.provenance) == ("do it", TaskLimits(turns=3), {"seed": 7})
+    write_task(task, {"tests/test.sh": b"exit 1\n"})
+    assert read_task(tmp_path / "t", {Split.DEV}).config == task.config
+
+
+def test_a_reader_gets_only_the_splits_it_may_see(tmp_path: Path) -> None:
+    write_task(make(tmp_path / "dev"), {})
+    assert [task.id for task in list_tasks(tmp_path, Split.DEV)] == ["t"]
+    with pytest.raises(SplitViolation, match="belongs to dev"):
+        read_task(tmp_path / "dev" / "t", {Split.TRAIN})
+    assert list_tasks(tmp_path, Split.TEST) == []
+
+
+def test_a_foreign_harbor_task_is_read_and_its_name_decides_the_split(tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text(
+        'version = "1.0"\n[task]\nname = "org/thing"\n[metadata]\ncategory = "devops"\n'
+    )
+    (tmp_path / "instruction.md").write_text("Do the thing.\n")
+    task = read_task(tmp_path, set(Split))
+    assert (task.family, task.category, task.split) == ("org/thing", "devops", split_of("org/thing"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[metadata", "task.toml: expected TOML"),
+        ('schema_version = "2.0"', "schema_version: expected 1.x, found '2.0'"),
+        ("metadata = 3", "metadata: expected a table, found 3"),
+        ("[metadata.etude]\nsplit = 'all'", "metadata.etude.split: expected train, dev or test, found 'all'"),
+        ("[metadata.etude.limits]\nturns = true", "metadata.etude.limits.turns: expected a number above 0"),
+        ("[metadata]\ncategory = 3", "metadata.category: expected text, found 3"),
+    ],
+)
+def test_a_malformed_task_is_one_error_with_file_field_and_expectation(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "instruction.md").write_text("x")
+    (tmp_path / "task.toml").write_text(text)
+    with pytest.raises(TaskError) as caught:
+        read_task(tmp_path, set(Split))
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_and_links_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"task\.toml: expected a file"):
+        read_task(tmp_path, set(Split))
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo" / "link").symlink_to("/etc/passwd")
+    with pytest.raises(TaskError, match="found a link"):
+        read_files(tmp_path, "repo")

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.sandbox.contract import Box, BoxSpec, ExecResult, Feature, Sandboxes, SandboxLost
+from etude.tasks import Grader, Judgement, Task, Verdict, reference_diff
+from etude.tasks.cases import Case
+from etude.tasks.grader import READY, REPORT, judge
+from etude.tasks.oracle import reference_repair
+
+from .conftest import Boxes
+
+CASES = (Case("f-0", "m", "f", (1,), "2"), Case("f-1", "m", "f", (2,), "true"))
+
+
+def grade(boxes: Boxes, task: Task, *diffs: str) -> tuple[list[Verdict], Grader]:
+    async def run() -> tuple[list[Verdict], Grader]:
+        async with boxes() as sandboxes:
+            grader = Grader(sandboxes)
+            return list(await asyncio.gather(*(grader.grade(task, diff) for diff in diffs))), grader
+
+    return asyncio.run(run())
+
+
+def replacing(task: Task, text: str, *, extra: str = "") -> str:
+    """A diff that puts code in place of the whole module that holds the bug."""
+    file = reference_repair(task).file
+    old = (task.directory / "environment/repo" / file).read_text().split("\n")[:-1]
+    new = text.rstrip("\n").split("\n")
+    body = "".join(f"-{line}\n" for line in old) + "".join(f"+{line}\n" for line in new)
+    return f"--- a/{file}\n+++ b/{file}\n@@ -1,{len(old)} +1,{len(new)} @@\n{body}{extra}"
+
+
+def solved(task: Task) -> str:
+    repair = reference_repair(task)
+    lines = (task.directory / "environment/repo" / repair.file).read_text().split("\n")
+    line = lines[repair.line - 1]
+    lines[repair.line - 1] = line[: len(line) - len(line.lstrip())] + repair.right
+    return "\n".join(lines)
+
+
+def test_the_reference_passes_nothing_fails_and_equal_trees_are_graded_once(
+    boxes: Boxes, train_tasks: list[Task]
+) -> None:
+    task = train_tasks[0]
+    reference = reference_diff(task)
+    (first, again, nothing, other), grader = grade(boxes, task, reference, reference, "", replacing(task, solved(task)))
+    assert first.passed
+    assert again == first
+    assert nothing.judgement is Judgement.FAIL
+    assert nothing.evidence.failed_tests
+    assert other.passed
+    assert (grader.stats.graded, grader.stats.remembered, grader.stats.errors) == (2, 2, 0)
+
+
+WRITE_EVERYWHERE = """\
+import os
+for fd in range(64):
+    try:
+        os.write(fd, LINE)
+    except OSError:
+        pass
+os._exit(0)
+"""
+CHEATS = {
+    "ends the process": "import os\nos._exit(0)",
+    "exits": "raise SystemExit(0)",
+    "kills the verifier": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)",
+    "forges a report": WRITE_EVERYWHERE.replace("LINE", repr(f"\n{REPORT}{{}}\n".encode())),
+    "forges rows": WRITE_EVERYWHERE.replace("LINE", repr(b'["x", {"value": "1"}]\n')),
+    "agrees with everything": (
+        "class Any(int):\n    def __eq__(self, other):\n        return True\n    __hash__ = None\n"
+        "def __getattr__(name):\n    return lambda *args: Any()"
+    ),
+    "leaves a daemon": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nos._exit(0)",
+}
+
+
+@pytest.mark.parametrize("code", CHEATS.values(), ids=CHEATS.keys())
+def test_cheats_do_not_pass_and_are_not_errors(boxes: Boxes, train_tasks: list[Task], code: str) -> None:
+    task = train_tasks[1]
+    (verdict,), _ = grade(boxes, task, replacing(task, code))
+    assert verdict.judgement in (Judgement.FAIL, Judgement.SUSPECT), verdict
+
+
+def test_an_endless_loop_fails_by_its_cpu_limit(boxes: Boxes, train_tasks: list[Task]) -> None:
+    (verdict,), _ = grade(boxes, train_tasks[1], replacing(train_tasks[1], "while True:\n    pass"))
+    assert verdict.judgement is Judgement.FAIL
+    assert "signal" in verdict.reason
+
+
+def test_the_test_surface_is_reset_and_the_touch_recorded(boxes: Boxes, train_tasks: list[Task]) -> None:
+    task = train_tasks[2]
+    extra = "--- /dev/null\n+++ b/sitecustomize.py\n@@ -0,0 +1 @@\n+raise SystemExit(0)\n"
+    honest, lazy = reference_diff(task) + extra, extra
+    (passed, failed), _ = grade(boxes, task, honest, lazy)
+    assert passed.passed
+    assert passed.evidence.touched_protected == ("sitecustomize.py",)
+    assert failed.judgement is Judgement.FAIL
+
+
+def test_a_deleted_module_and_a_refused_diff_fail(boxes: Boxes, train_tasks: list[Task]) -> None:
+    task = train_tasks[3]
+    file = reference_repair(task).file
+    old = (task.directory / "environment/repo" / file).read_text().split("\n")[:-1]
+    deletion = f"--- a/{file}\n+++ /dev/null\n@@ -1,{len(old)} +0,0 @@\n" + "".join(f"-{line}\n" for line in old)
+    (deleted, refused), _ = grade(boxes, task, deletion, "--- a/../x\n+++ b/../x\n@@ -1 +1 @@\n-a\n+b\n")
+    assert deleted.judgement is refused.judgement is Judgement.FAIL
+    assert "refused" in refused.reason
+
+
+class LostSandboxes:
+    """A host whose boxes die at once."""
+
+    features: frozenset[Feature] = frozenset()
+
+    async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
+        return "image"
+
+    async def create(self, spec: BoxSpec) -> Box:
+        raise SandboxLost("the host went away")
+
+    async def close(self) -> None: ...
+
+
+def test_faults_of_ours_are_errors_and_are_not_remembered(train_tasks: list[Task], tmp_path: Path) -> None:
+    sandboxes: Sandboxes = LostSandboxes()
+    grader = Grader(sandboxes)
+    for _ in range(2):
+        verdict = asyncio.run(grader.grade(train_tasks[0], ""))
+        assert verdict.judgement is Judgement.ERROR
+        assert "the host went away" in verdict.reason
+    assert grader.stats.errors == 2
+    broken = Task(**{**_fields(train_tasks[0]), "directory": tmp_path})
+    assert asyncio.run(grader.grade(broken, "")).judgement is Judgement.ERROR
+
+
+def _fields(task: Task) -> dict[str, Any]:
+    return {name: getattr(task, name) for name in Task.__dataclass_fields__}
+
+
+def report(rows: list[Any], nonce: str = "n", status: int | None = 0, code: int = 0, **more: Any) -> ExecResult:
+    line = REPORT + json.dumps({"nonce": nonce, "status": status, "rows": rows})
+    return ExecResult(code, f"{READY}\n{line}\n".encode(), b"", 0.1, **more)
+
+
+RIGHT = [["f-0", {"value": "2"}], ["f-1", {"value": "true"}]]
+
+
+@pytest.mark.parametrize(
+    ("result", "judgement"),
+    [
+        (report(RIGHT), Judgement.PASS),
+        (report(RIGHT[:1]), Judgement.FAIL),
+        (report([RIGHT[0], ["f-1", {"value": "1"}]]), Judgement.FAIL),
+        (report([RIGHT[0], ["f-1", {"raised": "ValueError"}]]), Judgement.FAIL),
+        (report(RIGHT, code=1), Judgement.FAIL),
+        (report(RIGHT, status=-9), Judgement.FAIL),
+        (report(RIGHT, nonce="guessed"), Judgement.SUSPECT),
+        (report([*RIGHT, RIGHT[0]]), Judgement.SUSPECT),
+        (report([*RIGHT, ["g-0", {"value": "1"}]]), Judgement.SUSPECT),
+        (report([3]), Judgement.SUSPECT),
+        (ExecResult(0, report(RIGHT).stdout + REPORT.encode() + b"{}\n", b"", 0.1), Judgement.SUSPECT),
+        (ExecResult(0, f"{READY}\n".encode(), b"", 0.1), Judgement.FAIL),
+        (report(RIGHT, timed_out=True), Judgement.FAIL),
+        (ExecResult(127, b"", b"python3: not found", 0.1), Judgement.ERROR),
+    ],
+)
+def test_exit_code_report_and_nonce_must_agree(result: ExecResult, judgement: Judgement) -> None:
+    assert judge(result, CASES, "n").judgement is judgement
+
+
+def test_an_overloaded_host_is_blamed_for_an_expired_clock() -> None:
+    assert judge(report(RIGHT, timed_out=True), CASES, "n", overloaded=True).judgement is Judgement.ERROR

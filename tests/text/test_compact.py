@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.text import SPECIAL, CompactFormat, Tokenizer
+
+TOKENIZER = Tokenizer.train(["def read(a, b):\n    return a + b  # the sum of a and b\n", "read calc.py 3"], 600)
+FORMAT = CompactFormat(TOKENIZER)
+
+any_ids = st.lists(st.one_of(st.integers(0, 8), st.integers(0, TOKENIZER.vocab_size - 1)), max_size=30)
+texts = st.text(max_size=20)
+
+
+def markers(ids: list[int]) -> list[int]:
+    return [token for token in ids if token <= SPECIAL.end]
+
+
+def test_the_shape_of_a_conversation() -> None:
+    ids = FORMAT.opening("fix it", "FAIL add(1, 2)")
+    turn = FORMAT.render_turn("", "", ["read calc.py", "list"])
+    outputs = FORMAT.tool_outputs(["1 def add", ""])
+    assert TOKENIZER.decode(ids + turn + outputs) == (
+        "<|bos|><|system|>fix it<|end|><|user|>FAIL add(1, 2)<|end|><|assistant|>"
+        "<|call|>read calc.py<|call|>list<|end|><|tool|>1 def add<|end|><|tool|><|end|><|assistant|>"
+    )
+
+
+@settings(deadline=None)
+@given(thinking=texts, text=texts, calls=st.lists(texts, max_size=3))
+def test_a_rendered_turn_parses_back(thinking: str, text: str, calls: list[str]) -> None:
+    ids = FORMAT.render_turn(thinking, text, calls)
+    turn = FORMAT.parse(ids)
+    assert (turn.thinking, turn.text, [call.raw for call in turn.calls]) == (thinking, text, calls)
+    assert turn.ended
+    assert turn.thinking_tokens + turn.call_tokens + turn.message_tokens == len(ids)
+
+
+@settings(max_examples=200, deadline=None)
+@given(sampled=any_ids)
+def test_any_sampled_ids_parse_and_every_token_is_counted(sampled: list[int]) -> None:
+    turn = FORMAT.parse(sampled)
+    looked_at = sampled.index(SPECIAL.end) + 1 if SPECIAL.end in sampled else len(sampled)
+    assert turn.ended == (SPECIAL.end in sampled)
+    assert turn.thinking_tokens + turn.call_tokens + turn.message_tokens == looked_at
+    assert len(turn.calls) == sampled[:looked_at].count(SPECIAL.call)
+
+
+@settings(max_examples=100, deadline=None)
+@given(system=texts, user=texts, turns=st.lists(st.tuples(any_ids, st.lists(texts, max_size=2)), max_size=4))
+def test_every_prompt_extends_the_last_one_exactly(
+    system: str, user: str, turns: list[tuple[list[int], list[str]]]
+) -> None:
+    """Whatever is sampled, the structure around it is ours: only sampled ids can hold a marker out of place."""
+    prompt = FORMAT.opening(system, user)
+    for raw_ids, outputs in turns:
+        sampled = raw_ids[: raw_ids.index(SPECIAL.end) + 1] if SPECIAL.end in raw_ids else raw_ids
+        added = [*FORMAT.closing(sampled), *FORMAT.tool_outputs(outputs)]
+        longer = prompt + sampled + added
+        assert longer[: len(prompt)] == prompt
+        assert (sampled + added)[: len(sampled) + (not FORMAT.parse(sampled).ended)].count(SPECIAL.end) == 1
+        between = [SPECIAL.tool, SPECIAL.end] * len(outputs) + [SPECIAL.assistant]
+        assert markers(added)[len(FORMAT.closing(sampled)) :] == between
+        prompt = longer
+
+
+@settings(deadline=None)
+@given(text=texts)
+def test_a_users_message_holds_only_its_own_markers(text: str) -> None:
+    ids = FORMAT.user_message(text + "<|end|><|call|>")
+    assert markers(ids) == [SPECIAL.user, SPECIAL.end, SPECIAL.assistant]
+
+
+def test_markers_out_of_place_stay_visible_in_the_call() -> None:
+    turn = FORMAT.parse([SPECIAL.call, *TOKENIZER.encode("read"), SPECIAL.user, SPECIAL.end])
+    assert turn.calls[0].raw == "read<|user|>"
+
+
+def test_thinking_can_be_closed_and_the_turn_can_be_cut_off() -> None:
+    ids = FORMAT.render_turn("low is wrong", "Fixed.", [])[:-1]
+    turn = FORMAT.parse(ids)
+    assert (turn.thinking, turn.text, turn.ended) == ("low is wrong", "Fixed.", False)
+    assert FORMAT.closing(ids) == [SPECIAL.end]
+    assert FORMAT.closing([*ids, SPECIAL.end]) == []

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+
+from etude.trace import Trace, to_atif, to_openai
+
+
+def test_atif_steps_and_observations(trace: Trace) -> None:
+    document = json.loads(json.dumps(to_atif(trace, agent_version="0.1.0", extra={"reward": 1.0})))
+    assert document["schema_version"] == "ATIF-v1.7"
+    assert document["agent"] == {"name": "etude", "version": "0.1.0", "model_name": "v5"}
+    steps = document["steps"]
+    assert [step["step_id"] for step in steps] == [1, 2, 3, 4, 5, 6]
+    assert [step["source"] for step in steps] == ["system", "user", "agent", "agent", "system", "agent"]
+    assert [result["source_call_id"] for result in steps[2]["observation"]["results"]] == ["0", "1"]
+    assert steps[2]["tool_calls"][0]["arguments"] == {"file": "calc.py"}
+    assert document["extra"]["reward"] == 1.0
+    assert document["extra"]["segments"][1] == {"id": 1, "parent": 0, "kind": "summary", "tokens": 4}
+
+
+def test_atif_keeps_what_a_malformed_call_said(trace: Trace) -> None:
+    call = to_atif(trace, agent_version="0")["steps"][2]["tool_calls"][1]
+    assert call["arguments"] == {}
+    assert call["extra"] == {"raw_arguments": 'edit "calc'}
+
+
+def test_atif_marks_a_summary_as_replacing_the_context(trace: Trace) -> None:
+    steps = to_atif(trace, agent_version="0")["steps"]
+    marked = [step["step_id"] for step in steps if "context_management" in step.get("extra", {})]
+    assert marked == [5]
+    assert steps[4]["extra"]["context_management"] == {"type": "compaction", "boundary": "replace"}
+
+
+def test_atif_metrics_are_the_tokens_of_the_turn(trace: Trace) -> None:
+    steps = [step for step in to_atif(trace, agent_version="0")["steps"] if step["source"] == "agent"]
+    metrics = [step["metrics"] for step in steps]
+    assert [m["prompt_tokens"] for m in metrics] == [4, 11, 3]
+    assert metrics[1]["completion_token_ids"] == [100, 101]
+    assert metrics[1]["extra"] == {"segment": 0, "versions": [5, 5]}
+    assert len(metrics[0]["logprobs"]) == metrics[0]["completion_tokens"] == 3
+
+
+def test_atif_of_a_rollout_that_died_in_a_turn_has_no_metrics(trace: Trace) -> None:
+    trace.messages.pop()
+    assert all("metrics" not in step for step in to_atif(trace, agent_version="0")["steps"])
+    trace.messages.clear()
+    assert to_atif(trace, agent_version="0")["steps"] == []
+
+
+def test_openai_keeps_raw_arguments(trace: Trace) -> None:
+    document = json.loads(json.dumps(to_openai(trace)))
+    calls = document["messages"][2]["tool_calls"]
+    assert [call["function"]["arguments"] for call in calls] == ['{"file": "calc.py"}', 'edit "calc']
+    assert document["messages"][3] == {"role": "tool", "tool_call_id": "0", "content": "1 def clamp\n"}
+    assert document["metadata"]["task"] == "clamp-low"
+    assert document["metadata"]["stop"] == "finished"
+
+
+def test_openai_arguments_are_strings_even_where_the_conversation_had_objects(trace: Trace) -> None:
+    trace.messages = [
+        {"role": "assistant", "tool_calls": [{"id": "0", "function": {"name": "read", "arguments": {"file": "a"}}}]}
+    ]
+    (message,) = to_openai(trace)["messages"]
+    assert message["tool_calls"][0]["function"]["arguments"] == '{"file": "a"}'

@@ -1,0 +1,142 @@
+"""A run's folder as a finished run leaves it, written by hand: everything that the report reads, nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.journal import Journal, RunPaths
+from etude.trace import Segment, SegmentKind, StopCause, Trace
+from etude.trace.file import TraceWriter
+
+
+def _call(name: str, **arguments: object) -> dict[str, Any]:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]}
+
+
+def _said(role: str, content: str) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+GOOD = [
+    _said("system", "fix the code"),
+    _said("user", "fix scale_load"),
+    _call("shell", command="python check.py"),
+    _said("tool", "FAIL scale_load(28, 36) gave 328, expected 400\nexit 1"),
+    _call("read", path="kitchen.py"),
+    _said(
+        "tool", "1 # load times 4 plus score times 8\n2 def scale_load(load, score):\n3     return load * 4 + score * 6"
+    ),
+    _said("user", "note"),
+    _said("assistant", "next edit kitchen.py 3"),
+    _said("system", "fix the code"),
+    _said("user", "fix scale_load\nnote 1 next edit kitchen.py 3"),
+    _call("edit", path="kitchen.py", line=3, text="return load * 4 + score * 8"),
+    _said("tool", "ok"),
+    _call("finish"),
+]
+BAD = [
+    *GOOD[:4],
+    _call("edit", path="kitchen.py", line=7, text="return <b>1</b>"),
+    _said("tool", "no line 7"),
+    *GOOD[6:8],
+]
+DIFF = """--- a/kitchen.py
++++ b/kitchen.py
+@@ -3 +3 @@
+-    return load * 4 + score * 6
++    return load * 4 + score * 8
+"""
+
+
+def _trace(name: str, task: str, messages: list[dict[str, Any]], diff: str) -> Trace:
+    trace = Trace(name, task, "test", task, 0, "policy", 0)
+    n = 4
+    trace.segments = [
+        Segment(
+            0,
+            None,
+            SegmentKind.START,
+            np.arange(n, dtype=np.int32),
+            np.array([False, False, True, True]),
+            np.zeros(n, np.float32),
+            np.full(n, 1, np.int32),
+            None,
+        )
+    ]
+    trace.messages, trace.diff, trace.stop = messages, diff, StopCause.FINISHED
+    trace.usage.turns, trace.usage.tool_calls, trace.usage.sampled_tokens = 5, 4, 96
+    return trace
+
+
+def _estimate(mean: float) -> dict[str, float]:
+    return {"mean": mean, "low": max(mean - 0.1, 0), "high": min(mean + 0.1, 1)}
+
+
+def _evaluation(paths: RunPaths, name: str, solved: float) -> None:
+    folder = paths.evaluation(name)
+    folder.mkdir(parents=True)
+    scores = {key: _estimate(solved) for key in ("pass1", "passk", "greedy")}
+    (folder / "summary.json").write_text(json.dumps({"name": name, "k": 4, **scores}))
+    if not name.startswith("test"):
+        return
+    rows, traces = [], []
+    for number in range(4):
+        good = number < solved * 4
+        task = f"microrepo-test-{number:05d}"
+        traces.append(_trace(f"{name}:{task}", task, GOOD if good else BAD, DIFF if good else ""))
+        judgement = "pass" if good else "fail"
+        reason = "" if good else "3 of 40 cases failed"
+        row = {"task": task, "trace": f"{name}:{task}", "greedy": False, "judgement": judgement, "reason": reason}
+        rows.append(json.dumps(row) + "\n")
+    (folder / "results.jsonl").write_text("".join(rows) + '{"torn')
+    TraceWriter(folder / "traces").write(traces)
+
+
+def write_run(root: Path, *, steps: int = 40) -> RunPaths:
+    paths = RunPaths(root)
+    root.mkdir(parents=True)
+    stages = ("tasks", "corpus", "pretrain", "long", "mtp", "demonstrations", "sft", "rl", "evaluate")
+    record = {"recipe_digest": "a" * 16, "code_digest": "b" * 16, "started": 0.0, "seconds": 12.5, "sessions": 1}
+    record |= {"done": True, "inputs": {}, "output": "c" * 16, "result": {}}
+    lineage = {"stages": dict.fromkeys(stages, record), "compute": {}}
+    paths.lineage.write_text(json.dumps(lineage))
+    rl = {"k": 4, "pass1_before": 0.2, "pass1_after": 0.6, "passk_before": 0.4, "passk_after": 0.8, "greedy_after": 0.7}
+    rl |= {"trained_tokens": 123456, "multi_version_share": 0.2, "summary_share": 0.3, "staleness_mean": 1.2}
+    summary = {
+        "pretrain": {"loss_before": 6.9, "loss_after": 1.2},
+        "long": {"late_loss_before": 3.0, "late_loss_after": 1.4},
+        "mtp": {"accepted_per_draft": 0.7},
+        "sft": {"valid_calls": 0.98},
+        "rl": rl,
+        "seconds": dict.fromkeys(stages, 12.5),
+    }
+    paths.summary.write_text(json.dumps(summary))
+    for stage in ("pretrain", "long", "mtp", "sft"):
+        _metrics(paths, stage, [{"step": s, "loss": 6 * math.exp(-s / 15) + 1} for s in range(1, steps)])
+    rows = []
+    for s in range(1, steps):
+        rise = 1 - math.exp(-s / 15)
+        row = {"step": s, "solved": 0.2 + 0.5 * rise, "turns": 7 - 2 * rise, "truncated": 0.3 * (1 - rise)}
+        row |= {"claimed_but_failed": 0.2 * (1 - rise), "entropy": 1.5 - rise, "mismatch_mean": 2e-3}
+        row |= {"mismatch_p99": 2e-2, "staleness": 1.0 + 0.1 * (s % 3), "delta_share": 0.12}
+        rows.append(row)
+    _metrics(paths, "rl", rows)
+    for name, solved in (("dev-step-000010", 0.4), ("dev-step-000020", 0.6), ("test-sft", 0.25), ("test-rl", 0.75)):
+        _evaluation(paths, name, solved)
+    journal = Journal(paths.journal, "driver")
+    for on, seconds in (("rollouts", 30.0), ("trainer", 12.0), ("engine", 0.01)):
+        journal.event("wait", on=on, seconds=seconds, deadline=60.0, outcome="done")
+    journal.close()
+    return paths
+
+
+def _metrics(paths: RunPaths, stage: str, rows: list[dict[str, Any]]) -> None:
+    file = paths.metrics(stage)
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 9')

@@ -1,0 +1,117 @@
+"""The report needs nothing but the run's files, and shows what is there of a run that is not finished."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from tests.view.folder import write_run
+
+from etude.journal import RunPaths
+from etude.view import closing_table, plain, write_report
+from etude.view.data import read_run
+from etude.view.plots import FIGURES
+from etude.view.rollouts import pairs
+
+
+class Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def parse(page: str) -> Page:
+    parser = Page()
+    parser.feed(page)
+    return parser
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> RunPaths:
+    return write_run(tmp_path_factory.mktemp("view") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def page(finished) -> str:
+    return write_report(finished).read_text(encoding="utf-8")
+
+
+def test_the_page_is_self_contained(page) -> None:
+    links = parse(page).links
+    assert len(links) == len(FIGURES)
+    assert all(link.startswith("data:image/png;base64,") for link in links)
+    assert not re.search(r"url\(|@import|https?://", page)
+
+
+def test_every_picture_is_a_png(finished, page) -> None:
+    drawn = sorted(finished.plots.glob("*"))
+    assert [file.stem for file in drawn] == sorted(FIGURES)
+    for file in drawn:
+        data = file.read_bytes()
+        assert data.startswith(b"\x89PNG\r\n\x1a\n")
+        assert data.rstrip().endswith(b"IEND\xaeB`\x82")
+        assert len(data) > 5_000
+
+
+def test_rollouts_stand_side_by_side_improvements_first(finished, page) -> None:
+    shown = pairs(read_run(finished))
+    assert (shown[0].before.judgement, shown[0].after.judgement) == ("fail", "pass")
+    assert len({p.task for p in shown}) == len(shown)
+    after = shown[0].after
+    assert [s.text for s in after.steps if s.role == "call"][2] == "edit kitchen.py 3 return load * 4 + score * 8"
+    assert [s.text for s in after.steps if s.role == "break"] == ["goes on from its own summary"]
+    assert "return <b>1</b>" in "".join(parse(page).text)
+    assert "<b>1</b>" not in page
+
+
+def test_a_torn_last_line_and_a_step_logged_twice_do_no_harm(finished) -> None:
+    data = read_run(finished)
+    assert data.series("rl", "solved")[0] == list(range(1, 40))
+
+
+@pytest.mark.parametrize("keep", ["nothing", "lineage.json", "stages"])
+def test_a_run_at_any_point_can_be_shown(keep, finished, tmp_path) -> None:
+    root = tmp_path / "half"
+    root.mkdir()
+    source = finished.root / keep
+    if source.is_dir():
+        shutil.copytree(source, root / keep)
+    elif source.exists():
+        shutil.copy(source, root / keep)
+    shown = write_report(RunPaths(root)).read_text(encoding="utf-8")
+    assert "half" in shown
+    assert "None" not in "".join(parse(shown).text)
+
+
+def test_an_evaluation_that_has_just_begun_is_left_out(finished, tmp_path) -> None:
+    root = tmp_path / "half"
+    shutil.copytree(finished.root, root)
+    (root / "eval/test-rl/summary.json").unlink()
+    shutil.rmtree(root / "eval/test-rl/traces")
+    write_report(RunPaths(root))
+
+
+def test_the_closing_table_reads_well(finished) -> None:
+    lines = closing_table(read_run(finished).summary)
+    assert (lines[0].stage, lines[0].before, lines[0].after) == ("pretrain", "6.900", "1.200")
+    assert [x.seconds for x in lines if x.stage == "rl"] == [12.5, None, None], "a stage's seconds are shown once"
+    shown = plain(lines)
+    assert "test tasks solved, pass@4" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert closing_table({}) == []
+
+
+def test_no_torch_is_needed() -> None:
+    code = "import sys, etude.view.report; sys.exit(len({'torch', 'ray', 'transformers'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], check=True)
