@@ -40,6 +40,26 @@ def test_a_pid_that_was_given_to_another_process_is_spared(tmp_path: Path) -> No
         process.wait()
 
 
+def test_a_process_that_works_in_the_folder_is_ended_and_cannot_bring_it_back(tmp_path: Path) -> None:
+    folder, other = tmp_path / "cluster", tmp_path / "cluster-of-another"
+    log = folder / "logs" / "agent.log"
+    log.parent.mkdir(parents=True)
+    guardian.own(folder)
+    again = "import pathlib, sys, time\nwhile True: pathlib.Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)"
+    starting = subprocess.Popen([sys.executable, "-c", again, str(folder / "ray")])
+    with log.open("w") as file:
+        titled = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdout=file)
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(other / "ray")])
+    try:
+        assert guardian.sweep(folder) == []
+        assert [starting.wait(5), titled.wait(5)] == [-9, -9]
+        assert not folder.exists()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
 def test_the_guardian_sweeps_once_its_pipe_closes(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     folder.mkdir()

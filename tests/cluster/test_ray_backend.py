@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,15 @@ def ports(processes: list[str]) -> set[str]:
     return found
 
 
+def naming(folder: Path) -> list[str]:
+    """Command lines that name a folder."""
+    commands = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            commands.append(" ".join(process.cmdline()))
+    return [command for command in commands if str(folder) in command]
+
+
 def clean_within(seconds: float, family: list[str], folder: Path) -> float:
     begun = time.monotonic()
     while time.monotonic() - begun < seconds:
@@ -82,6 +93,28 @@ def test_nothing_is_left_when_the_driver_is_killed(tmp_path: Path) -> None:
     seconds = clean_within(30, mine, folder)
     assert seconds < 30
     assert not shared_memory(mine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [1.0, 1.6, 2.2, 2.8, 3.4, 4.0])
+def test_nothing_is_left_when_the_driver_is_killed_while_ray_starts(tmp_path: Path, seconds: float) -> None:
+    """Ray's processes make their folder when they begin: one that began at the driver's death would bring it back."""
+    temporary = Path(tempfile.mkdtemp(prefix="e-", dir="/tmp"))
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "tests.cluster.driver", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.DEVNULL,
+    )
+    time.sleep(seconds)
+    driver.kill()
+    driver.wait()
+    until = time.monotonic() + 30
+    while (left := [*temporary.iterdir(), *naming(temporary)]) and time.monotonic() < until:
+        time.sleep(0.2)
+    time.sleep(1)
+    assert [*left, *temporary.iterdir(), *naming(temporary)] == []
+    temporary.rmdir()
 
 
 def test_close_leaves_nothing_and_the_driver_is_quiet(tmp_path: Path) -> None:

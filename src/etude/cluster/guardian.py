@@ -1,9 +1,9 @@
 """Ends what a cluster leaves when its driver is gone, and removes its folder.
 
 Ray's main processes die with the driver by themselves (the kernel signals them), its workers follow within seconds;
-its agents and its temporary folder stay. So every process is recorded in a file, by pid AND start time, and whoever
-comes first sweeps: the driver's own close, this guardian once the driver is dead, or the next start. Nothing is ever
-ended by its name.
+its agents, whatever was just starting, and its temporary folder stay. Whoever comes first sweeps: the driver's own
+close, this guardian once the driver is dead, or the next start. A process is ended because it is recorded in the
+folder, by pid AND start time, or works in the folder, which is this cluster's alone; never by its name.
 
 Runs as a script of its own (`python -I -S guardian.py FOLDER`), hence only the standard library and no import of etude.
 """
@@ -59,25 +59,31 @@ def record(folder: Path, pid: int) -> None:
             file.write(f"{who}\n")
 
 
-def notice(folder: Path) -> None:
-    """Records the owner's children that have this folder in their command line (ray's own), and their children."""
-    owner = int((folder / OWNER).read_text().split()[0])
-    known = {int(line.split()[0]) for line in recorded(folder)}
-    parents: dict[int, int] = {}
-    roots: set[int] = set()
+def members(folder: Path, spared: str) -> list[str]:
+    """The living processes of a cluster, but for the spared one, its guardian and this one.
+
+    Ray's own are told by the folder: it stands in their command line until they give themselves a title, and by then
+    they have a log open below it. The services record themselves, since their output goes elsewhere.
+    """
+    found = {who for who in recorded(folder) if alive(who)}
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            pid, command = int(entry.name), (entry / "cmdline").read_bytes()
-            parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        if parents[pid] == owner and str(folder).encode() in command and Path(__file__).name.encode() not in command:
-            roots.add(pid)
-    for pid, parent in parents.items():
-        if (pid in roots or parent in roots) and pid not in known:
-            record(folder, pid)
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                inside = _works_in(entry, folder)
+            except OSError:  # it ended, or belongs to somebody else
+                continue
+            if inside and (who := identity(int(entry.name))) not in (None, spared):
+                found.add(str(who))
+    return sorted(found)
+
+
+def _works_in(process: Path, folder: Path) -> bool:
+    command = (process / "cmdline").read_bytes()
+    if Path(__file__).name.encode() in command:
+        return False
+    if f"{folder}/".encode() in command:
+        return True
+    return any(str(descriptor.readlink()).startswith(f"{folder}/") for descriptor in (process / "fd").iterdir())
 
 
 def recorded(folder: Path) -> list[str]:
@@ -88,44 +94,49 @@ def recorded(folder: Path) -> list[str]:
     return [line for line in lines if len(line.split()) == 3]
 
 
-def owner_alive(folder: Path) -> bool:
+def owner(folder: Path) -> str:
+    """Its identity; empty once the folder is gone."""
     try:
-        who = (folder / OWNER).read_text().strip()
+        return (folder / OWNER).read_text().strip()
     except FileNotFoundError:
-        return False
+        return ""
+
+
+def owner_alive(folder: Path) -> bool:
+    who = owner(folder)
     return bool(who) and alive(who)
 
 
-def sweep(folder: Path) -> list[str]:
-    """Ends every recorded process, removes the folder; returns the processes that would not end."""
+def sweep(folder: Path, spared: str = "") -> list[str]:
+    """Ends the cluster's processes, then removes the folder; returns the processes that would not end.
+
+    In this order: one of ray's that is just starting makes the folder anew. `spared` is the owner where it lives.
+    """
     until = time.monotonic() + END_WITHIN
     while True:
-        left = [who for who in recorded(folder) if alive(who)]
-        if not left or time.monotonic() > until:
-            break
+        left = members(folder, spared)
         for who in left:
             end(who)
-        time.sleep(0.05)
-    if not left:
-        # A dying process may still write a last log file.
-        for _ in range(20):
+        if not left:
             shutil.rmtree(folder, ignore_errors=True)
-            if not folder.exists():
-                break
-            time.sleep(0.1)
-    return left
+        if not (left or folder.exists()) or time.monotonic() > until:
+            return left
+        time.sleep(0.05)
 
 
 def main(folder: Path) -> None:
     """Waits for the end of stdin, held open by the driver, or for the driver's death, whichever is seen first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Read now: the driver's own sweep removes it, while the driver still holds files of the folder open.
+    driver = owner(folder)
+    if not driver:
+        return
     while owner_alive(folder):
-        notice(folder)
         ready, _, _ = select.select([sys.stdin], [], [], LOOK_EVERY)
         if ready and not os.read(0, 1):
             break
-    sweep(folder)
+    sweep(folder, spared=driver)
 
 
 if __name__ == "__main__":

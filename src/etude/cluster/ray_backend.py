@@ -297,7 +297,6 @@ class RayCluster:
             os.environ.pop(TOKEN, None)
             if signal.getsignal(signal.SIGTERM) is not terminate:
                 signal.signal(signal.SIGTERM, terminate)
-        guardian.notice(folder)
         return cls(folder, logs, folder.name, watcher)
 
     async def start(
