@@ -5,7 +5,7 @@ set -eu
 python=${PYTHON:-python3}
 fail() { echo "setup: $1" >&2; exit 2; }
 
-command -v "$python" >/dev/null 2>&1 || fail "python3 is missing; run: apt-get install python3 python3-venv"
+command -v "$python" >/dev/null 2>&1 || fail "$python is missing; run: apt-get install python3 python3-venv"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   fail "Python 3.11 or newer is needed, $("$python" --version 2>&1) found; set PYTHON=/path/to/python3.11"
 if ! "$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from etude.engine.protocol import (
-    UNKNOWN_EXPERT,
     ContextExceeded,
     Engine,
     EngineError,
@@ -24,6 +23,7 @@ from etude.engine.protocol import (
     StopReason,
     UpdateRefused,
 )
+from etude.trace import UNKNOWN_EXPERT
 
 Reference = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
 

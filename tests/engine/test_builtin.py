@@ -7,7 +7,9 @@ from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.engine.builtin import BuiltinEngine, Failure
 from etude.engine.protocol import EngineError, GenerateRequest, Sampling
+from etude.model import LatentCache
 from etude.recipe.acting import EngineRecipe
+from etude.weights.torch_bridge import from_state_dict
 
 
 def engine_of(model=None, **changes):
@@ -71,6 +73,76 @@ def test_sequences_have_the_distribution_of_the_model(speculate):
     assert abs(chi_square - degrees) < 4 * np.sqrt(2 * degrees)
     if speculate == "always":
         assert 0 < engine.counters.accepted < engine.counters.drafted
+
+
+def decided_by(models, versions, prompt, sequences):
+    """Log-probability of every token of each sequence if token i is decided by the weights of versions[i]: these feed
+    the token before it, and what older weights left of the tokens before that stays as it is."""
+    rows = torch.arange(len(sequences))
+    fed = torch.from_numpy(np.concatenate((np.tile(prompt, (len(sequences), 1)), sequences), 1)).long()
+    cache = LatentCache(models[0].config, len(sequences), fed.shape[1], torch.float32)
+
+    def feed(model, begin, end):
+        starts, lengths = torch.full_like(rows, begin), torch.full_like(rows, end - begin)
+        return model.extend(fed[:, begin:end], rows, starts, lengths, cache).logits_bnv[:, -1]
+
+    first = len(prompt)
+    feed(models[0], 0, first - 1)
+    steps = []
+    for place, version in enumerate(versions, first):
+        logprobs = feed(models[version], place - 1, place).double().log_softmax(-1)
+        steps.append(logprobs.gather(1, fed[:, place, None])[:, 0])
+    return torch.stack(steps, 1).numpy()
+
+
+@pytest.mark.parametrize("steps_before", [1, 2])
+@pytest.mark.parametrize("speculate", ["never", "always"])
+def test_what_is_decided_after_a_swap_has_the_distribution_of_the_new_weights(speculate, steps_before):
+    """A draft that the old head made before the swap is a proposal to the new weights and nothing more. Thousands of
+    seeds, four tokens each, with a swap to wholly other weights before the second or the third step."""
+    vocab, length, at_once, batches = 5, 4, 1024, 8
+    old, new = models = tiny_model(0, vocab), tiny_model(1, vocab)
+    prompt = np.array([1, 2, 3], np.int32)
+    engine = engine_of(tiny_model(0, vocab), slots=at_once, cache_slots=0, context=32, speculate=speculate)
+    requests, answers = requests_of(at_once * batches, length, prompt), []
+    for batch in range(batches):
+        engine.swap(0, from_state_dict(old.state_dict()), delta=False)
+        for request in requests[batch * at_once : (batch + 1) * at_once]:
+            engine.submit(request)
+        for _ in range(steps_before):
+            assert engine.step() == []
+        engine.swap(1, from_state_dict(new.state_dict()), delta=False)
+        while engine.busy:
+            answers += engine.step()
+    patterns = {(0, 1, 1, 1)} if steps_before == 1 else {(0, 0, 1, 1)}
+    if speculate == "always":
+        assert 0 < engine.counters.accepted < engine.counters.drafted
+        # Where the draft held, the step before the swap decided two tokens.
+        patterns |= {(0, 0, 0, 1)} if steps_before == 2 else set()
+    assert {tuple(answer.versions.tolist()) for answer in answers} == patterns
+    sequences = np.stack(np.meshgrid(*[np.arange(vocab)] * length, indexing="ij"), -1).reshape(-1, length)
+    for versions in patterns:
+        kind = [answer for answer in answers if tuple(answer.versions.tolist()) == versions]
+        numbers = np.stack([answer.tokens for answer in kind]) @ vocab ** np.arange(length)[::-1]
+        logprobs = decided_by(models, versions, prompt, sequences)
+        np.testing.assert_allclose(np.stack([answer.logprobs for answer in kind]), logprobs[numbers], atol=1e-4, rtol=0)
+        # Whether a draft held, and so the kind, depends on the tokens before the swap: these are taken as given.
+        given = 0 if steps_before == 1 else 2
+        chi_square, degrees = off_by(numbers, logprobs, given)
+        assert degrees > 30
+        assert abs(chi_square - degrees) < 4 * np.sqrt(2 * degrees)
+        chi_square, degrees = off_by(numbers, decided_by(models, (0,) * length, prompt, sequences), given)
+        assert chi_square > 10 * degrees, "the old weights would have given something else"
+
+
+def off_by(numbers, logprobs, given):
+    """Chi-square of sequences against their probabilities after the first `given` tokens, and what to expect of it."""
+    observed = np.bincount(numbers, minlength=len(logprobs))
+    share = np.exp(logprobs[:, given:].sum(1))
+    begun = observed.reshape(round(len(observed) ** (given / logprobs.shape[1])), -1).sum(1)
+    expected = np.repeat(begun, len(share) // len(begun)) * share
+    common = expected >= 5
+    return float(((observed - expected)[common] ** 2 / expected[common]).sum()), float((1 - share)[common].sum())
 
 
 def test_speculation_counts_and_saves_steps_when_drafts_are_good():

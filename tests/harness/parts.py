@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from etude.engine.protocol import (
-    UNKNOWN_EXPERT,
     EngineInfo,
     EngineStats,
     GenerateRequest,
@@ -21,6 +20,7 @@ from etude.harness import load_profile
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import EmbeddedSandboxes, open_sandboxes
 from etude.text import CompactFormat, Tokenizer
+from etude.trace import UNKNOWN_EXPERT
 
 SAMPLE = {
     "calc.py": b"# the larger of two\ndef larger(a, b):\n    return min(a, b)\n",

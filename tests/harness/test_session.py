@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.harness.parts import open_boxes
@@ -67,8 +68,81 @@ def test_nothing_is_written_over_what_changed_meanwhile(tmp_path):
         async with session(folder, ["> edit greet.py 1 x\n> edit calc.py 1 y", "done"]) as chat:
             await chat.run("change both")
             (folder / "greet.py").write_text("mine\n")
-            with pytest.raises(ApplyConflict, match=r"greet\.py"):
+            with pytest.raises(ApplyConflict, match=r"nothing was written: greet\.py; start again"):
                 await chat.apply()
             assert "# add" in (folder / "calc.py").read_text()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("meanwhile", ["deleted", "made", "linked", "folder in the way", "file in the way"])
+def test_whatever_lies_in_the_way_is_left_alone(tmp_path, images, meanwhile):
+    folder, elsewhere = write_sample(tmp_path / "sample"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    name = {"deleted": "greet.py", "folder in the way": "new.txt", "made": "new.txt"}.get(meanwhile, "sub/new.txt")
+
+    async def main() -> None:
+        sandboxes = open_boxes(images)
+        async with session(folder, [f"> shell mkdir -p sub; echo hi > {name}", "done"], sandboxes) as chat:
+            await chat.run("go")
+            if meanwhile == "deleted":
+                (folder / name).unlink()
+            elif meanwhile == "made":
+                (folder / name).write_text("of the user\n")
+            elif meanwhile == "linked":
+                (folder / "sub").symlink_to(elsewhere)
+            elif meanwhile == "folder in the way":
+                (folder / name).mkdir()
+            else:
+                (folder / "sub").write_text("of the user\n")
+            before = tree(folder)
+            with pytest.raises(ApplyConflict, match=name):
+                await chat.apply()
+            assert tree(folder) == before
+            assert list(elsewhere.iterdir()) == []
+        await sandboxes.close()
+
+    asyncio.run(main())
+
+
+def tree(folder: Path) -> dict[str, object]:
+    """Every file, folder and link below, and what is in it."""
+    return {
+        str(path.relative_to(folder)): path.readlink() if path.is_symlink() else path.is_file() and path.read_bytes()
+        for path in folder.rglob("*")
+    }
+
+
+def test_apply_writes_what_the_diff_named_and_nothing_else(tmp_path, images):
+    folder = write_sample(tmp_path / "sample")
+    (folder / "logo.png").write_bytes(b"\x89PNG\0old")
+    (folder / "big.bin").write_bytes(b"x" * 1_000_001)
+    (folder / "log.txt").write_text("one line\n")
+    commands = [
+        "> shell printf '\\211PNG\\0new' > logo.png",
+        "> shell rm greet.py; mkdir -p made/deep; echo hi > made/deep/note.txt",
+        "> shell head -c 1500000 /dev/zero > log.txt; cp log.txt other.bin",
+        "done",
+    ]
+    before = tree(folder)
+
+    async def main() -> None:
+        sandboxes = open_boxes(images)
+        async with session(folder, commands, sandboxes) as chat:
+            await chat.run("go")
+            diff = await chat.diff()
+            assert "--- a/greet.py\n+++ /dev/null\n" in diff
+            assert "--- /dev/null\n+++ b/made/deep/note.txt\n@@ -0,0 +1 @@\n+hi\n" in diff
+            assert "Binary files a/logo.png and b/logo.png differ\n" in diff
+            assert await chat.left_out() == ["log.txt", "other.bin"]
+            assert "log.txt" not in diff
+            assert "other.bin" not in diff
+            assert tree(folder) == before
+            assert await chat.apply() == ["greet.py", "logo.png", "made/deep/note.txt"]
+            assert await chat.diff() == ""
+        await sandboxes.close()
+
+    asyncio.run(main())
+    del before["greet.py"]
+    made = {"made": False, "made/deep": False, "made/deep/note.txt": b"hi\n", "logo.png": b"\x89PNG\0new"}
+    assert tree(folder) == before | made

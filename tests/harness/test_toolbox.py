@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from etude.harness import (
 )
 from etude.harness.scripted import ScriptedPolicy
 from etude.harness.tools.files import replacement
+from etude.sandbox import ExecResult, SandboxError
 from etude.text import parse_call
 
 FULL = load_profile("full")
@@ -165,6 +167,22 @@ def test_arguments_of_any_policy_are_checked(arguments):
     result = asyncio.run(bench.toolbox.run(call, max_tokens=100, count=count))
     assert (result.ok, result.valid) == (False, False)
     assert asyncio.run(bench.workspace.diff()) == ""
+
+
+class _Slow(OverlayWorkspace):
+    async def exec(self, command: str, *, timeout: float) -> ExecResult:
+        return ExecResult(137, b"begun\n", b"", timeout, timed_out=True, limit="time")
+
+
+def test_a_command_that_reaches_its_time_limit_failed_unless_the_host_is_to_blame(monkeypatch):
+    bench = Bench(command_seconds=3.0)
+    bench.toolbox.workspace = _Slow(SAMPLE)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    result = bench.call("shell make")
+    assert (result.ok, result.output.split("\n")[0]) == (False, "begun")
+    monkeypatch.setattr(os, "getloadavg", lambda: (1e6, 0.0, 0.0))
+    with pytest.raises(SandboxError, match="its limit of 3 s on an overloaded host"):
+        bench.call("shell make")
 
 
 def test_a_schema_without_an_implementation_is_refused_at_once():

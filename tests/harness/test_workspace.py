@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,15 @@ from tests.harness.parts import SAMPLE, open_boxes
 from etude.harness import (
     BoxWorkspace,
     ExecMemo,
+    FolderTooLarge,
     NoShell,
     OutsideWorkspace,
     OverlayWorkspace,
     folder_workspace,
     lazy_workspace,
 )
-from etude.harness.workspace import clean_path
+from etude.harness.runner import read_folder
+from etude.harness.workspace import AGENT_ENV, clean_path
 from etude.sandbox import BoxSpec, RequestRefused
 from etude.tasks.diff import apply_diff
 
@@ -43,6 +46,12 @@ def test_an_overlay_without_a_runner_has_no_shell():
         asyncio.run(OverlayWorkspace(SAMPLE).exec("ls", timeout=1))
 
 
+LEAVING = ["echo 1 > new.txt", "touch /tmp/left", "mkdir d", "chmod +x calc.py", "ln -s a b"]
+COMMANDS = ["cat *.py", "python check.py", "echo 1 >> made.txt", "rm -f calc.py", "mkdir -p d; ls", "ls", *LEAVING]
+COMMANDS += ["touch /tmp/t; ls /tmp"]
+"""What the tests say depends on the files alone."""
+
+
 class Boxes:
     """Counts the boxes that workspaces of one image really made."""
 
@@ -50,14 +59,14 @@ class Boxes:
         self.sandboxes = open_boxes(folder)
         self.made = 0
 
-    async def lazy(self, memo: ExecMemo | None = None, files=SAMPLE) -> OverlayWorkspace:
+    async def lazy(self, memo: ExecMemo | None = None, files=SAMPLE, deterministic=COMMANDS) -> OverlayWorkspace:
         image = await self.sandboxes.add_image(dict(files))
 
         async def open_box():
             self.made += 1
             return await self.sandboxes.create(BoxSpec(image))
 
-        return lazy_workspace(image, files, open_box, memo)
+        return lazy_workspace(image, files, open_box, memo, deterministic)
 
     async def eager(self, files=SAMPLE) -> BoxWorkspace:
         image = await self.sandboxes.add_image(dict(files))
@@ -118,6 +127,7 @@ actions = st.one_of(
                 "rm -f calc.py",
                 "mkdir -p d; ls",
                 "touch /tmp/t; ls /tmp",
+                "pwd",
             ]
         ),
         st.just(b""),
@@ -170,7 +180,24 @@ def test_equal_commands_over_equal_files_run_once_in_a_group(images):
     in_boxes(images, play)
 
 
-@pytest.mark.parametrize("command", ["echo 1 > new.txt", "touch /tmp/left", "mkdir d", "chmod +x calc.py", "ln -s a b"])
+def test_a_command_that_nobody_vouches_for_is_run_by_each_rollout(images):
+    """Six rollouts that ask for random bytes get six answers; that they did does not end the sharing of the rest."""
+
+    async def play(boxes: Boxes) -> None:
+        memo = ExecMemo()
+        group = [await boxes.lazy(memo, deterministic=["python check.py"]) for _ in range(6)]
+        drawn = [(await w.exec("od -An -N8 -x /dev/urandom", timeout=10)).stdout for w in group]
+        assert len(set(drawn)) == boxes.made == 6
+        checked = [(await w.exec("python check.py", timeout=10)).stdout for w in group]
+        assert set(checked) == {b"FAIL larger\n"}
+        assert (memo.stats.hits, memo.stats.misses, memo.stats.refused) == (5, 7, 6)
+        for workspace in group:
+            await workspace.close()
+
+    in_boxes(images, play)
+
+
+@pytest.mark.parametrize("command", LEAVING)
 def test_a_command_that_leaves_something_behind_is_never_shared(images, command):
     async def play(boxes: Boxes) -> None:
         memo = ExecMemo()
@@ -219,3 +246,59 @@ def test_a_file_too_large_to_read_is_refused():
     workspace = OverlayWorkspace({"big": b"x" * 1_000_001})
     with pytest.raises(RequestRefused):
         asyncio.run(workspace.read("big"))
+
+
+def test_a_command_on_the_host_is_told_no_keys(tmp_path, monkeypatch):
+    home = {"PATH": os.environ["PATH"], "HOME": "/home/me", "USER": "me", "TERM": "xterm", "VIRTUAL_ENV": "/venv"}
+    keys = {
+        "OPENAI_API_KEY": "secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "SSH_AUTH_SOCK": "secret",
+        "PGPASSWORD": "secret",
+    }
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    for name, value in {**home, **keys, "LC_TIME": "C", "LC_ALL": "de_DE.UTF-8"}.items():
+        monkeypatch.setenv(name, value)
+
+    async def approve(command: str) -> bool:
+        return True
+
+    async def play() -> str:
+        workspace = folder_workspace(tmp_path, approve)
+        result = await workspace.exec("env", timeout=10)
+        await workspace.close()
+        return result.stdout.decode()
+
+    told = dict(line.split("=", 1) for line in asyncio.run(play()).splitlines())
+    assert "secret" not in told.values()
+    # The shell itself adds these three.
+    assert told.keys() - {"PWD", "SHLVL", "_", "OLDPWD"} == {*home, "LC_TIME", *AGENT_ENV}
+    assert home.items() <= told.items()
+    assert told["LC_ALL"] == "C.UTF-8"
+
+
+def test_a_folder_too_large_for_memory_is_refused_and_the_limit_is_said(tmp_path):
+    for number in range(6):
+        (tmp_path / f"{number}.txt").write_bytes(b"x" * 1000)
+    (tmp_path / "large.bin").write_bytes(b"x" * 1_000_001)
+    assert len(read_folder(tmp_path, max_files=6, max_bytes=6000)) == 6, "large.bin counts for neither"
+    with pytest.raises(FolderTooLarge, match="holds more than 5 files: choose a smaller folder"):
+        read_folder(tmp_path, max_files=5)
+    with pytest.raises(FolderTooLarge, match=r"holds more than 0\.005 MB in files .* kept in memory: choose a smaller"):
+        read_folder(tmp_path, max_bytes=5000)
+
+
+def test_names_that_are_no_text_and_files_that_vanish_are_left_out(tmp_path, monkeypatch):
+    (tmp_path / "a.py").write_text("x\n")
+    (tmp_path / "gone.py").write_text("x\n")
+    (tmp_path / os.fsdecode(b"\xff.py")).write_text("x\n")
+    reading = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.name == "gone.py":
+            path.unlink()
+        return reading(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    assert list(read_folder(tmp_path)) == ["a.py"]

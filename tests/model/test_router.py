@@ -7,6 +7,7 @@ import torch
 
 from etude.model import UNKNOWN, Replay, ReplayMismatch, Transformer
 from etude.model.router import Router
+from etude.trace import UNKNOWN_EXPERT
 
 SHAPES: list[dict[str, Any]] = [{}, {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}]
 
@@ -27,7 +28,13 @@ def test_replaying_the_own_experts_changes_no_bit(
     again = model(tokens, replay=Replay(plain.experts_btlk, mode, threshold=1.0))
     assert torch.equal(plain.logits_btv, again.logits_btv)
     assert torch.equal(plain.experts_btlk, again.experts_btlk)
-    assert (again.overridden, again.refused) == (0, 0)
+    assert plain.overridden_bt is plain.refused_bt is None
+    assert not again.overridden_bt.any()
+    assert not again.refused_bt.any()
+
+
+def test_unknown_is_what_a_trace_says() -> None:
+    assert UNKNOWN == UNKNOWN_EXPERT
 
 
 def test_unknown_rows_are_routed_here(model_of: Any, tokens_of: Any) -> None:
@@ -36,10 +43,11 @@ def test_unknown_rows_are_routed_here(model_of: Any, tokens_of: Any) -> None:
     unknown = torch.full_like(plain.experts_btlk, UNKNOWN).to(torch.uint16)
     again = model(tokens, replay=Replay(unknown))
     assert torch.equal(plain.logits_btv, again.logits_btv)
-    assert (again.overridden, again.refused) == (0, 0)
+    assert not again.overridden_bt.any()
+    assert not again.refused_bt.any()
 
 
-def test_mode_on_uses_what_it_is_given_and_counts_it(model_of: Any, tokens_of: Any) -> None:
+def test_mode_on_uses_what_it_is_given_and_marks_it(model_of: Any, tokens_of: Any) -> None:
     model, tokens = model_of(), tokens_of(2, 10)
     own = model(tokens).experts_btlk
     foreign = torch.stack([own[..., 0], (own[..., 0] + 1) % 8], dim=-1)
@@ -47,10 +55,23 @@ def test_mode_on_uses_what_it_is_given_and_counts_it(model_of: Any, tokens_of: A
     output = model(tokens, replay=Replay(foreign, "on"))
     known = foreign != UNKNOWN
     assert torch.equal(output.experts_btlk[known], foreign[known])
-    # The first layer's own choice does not depend on the replay, so its count can be told from outside.
-    first = known[:, :, 0] & ~(foreign[:, :, 0, :, None] == own[:, :, 0, None, :]).any(-1)
-    assert first.sum() <= output.overridden <= known.sum()
-    assert output.refused == 0
+    # The first layer's own choice does not depend on the replay, so its tokens can be told from outside.
+    first = (known[:, :, 0] & ~(foreign[:, :, 0, :, None] == own[:, :, 0, None, :]).any(-1)).any(-1)
+    assert first.any()
+    assert output.overridden_bt[first].all()
+    assert not output.overridden_bt[0, :4].any()
+    assert not output.refused_bt.any()
+
+
+def test_a_token_is_marked_once_in_however_many_layers_it_happened(model_of: Any, tokens_of: Any) -> None:
+    model, tokens = model_of(), tokens_of(2, 10)
+    own = model(tokens).experts_btlk
+    unused = [[expert for expert in range(8) if expert not in chosen][:2] for chosen in own.flatten(0, 2).tolist()]
+    foreign = torch.tensor(unused).view_as(own)
+    foreign[:, 5:] = UNKNOWN
+    output = model(tokens, replay=Replay(foreign, "on"))
+    assert own.shape[2] > 1
+    assert output.overridden_bt.tolist() == [[place < 5 for place in range(10)]] * 2
 
 
 def test_the_filter_against_a_plain_loop(config_of: Any) -> None:
@@ -66,7 +87,7 @@ def test_the_filter_against_a_plain_loop(config_of: Any) -> None:
         own = router(x).experts_nk
         scores = (x @ router.weight.T).sigmoid().detach()
         choice = router._candidates(scores + router.e_score_correction_bias)
-        overridden = refused = 0
+        overridden, refused = [], []
         for row in range(50):
             mine = own[row].tolist()
             if row == 7:
@@ -79,11 +100,12 @@ def test_the_filter_against_a_plain_loop(config_of: Any) -> None:
             expected = [e if e in kept else spare.pop(0) for e in wanted]
             assert routing.experts_nk[row].tolist() == expected
             assert len(set(expected)) == k
-            overridden += sum(e not in mine for e in kept)
-            refused += k - len(kept)
-        assert (int(routing.overridden), int(routing.refused)) == (overridden, refused)
-        assert overridden > 0
-        assert refused > 0
+            overridden += [row] if any(e not in mine for e in kept) else []
+            refused += [row] if len(kept) < k else []
+        assert routing.overridden_n.nonzero().flatten().tolist() == overridden
+        assert routing.refused_n.nonzero().flatten().tolist() == refused
+        assert overridden
+        assert refused
 
 
 def test_gates_are_recomputed_so_that_the_router_learns(model_of: Any, tokens_of: Any) -> None:

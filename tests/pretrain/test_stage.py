@@ -6,10 +6,10 @@ import shutil
 import pytest
 import torch
 
+from etude.journal import read_rows
 from etude.model import load_hf
 from etude.pretrain import PretrainError, run_stage
 from etude.training import CheckpointError
-from etude.training.loop import read_metrics
 
 from .bits import stage_bits
 from .conftest import STAGES
@@ -60,10 +60,12 @@ def test_stopping_anywhere_changes_no_bit(finished, before, stage):
     assert first["step"] >= 4
     assert "result" in last
     assert stage_bits(run, stage) == stage_bits(undisturbed, stage)
-    assert read_metrics(run / "stages" / stage / "metrics.jsonl")[-1]["step"] == last["step"]
-    assert [(m["step"], m["loss"]) for m in read_metrics(run / "stages" / stage / "metrics.jsonl")] == [
-        (m["step"], m["loss"]) for m in read_metrics(undisturbed / "stages" / stage / "metrics.jsonl")
-    ]
+    logged, expected = (
+        [(row["step"], row["loss"]) for row in read_rows(root / "stages" / stage / "metrics.jsonl")]
+        for root in (run, undisturbed)
+    )
+    assert logged[-1][0] == last["step"]
+    assert logged == expected
 
 
 @pytest.mark.slow

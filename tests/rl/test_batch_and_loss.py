@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.engine.protocol import UNKNOWN_EXPERT
 from etude.rl.batch import Row, microbatches, trace_rows
 from etude.rl.loss import policy_loss
-from etude.trace.trace import Segment, SegmentKind, Trace
+from etude.trace.trace import UNKNOWN_EXPERT, Segment, SegmentKind, Trace
 
 
 def segment(tokens: list[int], sampled: list[bool], experts: bool = True) -> Segment:
@@ -85,6 +86,7 @@ def test_loss_and_gradient_match_a_token_by_token_reference() -> None:
         torch.from_numpy(batch.advantages_b),
         temperature=0.8,
         ratio_cap=1.5,
+        trust=(0.7, 1.4),
         constant=50.0,
     )
     parts.loss.backward()
@@ -92,7 +94,7 @@ def test_loss_and_gradient_match_a_token_by_token_reference() -> None:
 
     again = logits.detach().clone().requires_grad_()
     total = torch.zeros(())
-    capped = 0
+    capped = clipped = 0
     for b in range(2):
         for t in range(1, 9):
             if not batch.mask_bt[b, t]:
@@ -100,11 +102,30 @@ def test_loss_and_gradient_match_a_token_by_token_reference() -> None:
             logp = torch.log_softmax(again[b, t - 1] / 0.8, 0)[int(batch.tokens_bt[b, t])]
             ratio = float(torch.exp(logp.detach() - float(batch.logprobs_bt[b, t])))
             capped += ratio > 1.5
-            total = total - min(ratio, 1.5) * float(batch.advantages_b[b]) * logp / 50.0
+            advantage = float(batch.advantages_b[b])
+            if (ratio > 1.4) if advantage > 0 else (ratio < 0.7):
+                clipped += 1
+                continue
+            total = total - min(ratio, 1.5) * advantage * logp / 50.0
     total.backward()
     torch.testing.assert_close(parts.loss, total)
     torch.testing.assert_close(got, again.grad)
     assert int(parts.capped.sum()) == capped
+    assert int(parts.clipped.sum()) == clipped > 0
+
+
+def test_a_token_that_left_the_trust_region_is_pushed_no_further_but_may_come_back() -> None:
+    tokens, mask = torch.tensor([[0, 1]]), torch.tensor([[False, True]])
+    for ratio, advantage, moves in ((0.5, -1.0, False), (0.5, 1.0, True), (2.0, 1.0, False), (2.0, -1.0, True)):
+        logits = torch.zeros(1, 2, 4, requires_grad=True)
+        engine = torch.tensor([[0.0, math.log(0.25 / ratio)]])
+        parts = policy_loss(
+            logits, tokens, mask, engine, torch.tensor([advantage]),
+            temperature=1.0, ratio_cap=3.0, trust=(0.8, 1.28), constant=1.0,
+        )  # fmt: skip
+        parts.loss.backward()
+        assert bool(logits.grad.abs().sum() > 0) is moves
+        assert bool(parts.clipped.all()) is not moves
 
 
 def test_a_row_weighs_by_its_tokens_not_by_its_share_of_the_batch() -> None:
@@ -117,7 +138,9 @@ def test_a_row_weighs_by_its_tokens_not_by_its_share_of_the_batch() -> None:
         batch = microbatches(rows, 10_000)[0]
         leaf = logits[: len(rows)].clone().requires_grad_()
         arrays = (batch.tokens_bt, batch.mask_bt, batch.logprobs_bt, batch.advantages_b)
-        parts = policy_loss(leaf, *map(torch.from_numpy, arrays), temperature=1.0, ratio_cap=2.0, constant=10.0)
+        parts = policy_loss(
+            leaf, *map(torch.from_numpy, arrays), temperature=1.0, ratio_cap=2.0, trust=(0.8, 1.28), constant=10.0
+        )
         parts.loss.backward()
         return leaf.grad[0]
 

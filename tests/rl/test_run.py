@@ -15,14 +15,28 @@ from etude.cluster import Supervised, open_cluster
 from etude.engine.remote import RemoteEngine
 from etude.journal import Journal, RunPaths
 from etude.rl import Crew, RlRun
+from etude.rl.run import Evaluate
 
 STEPS, PER_STEP, GROUP = 5, 2, 3
 
 
-async def _drive(root: Path, mode: str, seed: int, life: int, victims: list[str]) -> bool:
+async def _no_evaluation(crew: Crew, step: int) -> None:
+    raise AssertionError("the recipe asks for none")
+
+
+async def _drive(
+    root: Path,
+    mode: str,
+    seed: int,
+    life: int,
+    victims: list[str],
+    *,
+    evaluate_every: int = 0,
+    evaluate: Evaluate = _no_evaluation,
+) -> bool:
     """One life of the driver; True when the run is complete. Kills the victims one after another, then maybe itself."""
     rl = {"mode": mode, "steps": STEPS, "prompts_per_step": PER_STEP, "group": GROUP, "workers": 2}
-    recipe = tiny_recipe(**rl, evaluate_every=0)
+    recipe = tiny_recipe(**rl, evaluate_every=evaluate_every)
     chance = random.Random(seed * 100 + life)
     paths = RunPaths(root)
     cluster = await open_cluster("inline", run_folder=root)
@@ -43,7 +57,7 @@ async def _drive(root: Path, mode: str, seed: int, life: int, victims: list[str]
         journal,
         [f"task-{n}" for n in range(STEPS * PER_STEP)],
         update=lambda values: None,
-        evaluate=None,
+        evaluate=evaluate,
     )
     going = asyncio.create_task(run.run())
 
@@ -94,3 +108,27 @@ def test_many_deaths_of_everybody(seed, tmp_path) -> None:
     everybody = ["worker-0", "worker-1", "engine", "trainer"]
     plans = [[*chance.choices(everybody, k=2), "driver"] for _ in range(4)]
     live_through(tmp_path / "run", chance.choice(["async", "sync"]), seed, plans)
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_curve_of_evaluations_begins_before_the_first_step_and_ends_after_the_last(mode, tmp_path) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    finished: list[int] = []
+
+    def events() -> list[str]:
+        file = root / "rl" / "events.jsonl"
+        return [json.loads(line)["event"] for line in file.read_text().splitlines()] if file.exists() else []
+
+    async def evaluate(crew: Crew, step: int) -> None:
+        await asyncio.sleep(0.05)
+        if step == 0:
+            assert events() == [], "nothing begins before it has ended: every token of it is of version 0"
+        finished.append(step)
+
+    async def live() -> bool:
+        return await _drive(root, mode, 1, 0, [], evaluate_every=2, evaluate=evaluate)
+
+    assert asyncio.run(asyncio.wait_for(live(), 60))
+    assert sorted(finished) == [0, 2, 4, 5]
+    check(root)

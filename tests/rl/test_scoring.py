@@ -43,6 +43,20 @@ def test_an_error_of_ours_is_masked_never_a_zero(groups) -> None:
     assert batch.summary(0)["solved"] == 1.0
 
 
+def test_a_group_that_solved_nothing_teaches_nothing_however_its_costs_differ(groups) -> None:
+    group = groups[0]
+    failed = [m and replace(m, verdict=Verdict(Judgement.FAIL, "no")) for m in group.members]
+    assert failed[0] is not None
+    usage = replace(failed[0].trace.usage, invalid_calls=5)
+    failed[0] = replace(failed[0], trace=replace(failed[0].trace, usage=usage))
+    batch = score_groups([replace(group, members=tuple(failed))], RECIPE.rl, {})
+    assert batch.groups[0].dropped == "none_solved"
+    assert batch.rows == []
+    counts = batch.summary(0)
+    assert (counts["dropped_groups"], counts["dropped_no_spread"], counts["dropped_none_solved"]) == (1, 0, 1)
+    assert counts["trained_tokens"] == 0
+
+
 def test_advantages_are_centred_and_belong_to_every_sampled_token(groups) -> None:
     rows = score_groups(groups[:1], RECIPE.rl, {}).rows
     assert sum(row.advantage for row in rows) == pytest.approx(0)

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.rl.make import make_groups, open_trainer, tiny_recipe
+from tests.rl.make import LENGTH, PROMPT, make_groups, open_trainer, tiny_recipe
 
-from etude.engine.protocol import UNKNOWN_EXPERT
 from etude.rl.batch import microbatches
 from etude.rl.forward import forward
 from etude.rl.loss import token_logprobs
 from etude.rl.scoring import score_groups
+from etude.trace import UNKNOWN_EXPERT
 from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_torch
 
@@ -132,8 +132,10 @@ def test_replay_and_the_reference_are_used_when_the_recipe_says_so(tmp_path) -> 
                 segment.experts = np.where(known, (segment.experts + 2) % 4, segment.experts)
     metrics = trainer.train(0, groups)
     assert metrics["overridden"] + metrics["refused"] > 0, "experts the trainer would not have chosen are counted"
+    trained = 2 * (PROMPT + LENGTH - 1)
+    assert max(metrics["overridden"], metrics["refused"]) <= trained, "by tokens; the last one of a row has no experts"
     assert metrics["p99_on"] > metrics["p99_off"], "foreign experts are foreign"
-    assert "kl" in metrics["shaping"]
+    assert 0 < abs(metrics["kl"]) < 1e-3, "measured, and but rounding: the policy is still the reference"
 
 
 def test_a_batch_in_which_everything_was_dropped_is_a_step_too(tmp_path) -> None:

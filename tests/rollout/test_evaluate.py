@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
+import numpy as np
 import pytest
 
-from etude.journal import Journal
+from etude.journal import Journal, read_journal
 from etude.recipe.acting import EvaluationRecipe
 from etude.rollout import RolloutResult, evaluate, read_samples
 from etude.tasks.task import Split, SplitViolation
@@ -20,11 +21,13 @@ RECIPE = EvaluationRecipe.model_validate({"samples": 4, "concurrency": 3})
 
 
 class Rollouts:
-    """Member 0 and greedy pass, the others fail; what `lose` names is lost that often before."""
+    """Member 0 and greedy pass, the others fail; what `lose` names is lost that often before. Where `version` is given,
+    each rollout is sampled by it, and the engine takes the next one after every rollout."""
 
-    def __init__(self, lose=()):
+    def __init__(self, lose=(), version=None):
         self.jobs = []
         self.left = dict(lose)
+        self.version = version
 
     async def __call__(self, job) -> RolloutResult:
         self.jobs.append(job)
@@ -35,6 +38,9 @@ class Rollouts:
         judgement = Judgement.ERROR if lost else Judgement.PASS if job.member == 0 else Judgement.FAIL
         recorder = TraceBuilder()
         recorder.start_segment(SegmentKind.START, None, [1, 2])
+        if self.version is not None:
+            recorder.sampled(np.array([3], np.int32), np.zeros(1, np.float32), np.array([self.version], np.int32))
+            self.version += 1
         trace = Trace(
             job.id, job.task, job.split.value, job.group, job.member, "model", job.seed,
             segments=recorder.segments(),
@@ -129,6 +135,31 @@ def test_infrastructure_is_tried_again_and_then_counted_but_never_scored(dev, tm
     again = Rollouts()
     assert run(dev, again, tmp_path).summary.errors == 0
     assert len(again.jobs) == 1
+
+
+def test_the_versions_that_sampled_it_are_on_record_across_a_restart(dev, tmp_path):
+    assert run(dev, Rollouts(), tmp_path, name="of a chat model").summary.versions is None
+
+    class Dies(Rollouts):
+        async def __call__(self, job):
+            if len(self.jobs) == 7:
+                raise ConnectionError("killed")
+            return await super().__call__(job)
+
+    with pytest.raises(ConnectionError):
+        run(dev, Dies(version=4), tmp_path)
+    rest = Rollouts(version=30)
+    assert run(dev, rest, tmp_path).summary.versions == (4, 29 + len(rest.jobs))
+    assert json.loads((tmp_path / "eval" / "before" / "summary.json").read_text())["versions"][0] == 4
+    (*_, last) = read_journal(tmp_path / "journal", kind="evaluated")
+    assert last.fields["versions"] == [4, 29 + len(rest.jobs)]
+
+
+def test_a_lost_sample_has_no_say_in_the_versions(dev, tmp_path):
+    first = f"before:{dev[0].id}/000"
+    recipe = RECIPE.model_copy(update={"concurrency": 1})
+    rollouts = Rollouts({first: 1}, version=0)
+    assert run(dev, rollouts, tmp_path, recipe=recipe).summary.versions == (1, 15)
 
 
 def test_touches_of_a_split_are_counted_in_the_journal(dev, tmp_path):

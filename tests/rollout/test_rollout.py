@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 
 import pytest
@@ -111,6 +112,28 @@ def test_lost_boxes_are_our_error_wherever_they_are_lost(train, with_setup, step
         assert result.verdict.judgement is Judgement.ERROR
         assert result.failed_by_us
         assert "the host is gone" in result.trace.error + result.verdict.reason
+
+    with_setup(play)
+
+
+@pytest.mark.parametrize("overloaded", [False, True])
+def test_a_command_that_outlasts_its_limit_is_our_error_only_on_an_overloaded_host(
+    train, with_setup, monkeypatch, overloaded
+):
+    monkeypatch.setattr(os, "getloadavg", lambda: (1e6 * overloaded, 0.0, 0.0))
+
+    async def play(setup):
+        task = train[0]
+        subject = await subject_of(task, setup.sandboxes)
+        hasty = replace(setup, sandbox=setup.sandbox.model_copy(update={"command_seconds": 0.2}))
+        steps = ["> shell sleep 8", mend(task), "> finish"]
+        result = await run_rollout(job_of(task), subject, scripted(*steps), hasty)
+        assert result.failed_by_us is overloaded
+        if overloaded:
+            assert result.trace.stop is StopCause.ERROR
+            assert result.verdict.reason.startswith("HostOverloaded: a command reached its limit of 0.2 s")
+        else:
+            assert result.verdict.passed
 
     with_setup(play)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.survival.runner import Run, assert_each_prompt_once, rl_run
 
+from etude.journal import read_journal
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROMPTS = range(20)
@@ -54,10 +56,13 @@ def test_lockstep_survives_its_services(base: Path, undisturbed, tmp_path: Path)
         strike(run, "worker-1", sampling(0))
         strike(run, "trainer", training(1))
         strike(run, "engine", sampling(2))
-        run.wait(evaluating(2))
+        run.wait(evaluating(3))
         run.kill("evaluator")
         run.finish_rl()
-        assert [e.fields["errors"] for e in run.entries("evaluated")] == [0, 0]
+        # Before the first step, after the second and the fourth, and after the last, the fifth.
+        evaluated = [e.fields for e in run.entries("evaluated")]
+        assert [fields["errors"] for fields in evaluated] == [0, 0, 0, 0]
+        assert [fields["versions"] for fields in evaluated] == [[0, 0], [2, 2], [4, 4], [5, 5]]
         assert_each_prompt_once(run, PROMPTS)
         assert len(run.entries("step_replayed")) >= 2
         assert run.final_weights() == undisturbed
@@ -88,5 +93,11 @@ def test_the_same_command_goes_on_after_the_drivers_death(base: Path, undisturbe
         run.start().finish_rl()
         assert run.lineage("rl")["sessions"] == 5
         assert_each_prompt_once(run, PROMPTS)
+        evaluated = [str(e.fields["name"]) for e in read_journal(run.paths.journal, kind="evaluated")]
+        steps = [int(name.removeprefix("dev-step-")) for name in evaluated if name.startswith("dev-")]
+        assert len(set(steps)) == len(steps), "what one life evaluated the next one does not"
+        assert (steps[0], steps[-1]) == (0, 5)
+        # Free-running, one that a death interrupted is given up when its weights have been replaced since.
+        assert steps == [0, 2, 4, 5] or mode == "async"
         if mode == "sync":
             assert run.final_weights() == undisturbed

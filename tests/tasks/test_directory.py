@@ -22,6 +22,7 @@ def make(folder: Path, config: dict[str, Any] | None = None) -> Task:
     return Task(
         id="t", instruction="do it", category="debugging", split=Split.DEV, family="f", kind="op",
         directory=folder / "t", limits=TaskLimits(turns=3), provenance={"seed": 7}, config=config or {},
+        deterministic=("python check.py",),
     )  # fmt: skip
 
 
@@ -44,6 +45,7 @@ def test_unknown_keys_survive(
     ):
         assert values.items() <= place.items()
     assert (task.instruction, task.limits, task.provenance) == ("do it", TaskLimits(turns=3), {"seed": 7})
+    assert task.deterministic == ("python check.py",)
     write_task(task, {"tests/test.sh": b"exit 1\n"})
     assert read_task(tmp_path / "t", {Split.DEV}).config == task.config
 
@@ -63,6 +65,7 @@ def test_a_foreign_harbor_task_is_read_and_its_name_decides_the_split(tmp_path: 
     (tmp_path / "instruction.md").write_text("Do the thing.\n")
     task = read_task(tmp_path, set(Split))
     assert (task.family, task.category, task.split) == ("org/thing", "devops", split_of("org/thing"))
+    assert task.deterministic == (), "nobody vouches for its commands"
 
 
 @pytest.mark.parametrize(
@@ -74,6 +77,7 @@ def test_a_foreign_harbor_task_is_read_and_its_name_decides_the_split(tmp_path: 
         ("[metadata.etude]\nsplit = 'all'", "metadata.etude.split: expected train, dev or test, found 'all'"),
         ("[metadata.etude.limits]\nturns = true", "metadata.etude.limits.turns: expected a number above 0"),
         ("[metadata]\ncategory = 3", "metadata.category: expected text, found 3"),
+        ("[metadata.etude]\ndeterministic = 'ls'", "metadata.etude.deterministic: expected a list of texts, found"),
     ],
 )
 def test_a_malformed_task_is_one_error_with_file_field_and_expectation(tmp_path: Path, text: str, problem: str) -> None:

@@ -46,22 +46,42 @@ def test_any_sampled_ids_parse_and_every_token_is_counted(sampled: list[int]) ->
     assert len(turn.calls) == sampled[:looked_at].count(SPECIAL.call)
 
 
-@settings(max_examples=100, deadline=None)
-@given(system=texts, user=texts, turns=st.lists(st.tuples(any_ids, st.lists(texts, max_size=2)), max_size=4))
-def test_every_prompt_extends_the_last_one_exactly(
-    system: str, user: str, turns: list[tuple[list[int], list[str]]]
+def read_back(ids: list[int]) -> list[tuple[str, list[int]]]:
+    """The messages of a conversation by its grammar alone: a role's marker opens one, the next <end> closes it, with
+    whatever lies between. The last one is open: it is the assistant's to write."""
+    assert ids[0] == SPECIAL.bos
+    messages: list[tuple[str, list[int]]] = []
+    rest = ids[1:]
+    while rest:
+        role = next(name for name in ("system", "user", "assistant", "tool") if getattr(SPECIAL, name) == rest[0])
+        stop = rest.index(SPECIAL.end) if SPECIAL.end in rest else len(rest)
+        messages.append((role, rest[1:stop]))
+        rest = rest[stop + 1 :]
+    return messages
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    system=texts,
+    user=texts,
+    turns=st.lists(st.tuples(any_ids, st.lists(texts, min_size=1, max_size=2) | texts), max_size=4),
+)
+def test_a_conversation_reads_back_whatever_was_sampled(
+    system: str, user: str, turns: list[tuple[list[int], list[str] | str]]
 ) -> None:
-    """Whatever is sampled, the structure around it is ours: only sampled ids can hold a marker out of place."""
-    prompt = FORMAT.opening(system, user)
-    for raw_ids, outputs in turns:
+    """What was sampled stays one message, id for id, and all that was said comes back as it was: neither can pass for
+    the other, however many markers a model puts where they do not belong."""
+    ids = FORMAT.opening(system, user)
+    expected: list[tuple[str, str | list[int]]] = [("system", system), ("user", user)]
+    for raw_ids, said in turns:
         sampled = raw_ids[: raw_ids.index(SPECIAL.end) + 1] if SPECIAL.end in raw_ids else raw_ids
-        added = [*FORMAT.closing(sampled), *FORMAT.tool_outputs(outputs)]
-        longer = prompt + sampled + added
-        assert longer[: len(prompt)] == prompt
-        assert (sampled + added)[: len(sampled) + (not FORMAT.parse(sampled).ended)].count(SPECIAL.end) == 1
-        between = [SPECIAL.tool, SPECIAL.end] * len(outputs) + [SPECIAL.assistant]
-        assert markers(added)[len(FORMAT.closing(sampled)) :] == between
-        prompt = longer
+        answer = FORMAT.user_message(said) if isinstance(said, str) else FORMAT.tool_outputs(said)
+        ids = [*ids, *sampled, *FORMAT.closing(sampled), *answer]
+        expected.append(("assistant", [token for token in sampled if token != SPECIAL.end]))
+        expected += [("user", said)] if isinstance(said, str) else [("tool", output) for output in said]
+    expected.append(("assistant", []))
+    found = [(role, part if role == "assistant" else TOKENIZER.decode(part)) for role, part in read_back(ids)]
+    assert found == expected
 
 
 @settings(deadline=None)

@@ -3,9 +3,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -80,6 +81,15 @@ def test_a_future_version_is_refused_with_one_line(trace: Trace, tmp_path: Path)
     with pytest.raises(TraceError, match="is etude-trace/2, this version reads etude-trace/1: update") as caught:
         list(read_traces(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_count_that_this_version_does_not_keep_is_passed_over(trace: Trace, tmp_path: Path) -> None:
+    path = tmp_path / "traces.parquet"
+    rows = to_table([trace])
+    usage = pa.array([{**asdict(trace.usage), "prompt_breaks": 3}])
+    pq.write_table(rows.set_column(rows.schema.get_field_index("usage"), "usage", usage), path)
+    (read,) = read_traces(path)
+    assert read.usage == trace.usage
 
 
 def test_what_is_no_trace_file_is_named(trace: Trace, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from etude.journal import read_rows
 from etude.recipe.training import OptimizerRecipe, StageRecipe
 from etude.training import CheckpointError, MasterWeights, NonFiniteError, StageRunner, StepLoss, build_optimizer
-from etude.training.loop import read_metrics
 
 STEPS = 9
 
@@ -78,7 +78,7 @@ def test_reports_and_metrics(tmp_path):
     assert [report.step for report in reports] == [2, 4, 6, 8, 9]
     assert reports[-1].total == STEPS
     assert {"lr", "grad_norm"} <= set(reports[0].metrics)
-    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [2, 4, 6, 8, 9]
+    assert [line["step"] for line in read_rows(tmp_path / "metrics.jsonl")] == [2, 4, 6, 8, 9]
     assert (tmp_path / "checkpoints" / f"step-{STEPS:08d}").is_dir()
 
 
@@ -96,7 +96,26 @@ def test_each_step_is_logged_once_whatever_a_kill_left(tmp_path):
     with (tmp_path / "metrics.jsonl").open("a") as log:
         log.write(json.dumps({"step": 8, "loss": 1.0}) + "\n" + '{"step": 9, "lo')
     finish(tmp_path)
-    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [2, 4, 6, 8, 9]
+    assert [line["step"] for line in read_rows(tmp_path / "metrics.jsonl")] == [2, 4, 6, 8, 9]
+
+
+def test_a_log_that_a_power_cut_spoiled_keeps_no_stage_from_going_on(tmp_path):
+    finish(tmp_path)
+    log = tmp_path / "metrics.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:2], b"\0" * 40 + b"\n", *lines[3:]]))
+    finish(tmp_path)
+    assert [row["step"] for row in read_rows(log)] == [2, 4]
+
+
+def test_a_log_on_a_full_disk_is_one_clear_error(tmp_path):
+    _, loop = runner(tmp_path)
+    loop.resume()
+    (tmp_path / "metrics.jsonl").unlink()
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: the disk is full") as caught:
+        list(loop.run())
+    assert "\n" not in str(caught.value)
 
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path):

@@ -24,6 +24,7 @@ FAMILIES = {
     "etude.tasks.sources.UnknownSource": MISTAKE,
     "etude.harness.schema.SchemaError": MISTAKE,
     "etude.harness.session.ApplyConflict": MISTAKE,
+    "etude.harness.runner.FolderTooLarge": MISTAKE,
     "etude.sandbox.contract.SandboxUnavailable": MISTAKE,
     "etude.model.errors.UnsupportedCheckpoint": MISTAKE,
     "etude.training.errors.TrainingError": MISTAKE,

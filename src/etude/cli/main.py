@@ -89,7 +89,7 @@ def chat(
 
         return chat_command(run_folder, task, folder, stage, yes)
 
-    _exit(verb, when_interrupted="interrupted: nothing was applied")
+    _exit(verb, when_interrupted="interrupted: what you had not said yes to is dropped")
 
 
 @app.command()

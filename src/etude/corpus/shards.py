@@ -10,10 +10,8 @@ finished, and is written again. Opening checks every digest once: a damaged shar
 
 from __future__ import annotations
 
-import errno
 import io
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from etude.corpus.errors import CorpusError
+from etude.journal.files import disk_problem, write_atomically
 
 FORMAT = "etude-corpus/1"
 MANIFEST = "manifest.json"
@@ -67,6 +66,10 @@ class Shards:
 
     def of_source(self, source: str) -> NDArray[np.int64]:
         return self._matching(self._source_of, self._sources, source)
+
+    def reaching(self, position: int) -> NDArray[np.int64]:
+        """Indices of the documents long enough to train this position: n tokens have n - 1 of them, from 0."""
+        return np.flatnonzero(self.lengths > position + 1)
 
     @staticmethod
     def _matching(column: NDArray[Any], names: list[str], name: str) -> NDArray[np.int64]:
@@ -186,17 +189,8 @@ def _digest(data: bytes) -> str:
 
 
 def _write_file(path: Path, data: bytes) -> bytes:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(path)
+        write_atomically(path, data)
     except OSError as error:
-        aside.unlink(missing_ok=True)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        reason = f"the disk is full (needs {len(data) / 1e6:.1f} MB)" if full else error.strerror
-        raise CorpusError(f"cannot write {path}: {reason}") from error
+        raise CorpusError(f"cannot write {path}: {disk_problem(error, len(data))}") from error
     return data

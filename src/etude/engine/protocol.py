@@ -18,9 +18,6 @@ IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 ExpertArray = NDArray[np.uint16]
 
-UNKNOWN_EXPERT = np.uint16(0xFFFF)
-"""Marks a position whose experts are not known (it was never fed to the network)."""
-
 
 class EngineError(Exception):
     """The engine could not serve a request. Never the model's fault."""
@@ -85,7 +82,7 @@ class Generation:
     experts: ExpertArray | None
     """[positions, MoE layers, top k], for positions experts_from ... len(prompt) + len(tokens) - 1, absolute.
 
-    The last sampled token was not fed to the network yet: its row holds UNKNOWN_EXPERT. None for dense models.
+    The last sampled token was not fed to the network yet: its row holds trace.UNKNOWN_EXPERT. None for dense models.
     """
     experts_from: int = 0
     usage: Usage = field(default_factory=Usage)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.engine.protocol import (
-    UNKNOWN_EXPERT,
     ExpertArray,
     GenerateRequest,
     Generation,
@@ -18,6 +17,7 @@ from etude.engine.protocol import (
     StopReason,
     Usage,
 )
+from etude.trace import UNKNOWN_EXPERT
 
 Ints = NDArray[np.int64]
 SEED_MASK = (1 << 64) - 1

@@ -33,11 +33,11 @@ from etude.engine.protocol import (
 )
 from etude.model import load_hf
 from etude.recipe.acting import EngineRecipe
+from etude.training.compute import DTYPES
 from etude.weights import Tensors, WeightsError, WeightStore
 from etude.weights.torch_bridge import into_module
 
 T = TypeVar("T")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 log = logging.getLogger(__name__)
 
 

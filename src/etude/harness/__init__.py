@@ -19,7 +19,7 @@ from etude.harness.policy import (
 )
 from etude.harness.profile import Profile, load_profile
 from etude.harness.recording import RecordingPolicy
-from etude.harness.runner import BoxRunner, ExecMemo, folder_workspace, lazy_workspace
+from etude.harness.runner import BoxRunner, ExecMemo, FolderTooLarge, folder_workspace, lazy_workspace
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 from etude.harness.scripted import ScriptedPolicy
 from etude.harness.session import ApplyConflict, ChatSession, write_sample
@@ -46,6 +46,7 @@ __all__ = [
     "Conversation",
     "Endpoint",
     "ExecMemo",
+    "FolderTooLarge",
     "Message",
     "NoShell",
     "Observer",

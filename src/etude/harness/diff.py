@@ -48,6 +48,18 @@ def _changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterato
             yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
+def binary_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+    """What `unified_diff` leaves out of sources, in git's words: for whoever must see every change."""
+    lines = []
+    for path in sorted(before.keys() | after.keys()):
+        old, new = before.get(path), after.get(path)
+        if old != new and is_source(path) and None in (as_text(old or b""), as_text(new or b"")):
+            source = "/dev/null" if old is None else f"a/{path}"
+            target = "/dev/null" if new is None else f"b/{path}"
+            lines.append(f"Binary files {source} and {target} differ\n")
+    return "".join(lines)
+
+
 def _lines(text: str) -> list[str]:
     """Lines with their ends; only \\n ends a line, as in patch."""
     lines = text.split("\n")

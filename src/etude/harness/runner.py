@@ -1,8 +1,9 @@
 """Where the commands of an overlay run: in a box that is made when the first command needs it, or on the host.
 
-Commands in a box without network are functions of the files they see, so a worker may share their results between
-rollouts (`ExecMemo`). What is shared is proven on the run that was real: the command left every file, mode and name as
-it was, here and in the scratch folders. A rollout that ran anything else never asks the memo again.
+In a box without network a command that reads neither the clock nor random numbers is a function of the files it sees,
+and a worker may share its result between rollouts (`ExecMemo`). Which commands are such is not guessed: whoever made
+the task names them. What is shared is proven on the run that was real: the command left every file, mode and name as it
+was, here and in the scratch folders. A rollout that ran a command which did not never asks the memo again.
 """
 
 from __future__ import annotations
@@ -12,21 +13,32 @@ import hashlib
 import os
 import shutil
 import signal
+import stat
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from etude.harness.diff import LEFT_OUT
 from etude.harness.memo import Memo
-from etude.harness.workspace import AGENT_ENV, NoShell, OverlayWorkspace, read_tree
+from etude.harness.workspace import AGENT_ENV, MAX_FILE_BYTES, NoShell, OverlayWorkspace, read_tree
 from etude.sandbox.contract import Box, ExecResult
 
 _LAYOUT = "find . /tmp /var/tmp /dev/shm -printf '%p %y %m %l\\n' 2>/dev/null | LC_ALL=C sort"
 """Names, kinds, modes and link targets of everything a command could leave behind."""
 _MAX_KEPT_BYTES = 65_536
 _MAX_OUTPUT_BYTES = 1_000_000
+MAX_FOLDER_FILES = 20_000
+MAX_FOLDER_BYTES = 200_000_000
+"""A folder is held in memory as a whole, more than once."""
+
+_INHERITED = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR", "VIRTUAL_ENV"}
+)
+"""What a command on the host is told of the user's environment, besides LC_*. A list of what to leave out would miss
+the next name that somebody gives to a key."""
 
 ExecKey = tuple[str, bytes, str, float]
 
@@ -49,10 +61,13 @@ class BoxRunner:
         start: Mapping[str, bytes],
         open_box: Callable[[], Awaitable[Box]],
         memo: ExecMemo | None = None,
+        deterministic: Collection[str] = (),
     ) -> None:
+        """Only the results of the commands in `deterministic` are given to the memo."""
         self._image = image
         self._open_box = open_box
         self._memo = memo
+        self._deterministic = deterministic
         self._box: Box | None = None
         self._held: Mapping[str, bytes] = start
         """What the box's files are (or will be, when it is created)."""
@@ -76,7 +91,8 @@ class BoxRunner:
                 # From here on the box may hold what the files do not show.
                 self._memo = None
             small = len(result.stdout) + len(result.stderr) <= _MAX_KEPT_BYTES
-            return result, pure and small and not result.timed_out and not result.limit
+            shared = command in self._deterministic
+            return result, shared and pure and small and not result.timed_out and not result.limit
 
         result = await self._memo.get((self._image, _digest(files), command, timeout), compute)
         return result, after
@@ -130,17 +146,30 @@ def _digest(files: Mapping[str, bytes]) -> bytes:
 
 
 def lazy_workspace(
-    image: str, start: Mapping[str, bytes], open_box: Callable[[], Awaitable[Box]], memo: ExecMemo | None = None
+    image: str,
+    start: Mapping[str, bytes],
+    open_box: Callable[[], Awaitable[Box]],
+    memo: ExecMemo | None = None,
+    deterministic: Collection[str] = (),
 ) -> OverlayWorkspace:
-    """The files of an image in memory; `open_box` makes a box of it when a command needs one."""
-    return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo))
+    """The files of an image in memory; `open_box` makes a box of it when a command needs one. `memo` shares results of
+    the commands in `deterministic`, whose output depends on the files alone."""
+    return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic))
+
+
+class FolderTooLarge(Exception):
+    """A folder holds more than the view of it could keep in memory."""
 
 
 Approve = Callable[[str], Awaitable[bool]]
 
 
 class HostRunner:
-    """Commands on the host, over a private copy of the files, each only after the user said yes. No isolation."""
+    """Commands on the host, over a private copy of the files, each only after the user said yes.
+
+    No isolation: a command can read whatever the user can. Only the environment is kept from it, since that is where
+    keys lie that any printed line would show.
+    """
 
     def __init__(self, approve: Approve) -> None:
         self._approve = approve
@@ -167,19 +196,51 @@ def folder_workspace(folder: Path, approve: Approve | None = None) -> OverlayWor
     return OverlayWorkspace(read_folder(folder), HostRunner(approve) if approve else None)
 
 
-def read_folder(folder: Path, *, max_file_bytes: int = 1_000_000, max_files: int = 20_000) -> dict[str, bytes]:
-    """Regular files below a folder, without version control, caches and files too large to be read as text."""
-    files: dict[str, bytes] = {}
+def read_folder(
+    folder: Path, *, max_files: int = MAX_FOLDER_FILES, max_bytes: int = MAX_FOLDER_BYTES
+) -> dict[str, bytes]:
+    """Regular files below a folder, without version control, caches, links, files too large to be read as text, and
+    names that are no text. Whether it is too much is known before any of it is read."""
+    paths: list[Path] = []
+    held = 0
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in LEFT_OUT)
-        for name in sorted(names):
-            path = Path(place) / name
-            if path.is_symlink() or not path.is_file() or path.stat().st_size > max_file_bytes:
+        for path in (Path(place) / name for name in sorted(names) if _is_text(name)):
+            size = _size(path)
+            if size is None or size > MAX_FILE_BYTES:
                 continue
+            paths.append(path)
+            held += size
+            if len(paths) > max_files:
+                raise FolderTooLarge(f"{folder} holds more than {max_files} files: choose a smaller folder")
+            if held > max_bytes:
+                raise FolderTooLarge(
+                    f"{folder} holds more than {max_bytes / 1e6:g} MB in files that the agent could read, and all of "
+                    "it would be kept in memory: choose a smaller folder"
+                )
+    files: dict[str, bytes] = {}
+    for path in paths:
+        # The user's other programs go on: what was there a moment ago may be gone.
+        with suppress(FileNotFoundError):
             files[path.relative_to(folder).as_posix()] = path.read_bytes()
-            if len(files) > max_files:
-                raise ValueError(f"{folder} holds more than {max_files} files: choose a smaller folder")
     return files
+
+
+def _size(path: Path) -> int | None:
+    """None for what is no regular file."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -197,7 +258,7 @@ async def _host_exec(command: str, folder: Path, timeout: float) -> ExecResult:
         process = await asyncio.create_subprocess_shell(
             command,
             cwd=folder,
-            env={**os.environ, **AGENT_ENV},
+            env={**_inherited(os.environ), **AGENT_ENV},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
@@ -214,6 +275,10 @@ async def _host_exec(command: str, folder: Path, timeout: float) -> ExecResult:
         here = str(folder).encode()
         out, err = (_said(stream).replace(here, b".") for stream in (stdout, stderr))
         return ExecResult(128 - code if code < 0 else code, out, err, time.monotonic() - started, timed_out)
+
+
+def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name in _INHERITED or name.startswith("LC_")}
 
 
 def _said(stream: IO[bytes]) -> bytes:

@@ -1,6 +1,6 @@
 """A chat session: the agent works on a copy-on-write view of a folder; nothing reaches the folder before `apply`.
 
-Invariant: the user's files are written by `apply` alone, only where the agent changed them, and only if they are still
+Invariant: the user's files are written by `apply` alone, only where `diff` showed a change, and only if they are still
 what the agent started from.
 """
 
@@ -10,9 +10,10 @@ import asyncio
 import tempfile
 from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 
+from etude.harness.diff import binary_changes, unified_diff
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
 from etude.harness.plan import budgets_of, tool_limits
@@ -20,7 +21,7 @@ from etude.harness.policy import Conversation, Message, Policy, Role
 from etude.harness.profile import load_profile
 from etude.harness.runner import lazy_workspace, read_folder
 from etude.harness.toolbox import Toolbox
-from etude.harness.workspace import WORKDIR, OverlayWorkspace
+from etude.harness.workspace import TOO_LARGE, WORKDIR, OverlayWorkspace
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.sandbox import limits_of
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
@@ -97,15 +98,24 @@ class ChatSession:
             self.conversation = outcome.conversation
 
     async def diff(self) -> str:
-        """Everything that `apply` would write."""
-        return await (await self._open()).diff()
+        """Everything that `apply` would write; of files that are no text it says only that they changed."""
+        workspace = await self._open()
+        changed = _known(workspace.changed())
+        before = {path: workspace.start[path] for path in changed if path in workspace.start}
+        after = {path: data for path, data in changed.items() if data is not None}
+        return unified_diff(before, after) + binary_changes(before, after)
+
+    async def left_out(self) -> list[str]:
+        """Files that the agent made too large to be read: they are not applied."""
+        changed = (await self._open()).changed()
+        return sorted(changed.keys() - _known(changed).keys())
 
     async def apply(self) -> list[str]:
         """Writes the changes into the folder, and returns the paths. Later changes count from there."""
         workspace = await self._open()
-        changed = workspace.changed()
+        changed = _known(workspace.changed())
         await asyncio.to_thread(_write_changes, self.folder, workspace.start, changed)
-        workspace.rebase()
+        workspace.rebase(changed)
         return list(changed)
 
     async def close(self) -> None:
@@ -125,10 +135,16 @@ async def _view(start: Mapping[str, bytes], sandboxes: Sandboxes | None, recipe:
     return lazy_workspace(image, start, open_box)
 
 
+def _known(changed: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+    return {path: data for path, data in changed.items() if data != TOO_LARGE}
+
+
 def _write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
-    moved = [path for path in changed if _content(folder / path) != start.get(path)]
+    moved = [path for path in changed if not _is_still(folder, path, start.get(path))]
     if moved:
-        raise ApplyConflict(f"changed outside the session, nothing was written: {', '.join(moved)}")
+        raise ApplyConflict(
+            f"changed outside the session, so nothing was written: {', '.join(moved)}; start again from what is there"
+        )
     for path, data in changed.items():
         target = folder / path
         if data is None:
@@ -144,8 +160,15 @@ def _write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[st
         written.replace(target)
 
 
-def _content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
+def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
+    """Is that what lies there? Nothing may lie in the way of a new file, and no link may lead out of the folder."""
+    target = folder / path
+    above = [folder.joinpath(*parent.parts) for parent in PurePath(path).parents]
+    if any(place.is_symlink() or (place.exists() and not place.is_dir()) for place in above[:-1]):
+        return False
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        return False
+    return (target.read_bytes() if target.is_file() else None) == content
 
 
 def write_sample(folder: Path) -> Path:

@@ -7,7 +7,7 @@ paths are relative to the workspace; nothing outside it can be named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
 from typing import Protocol, runtime_checkable
 
@@ -122,9 +122,10 @@ class OverlayWorkspace:
         paths = sorted(self.start.keys() | self._files.keys())
         return {p: self._files.get(p) for p in paths if self.start.get(p) != self._files.get(p) and is_source(p)}
 
-    def rebase(self) -> None:
-        """Takes the files as they are for the new start."""
-        self.start = dict(self._files)
+    def rebase(self, paths: Collection[str]) -> None:
+        """Takes these files as they are for their new start."""
+        kept = {path: data for path, data in self.start.items() if path not in paths}
+        self.start = kept | {path: self._files[path] for path in paths if path in self._files}
 
     async def diff(self) -> str:
         return unified_diff(self.start, self._files)

@@ -1,8 +1,11 @@
 """A run's folder: events, metrics, who waited for whom, progress.
 
-Append-only, one file per process, merged on read."""
+Append-only, one file per process, merged on read. And the two ways to write a file that a kill cannot spoil: rows that
+are appended, and files that are replaced whole."""
 
+from etude.journal.files import write_atomically
 from etude.journal.journal import Journal, JournalError
+from etude.journal.lines import append_rows, drop_torn_line, read_metrics, read_rows, whole_lines
 from etude.journal.paths import RunPaths
 from etude.journal.progress import ProgressLine
 from etude.journal.read import Entry, read_journal, waits
@@ -16,6 +19,12 @@ __all__ = [
     "RunPaths",
     "WaitExpired",
     "Waiting",
+    "append_rows",
+    "drop_torn_line",
     "read_journal",
+    "read_metrics",
+    "read_rows",
     "waits",
+    "whole_lines",
+    "write_atomically",
 ]

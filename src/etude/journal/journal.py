@@ -18,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from etude.journal.files import disk_problem
 from etude.journal.waiting import Waiting
 
 
@@ -81,7 +82,7 @@ class Journal:
                 except FileExistsError:
                     start += 1
         except OSError as error:
-            raise JournalError(f"cannot open a journal in {self.folder}: {_advice(error)}") from error
+            raise JournalError(f"cannot open a journal in {self.folder}: {disk_problem(error)}") from error
         self._size = 0
 
     def _write(self, kind: str, fields: Mapping[str, object]) -> None:
@@ -103,7 +104,7 @@ class Journal:
             except OSError as error:
                 if written:
                     os.ftruncate(self._descriptor, self._size)
-                raise JournalError(f"cannot write journal {self.path}: {_advice(error)}") from error
+                raise JournalError(f"cannot write journal {self.path}: {disk_problem(error)}") from error
             self._size += len(line)
 
 
@@ -115,12 +116,6 @@ def _make_private(folder: Path) -> None:
         folder = folder.parent
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
-
-
-def _advice(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full; free some space and run the same command again"
-    return error.strerror or str(error)
 
 
 def _finite(value: Any) -> Any:

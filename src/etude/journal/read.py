@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.journal.journal import JournalError
+from etude.journal.lines import whole_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +61,13 @@ def _covered(spans: list[tuple[float, float]]) -> float:
 
 def _read_file(file: Path) -> Iterator[Entry]:
     process, pid = _writer(file)
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                values = json.loads(line)
-                entry = Entry(float(values["time"]), process, pid, str(values["kind"]), dict(values["fields"]))
-            except (ValueError, KeyError, TypeError) as error:
-                raise JournalError(
-                    f"{file} line {number} is damaged: expected an entry, found {line[:40]!r}"
-                ) from error
-            yield entry
+    for number, line in enumerate(whole_lines(file), start=1):
+        try:
+            values = json.loads(line)
+            entry = Entry(float(values["time"]), process, pid, str(values["kind"]), dict(values["fields"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise JournalError(f"{file} line {number} is damaged: expected an entry, found {line[:40]!r}") from error
+        yield entry
 
 
 def _writer(file: Path) -> tuple[str, int]:

@@ -48,6 +48,16 @@ def require_supported(recipe: Recipe) -> None:
             f'compute.device = "{recipe.compute.device}": RL and the built-in engine run on the CPU only so far; '
             'set compute.device = "cpu"'
         )
+    if not recipe.corpus.sources and not recipe.corpus.folders:
+        raise LineageError(
+            "corpus.sources = [] and corpus.folders = []: there is nothing to read; name a source or a folder"
+        )
+    lookup_steps = round(recipe.pretrain.lookup_share * recipe.pretrain.steps)
+    if lookup_steps and "generated" not in recipe.corpus.sources:
+        raise LineageError(
+            f"pretrain.lookup_share = {recipe.pretrain.lookup_share:g}: look-ups are generated documents, expected "
+            f'"generated" among corpus.sources, found {recipe.corpus.sources}; add it, or set pretrain.lookup_share = 0'
+        )
 
 
 def require_room(root: Path) -> None:

@@ -27,6 +27,9 @@ class Stage:
     outputs: tuple[str, ...]
     """Files and folders of the run that it leaves for later stages; their digest is kept."""
     run: Callable[[RunContext], Awaitable[dict[str, Any]]]
+    require: Callable[[RunContext], None] | None = None
+    """Refuses what this stage or a later one could not do with what it finds. Asked before anything of the stage is on
+    record, so that its part of the recipe may still be changed."""
 
 
 async def run_line(context: RunContext, stages: Sequence[Stage]) -> None:
@@ -40,6 +43,8 @@ async def run_line(context: RunContext, stages: Sequence[Stage]) -> None:
             context.screen.skipped(stage.title, record.seconds)
             continue
         if record is None:
+            if stage.require is not None:
+                await asyncio.to_thread(stage.require, context)
             record = StageRecord(recipe_digest(context.recipe, stage.sections), code, started=time.time())
             context.state.stages[stage.name] = record
         if record.code_digest != code:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from etude.corpus import gather, write_corpus
+from etude.corpus import gather, open_corpus, write_corpus
 from etude.harness import load_profile
 from etude.lineage.contamination import require_separate, without_held_out
 from etude.lineage.context import RunContext
@@ -68,6 +68,23 @@ async def make_corpus(context: RunContext) -> dict[str, Any]:
     manifest = await asyncio.to_thread(write_corpus, paths.corpus, gathered, tokenizer, recipe.corpus)
     part(4)
     return {"vocab_size": tokenizer.vocab_size, "contaminated": contaminated, "corpus": manifest}
+
+
+def require_long_documents(context: RunContext) -> None:
+    """What the long stage reads must be there before hours of pretraining: only the corpus itself can tell."""
+    length = context.recipe.pretrain.length
+    corpus = open_corpus(context.paths.corpus)
+    splits = {"train": corpus.train, "held-out": corpus.valid}
+    if all(len(shards.reaching(length)) for shards in splits.values()):
+        return
+    longest = " and ".join(
+        f"{int(shards.lengths.max(initial=0))} in its {name} split" for name, shards in splits.items()
+    )
+    raise LineageError(
+        f"pretrain.length = {length}: the long stage needs documents of more than {length + 1} tokens in both splits "
+        f"of the corpus, the longest has {longest}; lower pretrain.length, or start a run of its own (--name) with "
+        "longer code (corpus.sources, corpus.folders) or a larger corpus.held_out_share"
+    )
 
 
 async def make_demonstrations(context: RunContext) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from etude.cluster import Supervised, start_supervised
+from etude.journal import append_rows, drop_torn_line
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import usable_tasks
 from etude.lineage.state import LineageError
@@ -21,16 +22,19 @@ from etude.tasks import Split
 async def run_rl(context: RunContext) -> dict[str, Any]:
     recipe, paths = context.recipe, context.paths
     prompts = _prompts(context)
-    crew = await gather_crew(recipe, paths, context.compute(), await context.cluster(), context.journal)
     metrics = paths.metrics("rl")
+    drop_torn_line(metrics)
+    crew = await gather_crew(recipe, paths, context.compute(), await context.cluster(), context.journal)
 
     def update(values: dict[str, Any]) -> None:
-        with metrics.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(values) + "\n")
+        append_rows(metrics, [values])
         context.screen.update("rl", values)
 
     async def evaluate_dev(crew: Crew, step: int) -> None:
-        await _evaluate(context, crew.evaluator, Split.DEV, f"dev-step-{step:06d}")
+        name = f"dev-step-{step:06d}"
+        # Its summary is written last: an earlier life of the driver finished it, with these very weights.
+        if not (paths.evaluation(name) / "summary.json").exists():
+            await _evaluate(context, crew.evaluator, Split.DEV, name)
 
     try:
         context.screen.update("rl", {"step": 0, "total": recipe.rl.steps})
@@ -53,11 +57,16 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
 async def evaluate_test(context: RunContext) -> dict[str, Any]:
     """The same test tasks with the model before RL and the one after it: the lineage's one touch of the split."""
     results = {}
-    for stage in ("sft", "rl"):
+    stages = ("sft", "rl")
+    for place, stage in enumerate(stages):
+
+        def progress(done: int, total: int, before: int = place) -> None:
+            context.screen.update("evaluate", {"step": before * total + done, "total": len(stages) * total})
+
         engine = await start_engine(context, f"engine-{stage}", context.paths.model(stage))
         worker = await start_worker(context, engine, f"evaluator-{stage}", ("test",))
         try:
-            results[stage] = await engine.watched(_evaluate(context, worker, Split.TEST, f"test-{stage}"))
+            results[stage] = await engine.watched(_evaluate(context, worker, Split.TEST, f"test-{stage}", progress))
         finally:
             await dismiss(engine, boxed=[worker])
     return results
@@ -99,16 +108,18 @@ def _free_running(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"rl": recipe.rl.model_copy(update={"mode": "async"})})
 
 
-async def _evaluate(context: RunContext, worker: Supervised, split: Split, name: str) -> dict[str, Any]:
+async def _evaluate(
+    context: RunContext,
+    worker: Supervised,
+    split: Split,
+    name: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
     recipe = context.recipe
 
     async def rollout(job: RolloutJob) -> RolloutResult:
         result: RolloutResult = await worker.call("rollout", job, deadline=recipe.harness.wall_seconds * 2)
         return result
-
-    def progress(done: int, total: int) -> None:
-        if split is Split.TEST:
-            context.screen.update("evaluate", {"step": done, "total": total})
 
     evaluation = await evaluate(
         usable_tasks(context, split),

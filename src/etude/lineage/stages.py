@@ -7,7 +7,7 @@ from typing import Any
 
 from etude.lineage.context import RunContext
 from etude.lineage.line import Stage
-from etude.lineage.prepare import make_corpus, make_demonstrations, make_tasks
+from etude.lineage.prepare import make_corpus, make_demonstrations, make_tasks, require_long_documents
 from etude.lineage.reinforce import evaluate_test, run_rl
 from etude.lineage.supervise import run_service_stage
 
@@ -29,7 +29,12 @@ STAGES: tuple[Stage, ...] = (
     Stage("tasks", "tasks", ("tasks",), ("tasks/train", "tasks/dev", "tasks/test"), make_tasks),
     Stage("corpus", "corpus", ("corpus", "tokenizer"), ("corpus", "tokenizer.json"), make_corpus),
     Stage(
-        "pretrain", "base pretraining", ("model", "pretrain", "compute"), _model("pretrain"), _supervised("pretrain")
+        "pretrain",
+        "base pretraining",
+        ("model", "pretrain", "compute"),
+        _model("pretrain"),
+        _supervised("pretrain"),
+        require_long_documents,
     ),
     Stage("long", "long context", ("model", "long", "compute"), _model("long"), _supervised("long")),
     Stage("mtp", "MTP heads", ("model", "mtp", "compute"), _model("mtp"), _supervised("mtp")),

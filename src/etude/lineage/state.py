@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from etude.journal import write_atomically
 from etude.recipe import Recipe
 
 
@@ -51,17 +51,12 @@ class LineageState:
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
             stages = {name: StageRecord(**record) for name, record in values["stages"].items()}
-            return cls(stages, values["compute"])
+            return cls(stages, dict(values["compute"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise LineageError(f"{path} is damaged ({error}); restore it, or start in another folder") from error
 
     def save(self, path: Path) -> None:
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("w", encoding="utf-8") as out:
-            json.dump(asdict(self), out, indent=1)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(path)
+        write_atomically(path, json.dumps(asdict(self), indent=1).encode())
 
 
 def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from etude.journal import RunPaths, waits
+from etude.journal import RunPaths, read_metrics, waits, write_atomically
 from etude.lineage.state import LineageState
 
 
 def write_summary(paths: RunPaths) -> dict[str, Any]:
     summary = summarise(paths)
-    temporary = paths.summary.with_suffix(".tmp")
-    temporary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(paths.summary)
+    write_atomically(paths.summary, (json.dumps(summary, indent=1) + "\n").encode())
     return summary
 
 
@@ -32,7 +30,7 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
     if "sft" in results:
         summary["sft"] = {name: results["sft"].get(name) for name in ("loss_before", "loss_after")}
     if "rl" in results:
-        rows = _by_step(paths.metrics("rl"))
+        rows = read_metrics(paths.metrics("rl"))
         summary["rl"] = _rl(results["rl"], rows)
         summary["replay"] = _replay(rows)
         engine = _engine_totals(rows)
@@ -68,10 +66,17 @@ def _rl(result: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
         "masked": int(_total(rows, "masked")),
         "dropped_groups": int(_total(rows, "dropped_groups")),
         "trained_tokens": int(tokens),
-        "solved_first": rows[0]["solved"] if rows else None,
-        "solved_last": rows[-1]["solved"] if rows else None,
-        "truncated_first": rows[0]["truncated"] if rows else None,
-        "truncated_last": rows[-1]["truncated"] if rows else None,
+        **_ends(rows, "solved"),
+        **_ends(rows, "truncated"),
+    }
+
+
+def _ends(rows: list[dict[str, Any]], key: str) -> dict[str, float | None]:
+    """Over the first and the last quarter of the steps: one step's tasks may all be easy ones."""
+    quarter = -(-len(rows) // 4)
+    return {
+        f"{key}_first": _mean(rows[:quarter], key) if rows else None,
+        f"{key}_last": _mean(rows[-quarter:], key) if rows else None,
     }
 
 
@@ -127,17 +132,6 @@ def _engine(stats: dict[str, Any]) -> dict[str, Any]:
 def _take(summary: dict[str, Any], stage: str, results: dict[str, dict[str, Any]], fields: dict[str, str]) -> None:
     if stage in results:
         summary[stage] = {name: results[stage].get(source) for name, source in fields.items()}
-
-
-def _by_step(file: Path) -> list[dict[str, Any]]:
-    """A resumed run may log a step twice; the later row is the one that counted."""
-    rows: dict[int, dict[str, Any]] = {}
-    if file.exists():
-        for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):
-                row = json.loads(line)
-                rows[row["step"]] = row
-    return [rows[step] for step in sorted(rows)]
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from etude.journal.files import sync, write_atomically
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
 from etude.model.transformer import Transformer
@@ -39,12 +39,11 @@ def save_hf(model: Transformer, folder: Path | str, tokenizer_file: Path | str |
     config = {**model.config.to_hf(), "torch_dtype": str(tensors[_EMBED].dtype).removeprefix("torch.")}
     weights = folder / "model.safetensors.partial"
     save_file(tensors, weights, metadata={"format": "pt"})
+    sync(weights)
     weights.replace(folder / "model.safetensors")
     if tokenizer_file is not None and Path(tokenizer_file).resolve() != (folder / "tokenizer.json").resolve():
-        shutil.copyfile(tokenizer_file, folder / "tokenizer.json")
-    partial = folder / "config.json.partial"
-    partial.write_text(json.dumps(config, indent=2) + "\n")
-    partial.replace(folder / "config.json")
+        write_atomically(folder / "tokenizer.json", Path(tokenizer_file).read_bytes())
+    write_atomically(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
 
 
 def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: int | None = None) -> Transformer:

@@ -24,7 +24,8 @@ from etude.model.config import ModelConfig
 from etude.model.errors import ReplayMismatch
 
 UNKNOWN = 0xFFFF
-"""In replayed experts: this position was never fed to the engine's network; the router chooses."""
+"""In replayed experts: this position was never fed to the engine's network; the router chooses. It is the trace's
+UNKNOWN_EXPERT, not imported from there because this room runs where only torch is (`make gpu`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,10 @@ class Replay:
 class Routing:
     experts_nk: Tensor
     gates_nk: Tensor
-    overridden: Tensor | None = None
-    """Replayed experts that were kept though this router would not have chosen them; a scalar, None without replay."""
-    refused: Tensor | None = None
+    overridden_n: Tensor | None = None
+    """Tokens with a replayed expert that was kept though this router would not have chosen it; None without replay."""
+    refused_n: Tensor | None = None
+    """Tokens with a replayed expert that was refused."""
 
 
 class Router(nn.Module):
@@ -76,8 +78,8 @@ class Router(nn.Module):
         own_nk = choice_ne.topk(self.config.num_experts_per_tok, dim=-1).indices
         if replay is None or replayed_nk is None:
             return Routing(own_nk, self._gates(scores_ne, own_nk))
-        experts_nk, overridden, refused = _merge(scores_ne.detach(), choice_ne, own_nk, replay, replayed_nk)
-        return Routing(experts_nk, self._gates(scores_ne, experts_nk), overridden, refused)
+        experts_nk, overridden_n, refused_n = _merge(scores_ne.detach(), choice_ne, own_nk, replay, replayed_nk)
+        return Routing(experts_nk, self._gates(scores_ne, experts_nk), overridden_n, refused_n)
 
     @torch.no_grad()
     def balance(self, load_e: Tensor, rate: float) -> None:
@@ -122,11 +124,11 @@ def _merge(
     else:
         weakest_n1 = scores_ne.gather(1, own_nk).amin(-1, keepdim=True)
         refused_nk = scores_ne.gather(1, wanted_nk) < replay.threshold * weakest_n1
-    overridden = (~in_own_ne.gather(1, wanted_nk) & ~refused_nk).sum()
+    overridden_n = (~in_own_ne.gather(1, wanted_nk) & ~refused_nk).any(-1)
     if replay.mode == "filter":
         # The i-th refused expert of a token is replaced by the i-th best candidate that the token does not use yet.
         kept_ne = torch.zeros_like(choice_ne).scatter_add_(1, wanted_nk, (~refused_nk).to(choice_ne.dtype))
         spare_nk = choice_ne.masked_fill(kept_ne > 0, float("-inf")).topk(own_nk.shape[1], dim=-1).indices
         turn_nk = (refused_nk.cumsum(-1) - 1).clamp(min=0)
         wanted_nk = torch.where(refused_nk, spare_nk.gather(1, turn_nk), wanted_nk)
-    return wanted_nk, overridden, refused_nk.sum()
+    return wanted_nk, overridden_n, refused_nk.any(-1)

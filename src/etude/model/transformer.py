@@ -36,10 +36,10 @@ class Output:
     """Experts used, MoE layers only."""
     load_le: Tensor
     """Tokens that each expert of each MoE layer got; positions with a negative document id do not count."""
-    overridden: int = 0
-    """Replayed experts, over all layers, that were used though the router here would not have chosen them."""
-    refused: int = 0
-    """Replayed experts that the plausibility filter replaced."""
+    overridden_bt: Tensor | None = None
+    """Tokens that in any layer used a replayed expert that the router here would not have chosen; None without any."""
+    refused_bt: Tensor | None = None
+    """Tokens of which the plausibility filter replaced a replayed expert in any layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ class Transformer(nn.Module):
             hidden_bth=hidden,
             experts_btlk=self._experts(routings, batch, length),
             load_le=self._load(routings, documents_bt),
-            overridden=sum(int(r.overridden) for r in routings if r.overridden is not None),
-            refused=sum(int(r.refused) for r in routings if r.refused is not None),
+            overridden_bt=_in_any_layer([r.overridden_n for r in routings], batch, length),
+            refused_bt=_in_any_layer([r.refused_n for r in routings], batch, length),
         )
 
     def mtp_logits(
@@ -249,6 +249,11 @@ def _positions(tokens_bt: Tensor, positions_bt: Tensor | None, documents_bt: Ten
         return count
     begins = F.pad(documents_bt[:, 1:] != documents_bt[:, :-1], (1, 0), value=True)
     return count - torch.where(begins, count, 0).cummax(1).values
+
+
+def _in_any_layer(marks: list[Tensor | None], batch: int, length: int) -> Tensor | None:
+    marked = [mark_n for mark_n in marks if mark_n is not None]
+    return torch.stack(marked).any(0).view(batch, length) if marked else None
 
 
 def _last(hidden_bnh: Tensor, lengths_b: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from etude.model import ModelConfig, Transformer
 from etude.pretrain.context import Rows, StageContext, next_token_loss
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import held_out, mean_loss
-from etude.pretrain.stage import StagePlan, file_digest
+from etude.pretrain.stage import StagePlan
 from etude.training import StepLoss, build_optimizer
 
 
@@ -53,7 +53,7 @@ def plan(context: StageContext) -> StagePlan:
         total_steps=stage.steps,
         compute_loss=compute_loss,
         measure=lambda: {"loss": mean_loss(model, batches, device)},
-        inputs={"corpus": file_digest(context.run / "corpus" / "manifest.json")},
+        inputs={"corpus": context.corpus_digest()},
         after_step=after_step,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,9 +41,21 @@ class StageContext:
         except UnsupportedCheckpoint as error:
             raise PretrainError(f"stage {self.name} starts from the model of stage {stage}: {error}") from error
 
+    def corpus_digest(self) -> str:
+        return file_digest(self.run / "corpus" / "manifest.json")
+
+    def model_digest(self, stage: str) -> str:
+        return file_digest(self.run / "stages" / stage / "model" / "model.safetensors")
+
     def masters(self, model: Transformer) -> MasterWeights:
         """Moves the model to the device and to the compute dtype."""
         return MasterWeights(model.to(self.compute.device), self.compute.dtype)
+
+
+def file_digest(path: Path) -> str:
+    """Of an input file, for identity and provenance."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

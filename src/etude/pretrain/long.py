@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 from torch import Tensor
 
 from etude.corpus import Mixture, RowStream, Shards, mixture
@@ -17,7 +16,7 @@ from etude.model import Transformer, Yarn
 from etude.pretrain.context import Rows, StageContext, next_token_loss
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import held_out, mean_loss
-from etude.pretrain.stage import StagePlan, file_digest
+from etude.pretrain.stage import StagePlan
 from etude.training import StepLoss, build_optimizer
 
 _LONG_SHARE = 0.5
@@ -65,10 +64,7 @@ def plan(context: StageContext) -> StagePlan:
         total_steps=stage.steps,
         compute_loss=compute_loss,
         measure=lambda: measure(model),
-        inputs={
-            "corpus": file_digest(context.run / "corpus" / "manifest.json"),
-            "model": file_digest(context.run / "stages" / "pretrain" / "model" / "model.safetensors"),
-        },
+        inputs={"corpus": context.corpus_digest(), "model": context.model_digest("pretrain")},
         after_step=after_step,
         measure_before=measure_before,
     )
@@ -86,7 +82,7 @@ def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
 
 def _long(shards: Shards, base_length: int, length: int, seed: int) -> RowStream:
     """Documents that reach beyond the base length."""
-    documents = np.flatnonzero(shards.lengths > base_length + 1)
+    documents = shards.reaching(base_length)
     if not len(documents):
         raise PretrainError(
             f"the long stage needs documents of more than {base_length} tokens in both splits of the corpus: add "

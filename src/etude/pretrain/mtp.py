@@ -13,7 +13,7 @@ from etude.pretrain.context import Rows, StageContext
 from etude.pretrain.draft import draft_loss, trunk_frozen
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import draft_quality, held_out
-from etude.pretrain.stage import StagePlan, file_digest
+from etude.pretrain.stage import StagePlan
 from etude.training import StepLoss, build_optimizer, weighted_cross_entropy
 
 _JOINT_WEIGHT = 0.3
@@ -62,9 +62,6 @@ def plan(context: StageContext) -> StagePlan:
         total_steps=total,
         compute_loss=compute_loss,
         measure=lambda: draft_quality(model, batches, device),
-        inputs={
-            "corpus": file_digest(context.run / "corpus" / "manifest.json"),
-            "model": file_digest(context.run / "stages" / "long" / "model" / "model.safetensors"),
-        },
+        inputs={"corpus": context.corpus_digest(), "model": context.model_digest("long")},
         after_step=after_step,
     )

@@ -13,7 +13,7 @@ from etude.pretrain.context import Rows, StageContext
 from etude.pretrain.draft import detached, draft_loss, trunk_frozen
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import draft_quality, held_out, mean_loss
-from etude.pretrain.stage import StagePlan, file_digest
+from etude.pretrain.stage import StagePlan
 from etude.trace.file import read_traces
 from etude.trace.trace import Trace
 from etude.training import StepLoss, build_optimizer, weighted_cross_entropy
@@ -62,10 +62,7 @@ def plan(context: StageContext) -> StagePlan:
         total_steps=stage.steps,
         compute_loss=compute_loss,
         measure=measure,
-        inputs={
-            "demonstrations": _digest(traces),
-            "model": file_digest(context.run / "stages" / "mtp" / "model" / "model.safetensors"),
-        },
+        inputs={"demonstrations": _digest(traces), "model": context.model_digest("mtp")},
     )
 
 

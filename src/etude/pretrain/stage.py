@@ -25,7 +25,7 @@ from etude.recipe import Recipe
 from etude.recipe.training import StageRecipe
 from etude.training import CheckpointError, MasterWeights, Optim, StageRunner, StepLoss
 from etude.training.compute import remembered_compute
-from etude.training.files import write_atomically
+from etude.training.files import write_file
 
 STAGES = {"pretrain": "base", "long": "long", "mtp": "mtp", "sft": "sft"}
 """Stage names and the files of this room that plan them."""
@@ -120,7 +120,7 @@ def _remembered_before(path: Path, plan: StagePlan) -> dict[str, float]:
         known: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
         return known
     measured = (plan.measure_before or plan.measure)()
-    write_atomically(path, json.dumps(measured).encode())
+    write_file(path, json.dumps(measured).encode())
     return measured
 
 
@@ -149,11 +149,5 @@ def _finish(context: StageContext, plan: StagePlan, before: dict[str, float]) ->
         save_hf(plan.model.to("cpu"), context.folder / "model", tokenizer)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write {context.folder / 'model'}: {error}") from error
-    write_atomically(context.folder / "result.json", json.dumps(result, indent=1).encode())
+    write_file(context.folder / "result.json", json.dumps(result, indent=1).encode())
     return result
-
-
-def file_digest(path: Path) -> str:
-    """Of an input file, for identity and provenance."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from etude.recipe.section import Section
 from etude.recipe.training import OptimizerRecipe
+
+Below = Annotated[float, Field(ge=0, lt=1)]
+Above = Annotated[float, Field(gt=1)]
 
 
 class WeightsRecipe(Section):
@@ -42,14 +45,14 @@ class LengthCostRecipe(Section):
 
 class RewardRecipe(Section):
     passed: float = Field(1.0, gt=0)
-    """Reward of solving; all costs together stay below half of it."""
+    """Reward of solving; all costs but the KL together stay below half of it."""
     truncated: float = Field(0.1, ge=0)
     """Cost of running out of turns, tokens or calls instead of finishing."""
     invalid_call: float = Field(0.02, ge=0)
     """Cost of each malformed call, up to five."""
     length: LengthCostRecipe = LengthCostRecipe()
     kl: float = Field(0.0, ge=0)
-    """Weight of the per-sequence k1 penalty against the policy at the start of RL."""
+    """Weight of the per-sequence k1 penalty against the policy at the start of RL; not bounded as the costs are."""
 
 
 class ReplayRecipe(Section):
@@ -80,6 +83,8 @@ class RlRecipe(Section):
     """Of sampling; the trainer's log-probs are taken at the same one."""
     ratio_cap: float = Field(2.0, gt=1)
     """Truncation of the importance ratio between trainer and engine."""
+    trust: tuple[Below, Above] = Field((0.8, 1.28), strict=False)
+    """Ratios beyond which a token is pushed no further down, or up."""
     optimizer: OptimizerRecipe = OptimizerRecipe(name="adamw", lr=4e-4, warmup_steps=4, final_lr_share=1.0)
     minibatches: int = Field(1, ge=1)
     """Optimizer steps per batch, split by prompt."""
@@ -97,6 +102,6 @@ class RlRecipe(Section):
     trainer_threads: int = Field(1, ge=0)
     """Threads of the trainer while the engine samples beside it; 0 takes every core."""
     evaluate_every: int = Field(10, ge=0)
-    """Evaluate on the dev split every so many steps while the run goes on; 0 never."""
+    """Evaluate on the dev split before the first step, every so many steps, and after the last; 0 never."""
     keep_checkpoints: int = Field(2, ge=1)
     """Checkpoints of the trainer kept on disk; one is written at every step."""

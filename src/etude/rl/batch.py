@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.engine.protocol import UNKNOWN_EXPERT
 from etude.tasks import Verdict
-from etude.trace import Segment, Trace
+from etude.trace import UNKNOWN_EXPERT, Segment, Trace
 
 
 @dataclass(frozen=True, slots=True)

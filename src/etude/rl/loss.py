@@ -1,7 +1,9 @@
 """The policy-gradient loss of one microbatch.
 
 Token losses are summed and divided by one constant per step, never by a sequence's own length. The importance ratio
-between trainer and engine log-probs is truncated from above and not differentiated.
+between trainer and engine log-probs is truncated from above and not differentiated. A token whose probability has
+already moved out of the trust region, the way its advantage pushes, is pushed no further: what async sampling repeats
+from an older version would else push the same tokens step after step until the policy falls apart.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ class LossParts:
     """Entropy of the trainer's distribution at every sampled token, detached."""
     capped: Tensor
     """Whether the token's ratio was truncated."""
+    clipped: Tensor
+    """Whether the token had left the trust region, and so has no gradient."""
 
 
 def token_logprobs(logits_btv: Tensor, tokens_bt: Tensor, mask_bt: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -44,6 +48,7 @@ def policy_loss(
     *,
     temperature: float,
     ratio_cap: float,
+    trust: tuple[float, float],
     constant: float,
 ) -> LossParts:
     logp_n, entropy_n = token_logprobs(logits_btv, tokens_bt, mask_bt, temperature)
@@ -52,6 +57,8 @@ def policy_loss(
     advantage_n = advantages_b.unsqueeze(1).expand_as(predicted)[predicted]
     delta_n = (logp_n - engine_n).detach()
     ratio_n = delta_n.exp()
-    weight_n = ratio_n.clamp(max=ratio_cap)
+    lowest, highest = trust
+    clipped_n = torch.where(advantage_n > 0, ratio_n > highest, ratio_n < lowest)
+    weight_n = ratio_n.clamp(max=ratio_cap).masked_fill(clipped_n, 0.0)
     loss = -(weight_n * advantage_n * logp_n).sum() / constant
-    return LossParts(loss, delta_n, entropy_n, ratio_n > ratio_cap)
+    return LossParts(loss, delta_n, entropy_n, ratio_n > ratio_cap, clipped_n)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.model import Transformer
+from etude.model import Output, Transformer
 from etude.recipe.rl import RlRecipe
 from etude.rl.batch import Row, RowBatch, TrainingGroup, microbatches, trace_rows
 from etude.rl.forward import ReplayMode, forward
@@ -25,17 +25,20 @@ class StepMeter:
     deltas: list[Tensor] = field(default_factory=list)
     entropies: list[Tensor] = field(default_factory=list)
     capped: int = 0
+    clipped: int = 0
     overridden: int = 0
+    """Tokens, not choices of experts: one counts once, in however many layers it happened."""
     refused: int = 0
     updates: list[dict[str, float]] = field(default_factory=list)
 
-    def add(self, parts: LossParts, *, overridden: int, refused: int) -> None:
+    def add(self, parts: LossParts, output: Output) -> None:
         self.loss += float(parts.loss.detach())
         self.deltas.append(parts.delta)
         self.entropies.append(parts.entropy)
         self.capped += int(parts.capped.sum())
-        self.overridden += overridden
-        self.refused += refused
+        self.clipped += int(parts.clipped.sum())
+        self.overridden += _marked(output.overridden_bt)
+        self.refused += _marked(output.refused_bt)
 
     def optimizer(self, update: dict[str, float]) -> None:
         self.updates.append(update)
@@ -52,11 +55,16 @@ class StepMeter:
             # k3 = r - 1 - log r: the usual unbiased estimate while the two are close.
             "mismatch_k3": float((delta.exp() - 1 - delta).mean()),
             "capped_share": self.capped / len(delta),
+            "clipped_share": self.clipped / len(delta),
             "overridden": self.overridden,
             "refused": self.refused,
             "grad_norm": max(update["grad_norm"] for update in self.updates),
             "lr": self.updates[-1]["lr"],
         }
+
+
+def _marked(marks_bt: Tensor | None) -> int:
+    return 0 if marks_bt is None else int(marks_bt.sum())
 
 
 def most_sampled_version(rows: Sequence[Row]) -> int | None:

@@ -2,6 +2,9 @@
 
 Invariant (property-tested): all shaping together never ranks an unsolved trace above, or level with, a solved one. The
 shaping terms are summed and squeezed below half of what solving is worth; near zero the squeeze changes nothing.
+
+The KL is no shaping term and stays outside of the squeeze. Only as it is does a summed k1 in the reward have the KL's
+own gradient on average; squeezed, it would cease to pull where the policy has gone far.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ class Reward:
     solved: float
     shaping: dict[str, float]
     """Each term as it enters the sum: costs are negative."""
+    kl: float
+    """What the KL adds to the sum; positive where the tokens were less likely than under the reference."""
     total: float
 
 
@@ -35,8 +40,8 @@ def score(trace: Trace, verdict: Verdict, recipe: RewardRecipe, *, kl: float = 0
         "length": -length.scale * length_cost(effort(trace.usage, length), k=length.k, q=length.q),
         "truncated": -recipe.truncated * trace.stop.truncated,
         "invalid_calls": -recipe.invalid_call * min(trace.usage.invalid_calls, _COUNTED_INVALID_CALLS),
-        "kl": -recipe.kl * kl,
     }
     solved = recipe.passed * verdict.passed
     bound = _SQUEEZE * recipe.passed
-    return Reward(solved, shaping, solved + bound * math.tanh(sum(shaping.values()) / bound))
+    charged = -recipe.kl * kl
+    return Reward(solved, shaping, charged, solved + bound * math.tanh(sum(shaping.values()) / bound) + charged)

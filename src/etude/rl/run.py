@@ -128,9 +128,8 @@ class RlRun:
             for member, state in enumerate(live.members)
         }
         self.finished = self.log.restore(wanted)
-        if self.machine.training is None:
-            # The one that was going on, or was not begun, when the driver died; a finished one is read from its files.
-            await self._evaluate_if_due(self.machine.trained)
+        # The one that was going on, or was not begun, when the driver died; `evaluate` knows a finished one.
+        await self._evaluate_if_due(self.machine.trained)
         if self.machine.training is not None:
             self._spawn(self._train(Train(self.machine.training.step, self.machine.training.groups)), self._tasks)
 
@@ -246,12 +245,16 @@ class RlRun:
             await self.crew.rollouts.update(version)
 
     async def _evaluate_if_due(self, step: int) -> None:
-        """In lockstep sampling waits for it; else it goes on beside it."""
-        if not self.rl.evaluate_every or step % self.rl.evaluate_every or not 0 < step < self.rl.steps:
+        """Step 0 is before the first update, and the last one is evaluated whatever the rhythm: so a curve of them
+        begins and ends where RL does. In lockstep sampling waits for it, and so it does for the first, which the first
+        update would otherwise overtake; else sampling goes on beside it."""
+        due = bool(self.rl.evaluate_every) and (step == self.rl.steps or step % self.rl.evaluate_every == 0)
+        if not due:
             return
         evaluation = self.evaluate(self.crew, step)
-        if self.sync:
-            await evaluation
+        if self.sync or step == 0:
+            async with self.journal.waiting(on="evaluator", deadline=self.recipe.harness.wall_seconds * 4):
+                await evaluation
         else:
             self._spawn(evaluation, self._evaluations)
 

@@ -49,6 +49,7 @@ class ScoredBatch:
             "masked_share": (len(members) - len(valid)) / len(members),
             "dropped_groups": sum(g.dropped is not None for g in self.groups),
             "dropped_no_spread": sum(g.dropped is Dropped.NO_SPREAD for g in self.groups),
+            "dropped_none_solved": sum(g.dropped is Dropped.NONE_SOLVED for g in self.groups),
             "trained_tokens": sum(_trained_tokens(g, multi_version=False) for g in self.groups),
             "multi_version_tokens": sum(_trained_tokens(g, multi_version=True) for g in self.groups),
             "rollouts": len(valid),
@@ -60,6 +61,7 @@ class ScoredBatch:
             "invalid_calls": _mean([m.trace.usage.invalid_calls for m, _ in valid]),
             "staleness": _mean([version - m.trace.version_span()[0] for m, _ in valid]),
             "staleness_max": max((version - m.trace.version_span()[0] for m, _ in valid), default=0),
+            "kl": _mean([r.kl for _, r in valid]),
             "shaping": {
                 name: _mean([r.shaping[name] for _, r in valid]) for name in (valid[0][1].shaping if valid else ())
             },
@@ -74,6 +76,8 @@ def score_groups(groups: Sequence[TrainingGroup], recipe: RlRecipe, kls: Mapping
 def _score_group(group: TrainingGroup, recipe: RlRecipe, kls: Mapping[str, float]) -> ScoredGroup:
     rewards = tuple(_reward(member, recipe, kls) for member in group.members)
     result = group_advantages([r.total if r else None for r in rewards], min_spread=recipe.min_spread)
+    if result.dropped is None and not any(r.solved for r in rewards if r):
+        return ScoredGroup(group, rewards, Dropped.NONE_SOLVED, ())
     rows: list[Row] = []
     for member, advantage in zip(group.members, result.advantages, strict=True):
         if member is not None and advantage is not None:

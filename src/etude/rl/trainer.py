@@ -113,10 +113,11 @@ class RlTrainer:
             torch.from_numpy(part.advantages_b),
             temperature=self.rl.temperature,
             ratio_cap=self.rl.ratio_cap,
+            trust=self.rl.trust,
             constant=self.rl.loss_constant,
         )
         parts.loss.backward()
-        meter.add(parts, overridden=output.overridden, refused=output.refused)
+        meter.add(parts, output)
 
     def _probe(self, batch: ScoredBatch) -> dict[str, float]:
         version = most_sampled_version(batch.rows)

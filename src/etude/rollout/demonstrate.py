@@ -17,7 +17,7 @@ from typing import Any
 
 from etude.harness.policy import Policy
 from etude.harness.recording import RecordingPolicy
-from etude.journal import Journal
+from etude.journal import Journal, write_atomically
 from etude.rollout.job import RolloutJob, RolloutResult
 from etude.rollout.rollout import run_rollout
 from etude.rollout.setup import RolloutSetup, Subject, subject_of
@@ -136,7 +136,7 @@ async def demonstrate(
         sampled_tokens=totals["sampled_tokens"],
         by_kind=dict(sorted(kept.items())),
     )
-    done.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+    write_atomically(done, (json.dumps(asdict(found), indent=2) + "\n").encode())
     if journal is not None:
         journal.event("demonstrated", **asdict(found), summary_share=found.summary_share)
     return found

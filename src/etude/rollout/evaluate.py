@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from etude.journal import Journal, read_journal
+from etude.journal import Journal, read_journal, write_atomically
 from etude.recipe.acting import EvaluationRecipe
 from etude.rollout.job import RolloutJob, RolloutResult
 from etude.rollout.results import ResultLog, Sample, sample_of
 from etude.rollout.summary import Summary, summarise
 from etude.tasks.task import Split, Task
+from etude.trace.file import read_traces
 
 Rollout = Callable[[RolloutJob], Awaitable[RolloutResult]]
 
@@ -54,6 +54,7 @@ async def evaluate(
     touch = _touch(journal, name, split)
     log = ResultLog(folder)
     samples = {sample.id: sample for sample in await asyncio.to_thread(log.read) if sample.valid}
+    spans = await asyncio.to_thread(_spans, folder, {sample.trace for sample in samples.values()})
     jobs = [
         job
         for task in tasks
@@ -77,6 +78,8 @@ async def evaluate(
             result = await _with_retries(job, rollout)
             sample = sample_of(result, subjects[job.task])
             samples[sample.id] = sample
+            if sample.valid:
+                spans.append(result.trace.version_span())
             finished.append((sample, result))
             progress(len(samples), total)
             async with writing:
@@ -96,10 +99,25 @@ async def evaluate(
             await flush()
     ordered = [samples[key] for key in sorted(samples)]
     summary = summarise(
-        ordered, name=name, split=split, touch=touch, k=recipe.samples, first_edits=first_edits, seed=seed
+        ordered,
+        name=name,
+        split=split,
+        touch=touch,
+        k=recipe.samples,
+        first_edits=first_edits,
+        seed=seed,
+        spans=spans,
     )
-    _write_summary(folder / "summary.json", summary)
-    journal.event("evaluated", name=name, split=split, touch=touch, samples=summary.samples, errors=summary.errors)
+    write_atomically(folder / "summary.json", (json.dumps(asdict(summary), indent=2) + "\n").encode())
+    journal.event(
+        "evaluated",
+        name=name,
+        split=split,
+        touch=touch,
+        samples=summary.samples,
+        errors=summary.errors,
+        versions=summary.versions,
+    )
     return Evaluation(summary, ordered)
 
 
@@ -123,6 +141,11 @@ def _jobs(
     return [*drawn, job(":greedy", 0, 0.0)] if recipe.greedy else drawn
 
 
+def _spans(folder: Path, traces: set[str]) -> list[tuple[int, int]]:
+    """Which versions sampled what an earlier life of this evaluation has left."""
+    return [trace.version_span() for trace in read_traces(folder / "traces", only=traces)] if traces else []
+
+
 async def _with_retries(job: RolloutJob, rollout: Rollout) -> RolloutResult:
     for attempt in range(RETRIES):
         result = await rollout(replace(job, attempt=attempt))
@@ -139,9 +162,3 @@ def _touch(journal: Journal, name: str, split: Split) -> int:
         journal.event(TOUCH, name=name, split=split)
         names.append(name)
     return names.index(name) + 1
-
-
-def _write_summary(path: Path, summary: Summary) -> None:
-    new = path.with_suffix(f".{os.getpid()}.tmp")
-    new.write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
-    new.replace(path)

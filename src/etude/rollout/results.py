@@ -6,11 +6,11 @@ sample is run again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from etude.journal import append_rows, drop_torn_line, read_rows
 from etude.rollout.job import RolloutResult
 from etude.tasks.task import Task
 from etude.tasks.verdict import Judgement
@@ -90,20 +90,11 @@ class ResultLog:
 
     def write(self, finished: Sequence[tuple[Sample, RolloutResult]]) -> None:
         self._traces.write([result.trace for _, result in finished])
-        with self._lines.open("a", encoding="utf-8") as lines:
-            lines.write("".join(json.dumps(asdict(sample)) + "\n" for sample, _ in finished))
+        append_rows(self._lines, [asdict(sample) for sample, _ in finished])
 
 
 def read_samples(path: Path) -> list[Sample]:
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [Sample(**{**row, "judgement": Judgement(row["judgement"]), "stop": StopCause(row["stop"])}) for row in rows]
-
-
-def drop_torn_line(path: Path) -> None:
-    """A kill may have cut the last line short."""
-    if path.exists():
-        data = path.read_bytes()
-        if not data.endswith(b"\n") and data:
-            path.write_bytes(data[: data.rfind(b"\n") + 1])
+    return [
+        Sample(**{**row, "judgement": Judgement(row["judgement"]), "stop": StopCause(row["stop"])})
+        for row in read_rows(path)
+    ]

@@ -72,9 +72,11 @@ class RolloutSetup:
         async def open_box() -> Box:
             return await self.sandboxes.create(BoxSpec(subject.image, workdir=WORKDIR, limits=limits, name=name))
 
-        # Results may be shared only where a command cannot reach anything but its files.
-        memo = self.memo if Feature.NO_NETWORK in self.sandboxes.features else None
-        return lazy_workspace(subject.image, subject.files, open_box, memo)
+        # Results may be shared only where a command cannot reach anything but its files, and only of commands that
+        # the task says depend on nothing else: without any, looking for what they leave behind would be in vain.
+        deterministic = subject.task.deterministic
+        memo = self.memo if deterministic and Feature.NO_NETWORK in self.sandboxes.features else None
+        return lazy_workspace(subject.image, subject.files, open_box, memo, deterministic)
 
 
 def open_setup(recipe: Recipe, paths: RunPaths) -> tuple[RolloutSetup, Grader]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from etude.rollout.results import Sample
 from etude.rollout.statistics import Estimate, estimate, pass_at_k
+from etude.trace.trace import UNSAMPLED_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,9 @@ class Summary:
     errors: int
     """Samples that infrastructure failed, after every retry."""
     k: int
+    versions: tuple[int, int] | None
+    """First and last version of the weights that sampled a token of a valid sample: more than one where the engine took
+    new weights meanwhile. None where no engine of ours sampled."""
     pass1: Estimate | None
     """At temperature 1; errors are left out."""
     passk: Estimate | None
@@ -57,8 +61,18 @@ class Summary:
 
 
 def summarise(
-    samples: Sequence[Sample], *, name: str, split: str, touch: int, k: int, first_edits: bool, seed: int
+    samples: Sequence[Sample],
+    *,
+    name: str,
+    split: str,
+    touch: int,
+    k: int,
+    first_edits: bool,
+    seed: int,
+    spans: Iterable[tuple[int, int]] = (),
 ) -> Summary:
+    """`spans`: of each valid sample, the oldest and the newest version that sampled one of its tokens."""
+    known = [span for span in spans if UNSAMPLED_VERSION not in span]
     valid = [sample for sample in samples if sample.valid]
     drawn = [sample for sample in valid if not sample.greedy]
     greedy = [sample for sample in valid if sample.greedy]
@@ -76,6 +90,7 @@ def summarise(
         samples=len(samples),
         errors=len(samples) - len(valid),
         k=k,
+        versions=(min(oldest for oldest, _ in known), max(newest for _, newest in known)) if known else None,
         pass1=estimate(list(scores(drawn).values()), seed),
         passk=estimate(_passk(drawn, k), seed) if k > 1 else None,
         greedy=estimate(list(scores(greedy).values()), seed),

@@ -17,6 +17,7 @@ from etude.sandbox.contract import (
     SandboxUnavailable,
 )
 from etude.sandbox.embedded import EmbeddedSandboxes, limits_of, open_sandboxes
+from etude.sandbox.overload import HostOverloaded, host_overloaded
 
 __all__ = [
     "Box",
@@ -26,12 +27,14 @@ __all__ = [
     "EmbeddedSandboxes",
     "ExecResult",
     "Feature",
+    "HostOverloaded",
     "Limits",
     "RequestRefused",
     "SandboxError",
     "SandboxLost",
     "SandboxUnavailable",
     "Sandboxes",
+    "host_overloaded",
     "limits_of",
     "open_sandboxes",
 ]

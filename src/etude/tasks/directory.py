@@ -58,6 +58,7 @@ def task_config(task: Task) -> dict[str, Any]:
     ours.update(id=task.id, split=task.split.value, family=task.family, kind=task.kind)
     ours["limits"] = ours.get("limits", {}) | asdict(task.limits)
     ours["provenance"] = copy.deepcopy(task.provenance)
+    ours["deterministic"] = list(task.deterministic)
     return config
 
 
@@ -93,6 +94,7 @@ def read_task(directory: Path, allowed: Collection[Split]) -> Task:
         directory=directory,
         limits=TaskLimits(**known),
         provenance=dict(problem.table("metadata.etude.provenance")),
+        deterministic=problem.texts("metadata.etude.deterministic"),
         config=config,
     )
     return task.require(*allowed)
@@ -170,8 +172,17 @@ class _Reader:
         return place
 
     def text(self, field: str, default: str) -> str:
-        *parents, last = field.split(".")
-        value = (self.table(".".join(parents)) if parents else self.config).get(last, default)
+        value = self._value(field, default)
         if not isinstance(value, str):
             raise self.error(field, "text", value)
         return value
+
+    def texts(self, field: str) -> tuple[str, ...]:
+        value = self._value(field, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(field, "a list of texts", value)
+        return tuple(value)
+
+    def _value(self, field: str, default: object) -> object:
+        *parents, last = field.split(".")
+        return (self.table(".".join(parents)) if parents else self.config).get(last, default)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from etude.journal import append_rows, drop_torn_line, whole_lines
 from etude.sandbox.contract import Sandboxes
 from etude.tasks.directory import task_digest
 from etude.tasks.grader import Grader
@@ -77,7 +78,7 @@ async def gate_tasks(
     grader = Grader(sandboxes)
     turn = asyncio.Semaphore(concurrency)
     evidence.parent.mkdir(parents=True, exist_ok=True)
-    _end_torn_line(evidence)
+    drop_torn_line(evidence)
 
     async def one(task: Task) -> None:
         known = results.get(task.id)
@@ -86,8 +87,7 @@ async def gate_tasks(
         async with turn:
             result = await gate(task, sandboxes, runs=runs, grader=grader)
         results[task.id] = result
-        with evidence.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(result)) + "\n")
+        append_rows(evidence, [asdict(result)])
 
     async with asyncio.TaskGroup() as group:
         for task in tasks:
@@ -96,11 +96,9 @@ async def gate_tasks(
 
 
 def read_evidence(path: Path) -> list[GateResult]:
-    """Every whole line; a torn last one is as if it had not been written."""
-    if not path.exists():
-        return []
+    """Every whole line; one that holds no result is as if it had not been written: its task is gated again."""
     found: list[GateResult] = []
-    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+    for line in whole_lines(path):
         try:
             row = json.loads(line)
             found.append(
@@ -116,9 +114,3 @@ def read_evidence(path: Path) -> list[GateResult]:
         except (ValueError, KeyError, TypeError):
             continue
     return found
-
-
-def _end_torn_line(path: Path) -> None:
-    if path.exists() and (data := path.read_bytes()) and not data.endswith(b"\n"):
-        with path.open("ab") as file:
-            file.write(b"\n")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from etude.sandbox.contract import BoxSpec, ExecResult, Feature, Limits, SandboxError, Sandboxes
+from etude.sandbox.overload import host_overloaded
 from etude.tasks.cases import Case, CasesError, load_cases
 from etude.tasks.diff import Bounds, DiffError, apply_diff, parse_diff
 from etude.tasks.directory import WORKDIR, read_files, task_digest
@@ -31,8 +31,6 @@ READY = "etude-runner 1"
 REPORT = "etude-report "
 CPU_SECONDS = 2
 """Declared limit of the agent's code in the verifier: CPU time, so a busy host does not use it up."""
-OVERLOAD = 8.0
-"""Load per core from which an expired wall clock is blamed on the host."""
 
 
 @dataclass(slots=True)
@@ -143,7 +141,7 @@ class Grader:
         seconds = time.monotonic() - started
         self.stats.graded += 1
         self.stats.seconds += seconds
-        verdict = judge(result, pristine.cases, nonce, touched=touched, seconds=seconds, overloaded=_overloaded())
+        verdict = judge(result, pristine.cases, nonce, touched=touched, seconds=seconds, overloaded=host_overloaded())
         if verdict.judgement is Judgement.ERROR:
             self.stats.errors += 1
         return verdict
@@ -240,7 +238,3 @@ def _tree_digest(tree: Mapping[str, str], touched: tuple[str, ...]) -> str:
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-def _overloaded() -> bool:
-    return os.getloadavg()[0] / (os.cpu_count() or 1) > OVERLOAD

@@ -11,7 +11,6 @@ class Judgement(StrEnum):
     FAIL = "fail"
     ERROR = "error"
     """Ours, never the model's: retried, then masked, counted and shown."""
-    FLAKE = "flake"
     SUSPECT = "suspect"
     """Passed in a way that an honest solution cannot."""
 

@@ -8,7 +8,6 @@ on the counts in the texts and on nothing else (ties go by spelling).
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etude.journal import write_atomically
 from etude.text.spacing import Form
 
 FORMAT = "etude-tokenizer/1"
@@ -138,10 +138,7 @@ def save_vocabulary(vocabulary: Vocabulary, path: Path) -> None:
         "words": list(vocabulary.words),
         "pieces": list(vocabulary.pieces),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(json.dumps(document, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    write_atomically(path, (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode())
 
 
 def load_vocabulary(path: Path) -> Vocabulary:

@@ -7,9 +7,19 @@ from etude.trace.atif import to_atif
 from etude.trace.builder import TraceBuilder
 from etude.trace.file import TraceError, TraceWriter, read_traces, write_traces
 from etude.trace.openai import to_openai
-from etude.trace.trace import UNSAMPLED_VERSION, Segment, SegmentKind, StopCause, ToolEvent, Trace, TraceUsage
+from etude.trace.trace import (
+    UNKNOWN_EXPERT,
+    UNSAMPLED_VERSION,
+    Segment,
+    SegmentKind,
+    StopCause,
+    ToolEvent,
+    Trace,
+    TraceUsage,
+)
 
 __all__ = [
+    "UNKNOWN_EXPERT",
     "UNSAMPLED_VERSION",
     "Segment",
     "SegmentKind",

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.trace.trace import UNSAMPLED_VERSION, Segment, SegmentKind
-
-UNKNOWN_EXPERT = np.uint16(0xFFFF)
+from etude.trace.trace import UNKNOWN_EXPERT, UNSAMPLED_VERSION, Segment, SegmentKind
 
 
 class TraceBuilder:

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.trace.trace import Segment, SegmentKind, StopCause, ToolEvent, Trace, TraceUsage
+from etude.trace.trace import UNKNOWN_EXPERT, Segment, SegmentKind, StopCause, ToolEvent, Trace, TraceUsage
 
 FORMAT = "etude-trace/1"
 FORMAT_KEY = b"etude.format"
 
-_UNKNOWN = 0xFFFF
 _UNKNOWN_BYTE = 0xFF
+_USAGE = [field.name for field in fields(TraceUsage)]
 
 _SEGMENT = pa.struct(
     [
@@ -57,7 +57,7 @@ SCHEMA = pa.schema(
         ("member", pa.int32()),
         ("seed", pa.int64()),
         ("started", pa.float64()),
-        ("usage", pa.struct([(field.name, pa.int64()) for field in fields(TraceUsage)])),
+        ("usage", pa.struct([(name, pa.int64()) for name in _USAGE])),
         ("timing", pa.map_(pa.string(), pa.float64())),
         ("segments", pa.list_(_SEGMENT)),
         ("tools", pa.list_(_TOOL)),
@@ -98,7 +98,7 @@ def from_batch(batch: Any, only: Collection[str] | None = None) -> Iterator[Trac
             seed=values["seed"],
             started=values["started"],
             stop=StopCause(values["stop"]),
-            usage=TraceUsage(**values["usage"]),
+            usage=TraceUsage(**{name: n for name, n in values["usage"].items() if name in _USAGE}),
             timing=dict(values["timing"]),
             segments=segments.of_row(row),
             tools=[ToolEvent(**tool) for tool in values["tools"]],
@@ -147,17 +147,17 @@ def _pack_experts(experts: NDArray[np.uint16] | None) -> tuple[bytes | None, tup
     """One byte per expert where their numbers allow it, two (little-endian) otherwise; all ones means unknown."""
     if experts is None:
         return None, (None, None, None)
-    known = experts[experts != _UNKNOWN]
+    known = experts[experts != UNKNOWN_EXPERT]
     layers, top_k = experts.shape[1:]
     if known.size and int(known.max()) >= _UNKNOWN_BYTE:
         return experts.astype("<u2").tobytes(), (layers, top_k, 2)
-    return np.where(experts == _UNKNOWN, _UNKNOWN_BYTE, experts).astype(np.uint8).tobytes(), (layers, top_k, 1)
+    return np.where(experts == UNKNOWN_EXPERT, _UNKNOWN_BYTE, experts).astype(np.uint8).tobytes(), (layers, top_k, 1)
 
 
 def _unpack_experts(data: bytes, tokens: int, layers: int, top_k: int, width: int) -> NDArray[np.uint16]:
     rows = np.frombuffer(data, "<u2" if width == 2 else np.uint8).reshape(tokens, layers, top_k).astype(np.uint16)
     if width == 1:
-        rows[rows == _UNKNOWN_BYTE] = _UNKNOWN
+        rows[rows == _UNKNOWN_BYTE] = UNKNOWN_EXPERT
     return rows
 
 

@@ -6,7 +6,6 @@ moment leaves at worst a hidden `.*.tmp`, which readers pass over and the next w
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from etude.journal.files import disk_problem
 from etude.trace.columns import FORMAT, FORMAT_KEY, SCHEMA, from_batch, to_table
 from etude.trace.trace import Trace
 
@@ -113,9 +113,7 @@ def _write_unfinished(path: Path, traces: Sequence[Trace]) -> Path:
             os.fsync(out.fileno())
     except OSError as error:
         unfinished.unlink(missing_ok=True)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "the disk is full; free some space and run the same command again" if full else _first_line(error)
-        raise TraceError(f"cannot write trace file {path}: {advice}") from error
+        raise TraceError(f"cannot write trace file {path}: {disk_problem(error)}") from error
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 UNSAMPLED_VERSION = -1
+UNKNOWN_EXPERT = np.uint16(0xFFFF)
+"""Stands in every place of a token whose experts are not known: it was never fed to the network."""
 
 
 class SegmentKind(StrEnum):
@@ -57,7 +59,7 @@ class Segment:
     versions: NDArray[np.int32]
     """UNSAMPLED_VERSION where not sampled."""
     experts: NDArray[np.uint16] | None
-    """[tokens, MoE layers, top k]; 0xFFFF where unknown."""
+    """[tokens, MoE layers, top k]; UNKNOWN_EXPERT where unknown."""
 
 
 @dataclass(slots=True)
@@ -89,8 +91,6 @@ class TraceUsage:
     message_tokens: int = 0
     """Tokens of plain messages to the user, the final one included."""
     sampled_tokens: int = 0
-    prompt_breaks: int = 0
-    """Turns whose prompt did not extend the last one's ids exactly (always 0 for the compact format)."""
 
 
 @dataclass(slots=True)

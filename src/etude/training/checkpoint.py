@@ -23,8 +23,9 @@ import safetensors.torch
 import torch
 import xxhash
 
+from etude.journal.files import sync, write_synced
 from etude.training.errors import CheckpointError
-from etude.training.files import disk_error, sync_folder, write_synced
+from etude.training.files import disk_error
 
 _NAME = re.compile(r"step-(\d{8})")
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
@@ -45,11 +46,11 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
         aside.mkdir()
         write_synced(aside / _TENSORS, packed)
         write_synced(aside / _STATE, text)
-        sync_folder(aside)
+        sync(aside)
         if final.exists():  # the same step again, after a damaged one was stepped over
             shutil.rmtree(final)
         aside.rename(final)
-        sync_folder(folder)
+        sync(folder)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise disk_error(final, len(packed) + len(text), error) from error

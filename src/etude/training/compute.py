@@ -16,11 +16,13 @@ import torch
 
 from etude.recipe.compute import ComputeRecipe
 from etude.training.errors import TrainingError
-from etude.training.files import write_atomically
+from etude.training.files import write_file
 
 _PROBE_SECONDS = 0.4
 _BF16_GAIN = 1.1  # a tie goes to fp32, which loses nothing
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""By the names that recipes use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Compute:
 
     @property
     def dtype(self) -> torch.dtype:
-        return _DTYPES[self.dtype_name]
+        return DTYPES[self.dtype_name]
 
     def apply(self) -> None:
         """Sets the thread count of the calling thread; a thread that trains must call this itself."""
@@ -67,7 +69,7 @@ def remembered_compute(path: Path, recipe: ComputeRecipe) -> Compute:
     if path.exists():
         return Compute(**json.loads(path.read_text(encoding="utf-8")))
     chosen = choose_compute(recipe)
-    write_atomically(path, json.dumps(asdict(chosen), indent=1).encode())
+    write_file(path, json.dumps(asdict(chosen), indent=1).encode())
     return chosen
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from etude.journal import JournalError, append_rows, read_rows
 from etude.recipe.training import StageRecipe
 from etude.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from etude.training.errors import CheckpointError, NonFiniteError
-from etude.training.files import write_atomically
+from etude.training.files import disk_error, write_file
 from etude.training.optimizers import Optim
 
 _METRICS, _CHECKPOINTS = "metrics.jsonl", "checkpoints"
@@ -101,21 +103,20 @@ class StageRunner:
         Stop iterating to stop training; what is done since the last checkpoint is then done again.
         """
         reported, tokens, saved = time.monotonic(), 0, time.monotonic()
-        with (self.folder / _METRICS).open("a", encoding="utf-8") as log:
-            while self.step < self.total:
-                loss, metrics, read = self._one_step()
-                tokens += read
-                last = self.step == self.total
-                if last or self.step % self._recipe.log_every == 0:
-                    now = time.monotonic()
-                    rate = tokens / max(now - reported, 1e-9)
-                    progress = Progress(self.step, self.total, loss, round(rate, 1), metrics)
-                    self._log(log, progress)
-                    reported, tokens = now, 0
-                    yield progress
-                if last or time.monotonic() - saved >= self._recipe.checkpoint_seconds:
-                    self.save()
-                    saved = time.monotonic()
+        while self.step < self.total:
+            loss, metrics, read = self._one_step()
+            tokens += read
+            last = self.step == self.total
+            if last or self.step % self._recipe.log_every == 0:
+                now = time.monotonic()
+                rate = tokens / max(now - reported, 1e-9)
+                progress = Progress(self.step, self.total, loss, round(rate, 1), metrics)
+                self._log(progress)
+                reported, tokens = now, 0
+                yield progress
+            if last or time.monotonic() - saved >= self._recipe.checkpoint_seconds:
+                self.save()
+                saved = time.monotonic()
 
     def save(self) -> None:
         state: dict[str, Any] = {
@@ -139,29 +140,18 @@ class StageRunner:
         self.step += 1
         return loss, result.metrics | taken, result.tokens
 
-    def _log(self, log: Any, progress: Progress) -> None:
+    def _log(self, progress: Progress) -> None:
         values = {"step": progress.step, "loss": progress.loss, "tokens_per_second": progress.tokens_per_second}
         try:
-            log.write(json.dumps(values | progress.metrics) + "\n")
-            log.flush()
+            append_rows(self.folder / _METRICS, [values | progress.metrics])
         except OSError as error:
-            raise CheckpointError(f"cannot write {self.folder / _METRICS}: {error.strerror}") from error
-
-
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The lines of a metrics.jsonl; a torn last line is left out."""
-    if not path.exists():
-        return []
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            break
-    return lines
+            raise disk_error(self.folder / _METRICS, 0, error) from error
 
 
 def _cut_metrics(path: Path, step: int) -> None:
-    """Drops what a killed run logged after the checkpoint: each step is logged once."""
-    kept = [json.dumps(line) + "\n" for line in read_metrics(path) if line["step"] <= step]
-    write_atomically(path, "".join(kept).encode())
+    """Drops what a killed run logged after the checkpoint: each step is logged once. So it does with what follows a
+    line that a power cut spoiled: a log keeps no stage from going on."""
+    kept: list[str] = []
+    with suppress(JournalError):
+        kept.extend(json.dumps(row) + "\n" for row in read_rows(path) if row["step"] <= step)
+    write_file(path, "".join(kept).encode())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.journal import RunPaths, waits
+from etude.journal import RunPaths, read_metrics, waits
 
 SUPERVISED = ("pretrain", "long", "mtp", "sft")
 
@@ -33,7 +33,7 @@ class RunData:
 def read_run(paths: RunPaths) -> RunData:
     data = RunData(paths, _json(paths.summary), _json(paths.lineage).get("stages", {}))
     for stage in (*SUPERVISED, "rl"):
-        data.metrics[stage] = _last_of_each_step(whole_lines(paths.metrics(stage)))
+        data.metrics[stage] = read_metrics(paths.metrics(stage))
     folder = paths.root / "eval"
     if folder.is_dir():
         data.evaluations = {
@@ -48,17 +48,3 @@ def _json(file: Path) -> dict[str, Any]:
         return {}
     values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return values
-
-
-def whole_lines(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file that may still be written to: a torn last line is not there yet."""
-    if not file.exists():
-        return []
-    lines = file.read_bytes().split(b"\n")[:-1]
-    return [json.loads(line) for line in lines if line]
-
-
-def _last_of_each_step(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A resumed stage may log a step twice; the later row is the one that counted."""
-    by_step = {row["step"]: row for row in rows if "step" in row}
-    return [by_step[step] for step in sorted(by_step)]

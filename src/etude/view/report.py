@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader
 
-from etude.journal import RunPaths
+from etude.journal import RunPaths, write_atomically
 from etude.view.data import read_run
 from etude.view.plots import draw_all
 from etude.view.rollouts import pairs
@@ -33,9 +33,7 @@ def write_report(paths: RunPaths) -> Path:
         stages=data.stages,
         summary=json.dumps(data.summary, indent=1),
     )
-    temporary = paths.report.with_suffix(".tmp")
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(paths.report)
+    write_atomically(paths.report, page.encode())
     return paths.report
 
 

@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from etude.journal import read_rows
 from etude.trace import Trace
 from etude.trace.file import read_traces
-from etude.view.data import RunData, whole_lines
+from etude.view.data import RunData
 
 _LINES, _CHARACTERS, _STEPS = 14, 900, 60
 """A transcript is for reading: longer texts are cut, visibly."""
@@ -68,9 +69,8 @@ def pairs(data: RunData, count: int = 4) -> list[Pair]:
 
 def _verdicts(data: RunData, name: str) -> dict[str, dict[str, Any]]:
     """The first sample of each task."""
-    file = data.paths.evaluation(name) / "results.jsonl"
     found: dict[str, dict[str, Any]] = {}
-    for row in whole_lines(file):
+    for row in read_rows(data.paths.evaluation(name) / "results.jsonl"):
         if not row["greedy"] and row["judgement"] in ("pass", "fail"):
             found.setdefault(row["task"], row)
     return found

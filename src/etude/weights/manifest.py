@@ -54,10 +54,6 @@ class Manifest(BaseModel):
     """Share of the elements that differ from the base; 1 where there is no base to compare with."""
     tensors: tuple[Entry, ...]
 
-    @property
-    def share_stored(self) -> float:
-        return self.bytes_stored / self.bytes_full if self.bytes_full else 0.0
-
 
 def content_digest(tensors: list[tuple[str, str, tuple[int, ...], str]]) -> str:
     """Of (name, dtype, shape, checksum) of every tensor, in any order."""

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from etude.tasks import Split
 from etude.tasks.microrepo import FAMILIES, KINDS, Family, mutations
 from etude.tasks.microrepo.function import draw_function, draw_inputs, outcomes
-from etude.tasks.microrepo.repository import families_offering
+from etude.tasks.microrepo.repository import kinds_of
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -25,11 +26,17 @@ def test_every_mutation_is_one_line_that_still_parses(family: Family) -> None:
             compile(mutation.apply(function.source), "mutant", "exec")
 
 
+def test_each_split_has_many_families_and_kin() -> None:
+    for split, families, kin in ((Split.TRAIN, 150, 60), (Split.DEV, 20, 10), (Split.TEST, 40, 15)):
+        found = [family for family in FAMILIES if family.split is split]
+        assert len(found) >= families
+        assert len({family.kin for family in found}) >= kin
+
+
 def test_each_kind_is_offered_by_several_families() -> None:
-    assert len(FAMILIES) >= 20
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
     for kind in KINDS:
-        assert len(families_offering(kind)) >= 5, kind
+        assert sum(kind in kinds_of(family) for family in FAMILIES) >= 5, kind
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

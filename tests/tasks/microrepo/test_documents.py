@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from etude.tasks import Split, function_hashes
-from etude.tasks.microrepo import documents, families_of, read_documents, write_documents
+from etude.tasks.microrepo import KINDS, documents, families_of, read_documents, write_documents
 from etude.tasks.microrepo.documents import make_document
 
 
@@ -54,10 +55,20 @@ def test_a_fix_is_the_true_one() -> None:
         assert function_hashes("\n".join(lines))
 
 
-def test_bug_kinds_can_be_held_out_and_families_are_train_only() -> None:
+def test_fixes_show_every_kind_of_bug_of_train_families_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(family.split is Split.TRAIN for family in documents.FAMILIES)
     assert families_of(Split.TRAIN) == documents.FAMILIES
-    for index in range(60):
-        document = make_document(1, index, kinds=("noret",))
-        if document.kind == "fix":
-            assert document.text.split("\n")[-2].split(" ", 3)[3].startswith("return ")
+    shown: Counter[str] = Counter()
+    draw = documents.draw_broken
+
+    def counted(families, kind, *args, **named):
+        assert families == documents.FAMILIES
+        broken = draw(families, kind, *args, **named)
+        shown[broken.mutation.kind] += 1
+        return broken
+
+    monkeypatch.setattr(documents, "draw_broken", counted)
+    fixes = sum(make_document(1, index).kind == "fix" for index in range(400))
+    assert shown.keys() == set(KINDS)
+    assert shown.total() == fixes
+    assert min(shown.values()) > 0.4 * fixes / len(KINDS), "no kind is rare"

@@ -3,15 +3,17 @@
 Three kinds: "module" (code with assertions), "lookup" (a short numbered listing, then lines of it by file and number:
 copying comes first), "fix" (a FAIL line, the numbered file, the edit that repairs it). Listings are made by the code of
 the harness's `read` tool and edits are written as its calls, so that what is learnt here is what the agent will see.
+
+Fixes show every kind of bug, also those that demonstrations leave out: RL can only reinforce what the model sometimes
+does, so a kind may be rare to it but must not be unknown.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,11 +21,12 @@ import zstandard
 
 from etude.harness.schema import builtin_schema
 from etude.harness.tools.files import numbered
+from etude.journal import write_atomically
 from etude.tasks.microrepo import words
 from etude.tasks.microrepo.bugs import KINDS
 from etude.tasks.microrepo.families import families_of
 from etude.tasks.microrepo.function import Function, draw_function, draw_inputs, outcomes
-from etude.tasks.microrepo.repository import draw_broken, fail_line, kinds_of, show
+from etude.tasks.microrepo.repository import draw_broken, fail_line, show
 from etude.tasks.task import Split
 from etude.text.calls import format_call
 
@@ -41,10 +44,10 @@ class Document:
     version: int = VERSION
 
 
-def write_documents(folder: Path, count: int, seed: int, kinds: Collection[str] = KINDS) -> list[Path]:
+def write_documents(folder: Path, count: int, seed: int) -> list[Path]:
     """Writes `documents-NNNNN.jsonl.zst` files that hold `count` documents; files that are there already are kept.
 
-    `kinds` are the kinds of bug that "fix" documents show. The same arguments give the same bytes.
+    The same arguments give the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
@@ -53,11 +56,9 @@ def write_documents(folder: Path, count: int, seed: int, kinds: Collection[str] 
         paths.append(path)
         if path.exists():
             continue
-        documents = [make_document(seed, index, kinds) for index in range(first, min(first + PER_FILE, count))]
+        documents = [make_document(seed, index) for index in range(first, min(first + PER_FILE, count))]
         lines = "".join(json.dumps(asdict(document)) + "\n" for document in documents)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_bytes(zstandard.compress(lines.encode(), 3))
-        temporary.rename(path)
+        write_atomically(path, zstandard.compress(lines.encode(), 3))
     return paths
 
 
@@ -68,15 +69,14 @@ def read_documents(folder: Path) -> Iterator[Document]:
                 yield Document(**json.loads(line))
 
 
-def make_document(seed: int, index: int, kinds: Collection[str] = KINDS) -> Document:
+def make_document(seed: int, index: int) -> Document:
     rng = random.Random(f"microrepo-documents/{VERSION}/{seed}/{index}")
     kind = rng.choices([name for name, _ in SHARES], [share for _, share in SHARES])[0]
     if kind == "lookup":
         return Document(kind, _lookup(rng))
     if kind == "module":
         return Document(kind, _module(rng))
-    offered = [name for name in KINDS if name in kinds and any(name in kinds_of(family) for family in FAMILIES)]
-    return Document(kind, _fix(rng, rng.choice(offered)) if offered else _module(rng))
+    return Document(kind, _fix(rng, rng.choice(KINDS)))
 
 
 def listing(file: str, text: str) -> str:

@@ -1,7 +1,7 @@
 """The function families: each is a template of one small function, its one-line intent, and the inputs that it takes.
 
-A family's name alone decides its split, so no name may ever change; the names in use put 24 families into train, 3 into
-dev and 5 into test. The intent names every choice that the code makes (constants, which side of a comparison counts,
+The names alone decide the split, so none may ever change. Some families are written by hand, most are put together from
+parts (composed.py). The intent names every choice that the code makes (constants, which side of a comparison counts,
 which variable), so that each injected bug can be decided from it.
 
 Slots: x y numbers, n a small number, xs a list of numbers and v one of them, ws a list of words and w one of them, t a
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from etude.tasks.microrepo.composed import combinations
 from etude.tasks.task import Split, split_of
 
 
@@ -25,17 +26,20 @@ class Family:
     intent: str
     body: str
     """Without the def line; indented once."""
+    kin: str
+    """Decides the split: families that a single bug turns into each other are of one kin."""
 
     @property
     def split(self) -> Split:
-        return split_of(self.name)
+        return split_of(self.kin)
 
 
-def _family(name: str, verbs: str, inputs: str, intent: str, *body: str) -> Family:
-    return Family(name, tuple(verbs.split()), tuple(inputs.split()), intent, "\n".join("    " + line for line in body))
+def _family(name: str, verbs: str, inputs: str, intent: str, *body: str, kin: str = "") -> Family:
+    text = "\n".join("    " + line for line in body)
+    return Family(name, tuple(verbs.split()), tuple(inputs.split()), intent, text, kin or name)
 
 
-FAMILIES: tuple[Family, ...] = (
+_BY_HAND: tuple[Family, ...] = (
     _family(
         "clamp", "clamp limit bound", "x lo hi", "{x}, but at least {lo} and at most {hi}",
         "if {x} < {lo}:", "    return {lo}", "if {x} > {hi}:", "    return {hi}", "return {x}",
@@ -79,10 +83,6 @@ FAMILIES: tuple[Family, ...] = (
     _family(
         "boxes", "pack box", "x y", "boxes of {k} for {x} and {y}, the last may be part full",
         "{t} = {x} + {y}", "return ({t} + {k} - 1) // {k}",
-    ),
-    _family(
-        "order_total", "bill charge", "x y", "{x} times {y}, plus {k} if that is below {b}",
-        "{t} = {x} * {y}", "if {t} < {b}:", "    {t} += {k}", "return {t}",
     ),
     _family(
         "gap", "gap range", "xs", "largest minus smallest of the {xs}, 0 if there are fewer than 2 {xs}",
@@ -166,6 +166,11 @@ FAMILIES: tuple[Family, ...] = (
         "if {x} == 0 and {y} == 0:", "    return {b}", "return {x} * {k} + {y}",
     ),
 )  # fmt: skip
+
+FAMILIES: tuple[Family, ...] = (
+    *_BY_HAND,
+    *(_family(c.name, c.core.verbs, c.core.inputs, c.intent, *c.lines, kin=c.kin) for c in combinations()),
+)
 
 
 def families_of(split: Split) -> tuple[Family, ...]:

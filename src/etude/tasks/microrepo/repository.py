@@ -14,7 +14,7 @@ from functools import cache
 from etude.tasks.cases import Case, Value
 from etude.tasks.microrepo import words
 from etude.tasks.microrepo.bugs import KINDS, Mutation, mutations
-from etude.tasks.microrepo.families import FAMILIES, Family
+from etude.tasks.microrepo.families import Family
 from etude.tasks.microrepo.function import Function, draw_function, draw_inputs, outcomes
 
 VISIBLE = 4
@@ -247,7 +247,3 @@ if failed:
     sys.exit(1)
 print("ok")
 '''
-
-
-def families_offering(kind: str) -> tuple[Family, ...]:
-    return tuple(family for family in FAMILIES if kind in kinds_of(family))

@@ -44,6 +44,7 @@ class MicroRepoSource:
             directory=directory,
             limits=TaskLimits(verifier_seconds=10.0),
             provenance={"source": self.name, "version": self.version, "seed": seed, "index": index},
+            deterministic=(f"python {CHECK}", f"python3 {CHECK}"),
             config={
                 "verifier": {"timeout_sec": 10.0},
                 "agent": {"timeout_sec": 300.0},

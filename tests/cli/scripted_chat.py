@@ -1,0 +1,32 @@
+"""`etude chat` with turns from a script in place of a model: scripted_chat.py FOLDER TASK yes|ask STEP..."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from etude.cli.chat import converse
+from etude.cli.errors import exit_code
+from etude.harness import Policy, ScriptedPolicy, load_profile
+from etude.recipe import Recipe
+
+
+def main(folder: str, task: str, yes: str, *steps: str) -> int:
+    recipe = Recipe.model_validate({"name": "scripted", "harness": {"summary_trigger": 0}})
+
+    def open_policy(stack: AsyncExitStack) -> Policy:
+        return ScriptedPolicy(steps, load_profile("compact"))
+
+    def chat() -> int:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        asyncio.run(converse(recipe, open_policy, task, Path(folder), yes=yes == "yes"))
+        return 0
+
+    return exit_code(chat, when_interrupted="interrupted")
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,238 @@
+"""etude chat at a terminal, its turns from a script: what is shown, what is asked, and what reaches the folder when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.terminal import CTRL_C, END_OF_INPUT, Terminal
+
+from etude.harness import write_sample
+
+SCRIPT = Path(__file__).with_name("scripted_chat.py")
+MEND = ["> shell python check.py", "> edit calc.py 8 return max(a, b)", "> finish"]
+ASKED = "apply this change? [y/N] "
+NEXT = "task (empty to leave): "
+
+Chat = Callable[..., Terminal]
+
+
+def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): (path.stat().st_mode, path.read_bytes()) for path in files}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_sample(tmp_path / "sample")
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    """The temporary folder of the command, so that what it leaves there can be told from what others leave."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def chat(tmp_path: Path, folder: Path, scratch: Path) -> Iterator[Chat]:
+    opened = []
+
+    def start(*steps: str, yes: bool = False) -> Terminal:
+        command = [sys.executable, SCRIPT, folder, "fix it", "yes" if yes else "ask", *steps]
+        opened.append(Terminal(command, tmp_path / "stderr", {"TMPDIR": str(scratch)}))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.close()
+
+
+def test_no_leaves_the_folder_as_it_was_and_yes_applies_the_diff(chat: Chat, folder: Path, scratch: Path) -> None:
+    before = tree(folder)
+    terminal = chat(*MEND, "> list", "done")
+    shown = terminal.until(ASKED)
+    for line in ("> shell python check.py", "FAIL larger(2, 7) is 2 not 7", "> edit calc.py 8", "(finished, 3 turns)"):
+        assert line in shown
+    assert [line.rstrip() for line in shown.splitlines() if line[:1] in "-+"] == [
+        "--- a/calc.py",
+        "+++ b/calc.py",
+        "-    return min(a, b)",
+        "+    return max(a, b)",
+    ]
+    assert tree(folder) == before, "nothing reaches the folder before the answer"
+    terminal.type("n\n")
+    assert "left as it was" in terminal.until(NEXT)
+    assert tree(folder) == before
+    # The agent still has its change: asked about again, and applied now.
+    terminal.type("and now?\n")
+    terminal.until(ASKED)
+    terminal.type("y\n")
+    assert "applied to calc.py" in terminal.until(NEXT)
+    mode, text = before["calc.py"]
+    assert tree(folder) == before | {"calc.py": (mode, text.replace(b"min(", b"max("))}
+    terminal.type("\n")
+    code, _, errors = terminal.end()
+    assert (code, errors) == (0, "")
+    assert list(scratch.iterdir()) == []
+
+
+def test_yes_asks_nothing_and_ends(chat: Chat, folder: Path, scratch: Path) -> None:
+    terminal = chat(*MEND, yes=True)
+    code, shown, errors = terminal.end()
+    assert (code, errors) == (0, "")
+    assert "+    return max(a, b)" in shown
+    assert "applied to calc.py" in shown
+    assert ASKED not in shown
+    assert NEXT not in shown
+    assert b"max(a, b)" in (folder / "calc.py").read_bytes()
+    assert list(scratch.iterdir()) == []
+
+
+def test_the_end_of_the_input_is_a_no_and_then_the_end(chat: Chat, folder: Path, scratch: Path) -> None:
+    before = tree(folder)
+    terminal = chat(*MEND)
+    terminal.until(ASKED)
+    terminal.type(END_OF_INPUT)
+    assert "left as it was" in terminal.until(NEXT)
+    terminal.type(END_OF_INPUT)
+    assert terminal.end()[::2] == (0, "")
+    assert tree(folder) == before
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_chat_in_which_nothing_was_changed(chat: Chat, folder: Path) -> None:
+    terminal = chat("> list", "nothing to do")
+    assert "nothing was changed" in terminal.until(NEXT)
+    terminal.type("  \n")
+    assert terminal.end()[::2] == (0, "")
+
+
+def test_what_the_user_changed_meanwhile_is_not_written_over(chat: Chat, folder: Path, scratch: Path) -> None:
+    terminal = chat(*MEND)
+    terminal.until(ASKED)
+    (folder / "calc.py").write_text("mine\n")
+    mine = tree(folder)
+    terminal.type("y\n")
+    code, _, errors = terminal.end()
+    assert code == 2
+    assert errors == (
+        "etude: changed outside the session, so nothing was written: calc.py; start again from what is there\n"
+    )
+    assert tree(folder) == mine
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_deletion_and_a_binary_file_are_shown_before_they_are_applied(chat: Chat, folder: Path) -> None:
+    before = tree(folder)
+    terminal = chat("> shell rm greet.py; printf '\\0' > logo.png; head -c 1500000 /dev/zero > huge", "done")
+    shown = terminal.until(ASKED)
+    assert "+++ /dev/null" in shown
+    assert "Binary files /dev/null and b/logo.png differ" in shown
+    assert "huge became too large to be read: it is left out" in shown
+    assert tree(folder) == before
+    terminal.type("y\n")
+    assert "applied to greet.py, logo.png" in terminal.until(NEXT)
+    assert tree(folder).keys() == before.keys() - {"greet.py"} | {"logo.png"}
+    terminal.type(END_OF_INPUT)
+    assert terminal.end()[0] == 0
+
+
+def test_nothing_on_the_screen_hides_a_part_of_the_change(chat: Chat, folder: Path) -> None:
+    """A long line is wrapped rather than cut, and control characters do not reach the terminal."""
+    long = "x" * 300 + "END"
+    terminal = chat(f"> shell printf '{long}\\n\\033[2K\\rharmless\\n' > note.txt; cat note.txt", "done")
+    shown = terminal.until(ASKED)
+    assert shown.replace("\n", "").replace(" ", "").count("xEND") >= 2, "once as output, once in the diff"
+    assert "\x1b[2K" not in shown
+    assert "+␛[2K␍harmless" in shown
+    terminal.type("y\n")
+    terminal.until(NEXT)
+    assert (folder / "note.txt").read_bytes() == f"{long}\n\033[2K\rharmless\n".encode(), "what is written is exact"
+    terminal.type(END_OF_INPUT)
+    assert terminal.end()[0] == 0
+
+
+@pytest.mark.parametrize("moment", ["the agent works", "a task is asked for", "an answer is asked for"])
+def test_ctrl_c_ends_it_at_any_moment(chat: Chat, folder: Path, scratch: Path, moment: str) -> None:
+    before = tree(folder)
+    mark = f"marked-{uuid.uuid4().hex}"
+    if moment == "the agent works":
+        terminal = chat("> edit calc.py 8 return max(a, b)", f"> shell sleep 1000 # {mark}")
+        terminal.until("> edit calc.py")
+        wait_for(lambda: bool(processes(mark)))
+    elif moment == "a task is asked for":
+        terminal = chat("nothing")
+        terminal.until(NEXT)
+    else:
+        terminal = chat(*MEND)
+        terminal.until(ASKED)
+    begun = time.monotonic()
+    terminal.type(CTRL_C)
+    code, shown, errors = terminal.end()
+    assert (code, errors) == (130, "etude: interrupted\n"), shown
+    assert time.monotonic() - begun < 10
+    assert tree(folder) == before
+    assert list(scratch.iterdir()) == []
+    assert processes(mark) == []
+
+
+def test_sigterm_asks_like_ctrl_c(chat: Chat, folder: Path, scratch: Path) -> None:
+    terminal = chat(*MEND)
+    terminal.until(ASKED)
+    terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.end()[::2] == (130, "etude: interrupted\n")
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_folder_that_is_too_large_is_one_line(folder: Path, scratch: Path) -> None:
+    for number in range(202):
+        with (folder / f"{number}.bin").open("wb") as sparse:
+            sparse.truncate(1_000_000)
+    done = scripted(folder, scratch)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"etude: {folder} holds more than 200 MB in files that the agent could read")
+    assert done.stderr.count("\n") == 1
+    assert list(scratch.iterdir()) == []
+
+
+def test_through_pipes_the_diff_is_plain(folder: Path, scratch: Path) -> None:
+    done = scripted(folder, scratch, *MEND, said="y\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\n-    return min(a, b)\n+    return max(a, b)\n" in done.stdout
+    assert b"max(a, b)" in (folder / "calc.py").read_bytes()
+    assert list(scratch.iterdir()) == []
+
+
+def scripted(folder: Path, scratch: Path, *steps: str, said: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, SCRIPT, folder, "fix it", "ask", *steps]
+    env = {**os.environ, "TMPDIR": str(scratch)}
+    return subprocess.run(command, input=said, env=env, capture_output=True, text=True, check=False, timeout=60)
+
+
+def processes(mark: str) -> list[str]:
+    """Command lines that bear the mark, apart from the script that was given it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            line = (entry / "cmdline").read_bytes().decode(errors="replace") if entry.name.isdecimal() else ""
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        if mark in line and SCRIPT.name not in line:
+            found.append(line)
+    return found
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

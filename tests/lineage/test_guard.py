@@ -1,0 +1,136 @@
+"""What a later stage could not do is refused before anything is trained: one line that names field, value and cure."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from etude.corpus.shards import Tokens, write_shards
+from etude.journal import Journal, RunPaths
+from etude.lineage import LineageError, LineageState, Stage, require_supported, run_line
+from etude.lineage.context import RunContext
+from etude.lineage.prepare import require_long_documents
+from etude.lineage.screen import Screen
+from etude.lineage.stages import STAGES
+from etude.recipe import Recipe
+
+ETUDE = str(Path(sys.executable).with_name("etude"))
+GENERATED_ONLY = [
+    "tasks.train=8",
+    "tasks.dev=2",
+    "tasks.test=2",
+    "tasks.gate_runs=1",
+    "corpus.sources=['generated']",
+    "corpus.generated_documents=300",
+    "corpus.stdlib_share=0.0",
+    "pretrain.length=1024",
+    "cluster.backend=inline",
+]
+
+
+def recipe_with(**sections: dict[str, object]) -> Recipe:
+    compute = {"dtype": "float32", "threads": 1}
+    return Recipe.model_validate({"name": "r", "compute": compute, **sections})
+
+
+def context_with(root: Path, recipe: Recipe, lengths: dict[str, list[int]]) -> RunContext:
+    """A run that has a corpus whose documents are this long."""
+    paths = RunPaths(root)
+    splits = {name: [Tokens([1] * length, "code", "folder") for length in split] for name, split in lengths.items()}
+    write_shards(paths.corpus, splits, vocab_size=400, shard_tokens=10_000, provenance={})
+    journal = Journal(paths.journal, "driver")
+    return RunContext(recipe, paths, LineageState.load(paths.lineage), journal, Screen(journal, Console(quiet=True)))
+
+
+def test_the_default_recipe_is_supported() -> None:
+    require_supported(recipe_with())
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"compute": {"device": "cuda"}}, r'compute\.device = "cuda"'),
+        ({"corpus": {"sources": []}}, r"corpus\.sources = \[\] and corpus\.folders = \[\]: there is nothing to read"),
+        (
+            {"corpus": {"sources": ["stdlib"]}},
+            r"pretrain\.lookup_share = 0\.2: .* found \['stdlib'\]; add it, or set pretrain\.lookup_share = 0",
+        ),
+    ],
+)
+def test_what_the_recipe_alone_tells(sections: dict[str, object], said: str) -> None:
+    with pytest.raises(LineageError, match=said) as caught:
+        require_supported(recipe_with(**sections))
+    assert "\n" not in str(caught.value)
+
+
+def test_look_ups_are_not_missed_where_none_are_read() -> None:
+    for pretrain in ({"lookup_share": 0.0}, {"steps": 0}):
+        require_supported(recipe_with(corpus={"sources": ["stdlib"]}, pretrain=pretrain))
+
+
+@pytest.mark.parametrize(
+    ("train", "valid", "said"),
+    [
+        ([40, 90], [100], "the longest has 90 in its train split and 100 in its held-out split"),
+        ([90, 500], [30, 65], "the longest has 500 in its train split and 65 in its held-out split"),
+        ([90, 500], [], "the longest has 500 in its train split and 0 in its held-out split"),
+        ([66], [66], ""),
+        ([65], [66], "the longest has 65 in its train split"),
+    ],
+)
+def test_a_corpus_without_long_documents(tmp_path: Path, train: list[int], valid: list[int], said: str) -> None:
+    length = 64 if 100 not in valid else 128
+    recipe = recipe_with(pretrain={"length": length}, long={"length": length * 4})
+    context = context_with(tmp_path, recipe, {"train": train, "valid": valid})
+    if not said:
+        require_long_documents(context)
+        return
+    with pytest.raises(LineageError) as caught:
+        require_long_documents(context)
+    line = str(caught.value)
+    assert line.startswith(
+        f"pretrain.length = {length}: the long stage needs documents of more than {length + 1} tokens"
+    )
+    assert said in line
+    assert "\n" not in line
+
+
+def test_it_is_asked_before_pretraining_is_on_record_so_that_the_recipe_may_change(tmp_path: Path) -> None:
+    calls = []
+
+    async def work(context: RunContext) -> dict[str, int]:
+        calls.append(context.recipe.pretrain.length)
+        return {}
+
+    pretrain = next(stage for stage in STAGES if stage.name == "pretrain")
+    assert pretrain.require is require_long_documents
+    stages = [Stage("corpus", "corpus", ("corpus",), (), work), dataclasses.replace(pretrain, run=work)]
+    lengths = {"train": [90, 120], "valid": [100]}
+    too_long = recipe_with(pretrain={"length": 128}, long={"length": 256})
+    context = context_with(tmp_path, too_long, lengths)
+    with pytest.raises(LineageError, match=r"pretrain\.length = 128"):
+        asyncio.run(run_line(context, stages))
+    assert list(LineageState.load(context.paths.lineage).stages) == ["corpus"]
+    mended = context_with(tmp_path, recipe_with(pretrain={"length": 64}, long={"length": 256}), lengths)
+    asyncio.run(run_line(mended, stages))
+    assert calls == [128, 64]
+
+
+@pytest.mark.slow
+def test_generated_documents_alone_are_refused_before_pretraining(tmp_path: Path) -> None:
+    command = [ETUDE, "run", "recipes/tiny.toml", "--runs", str(tmp_path), "--name", "short", *GENERATED_ONLY]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("etude: pretrain.length = 1024: the long stage needs documents of more than 1025 tokens")
+    root = tmp_path / "short"
+    assert list(json.loads((root / "lineage.json").read_text())["stages"]) == ["tasks", "corpus"]
+    assert not (root / "stages").exists()
