@@ -61,7 +61,10 @@ def run_by_heart(root: Path) -> RunPaths:
     texts = [*profile.texts(), SAMPLE_TASK, *CALLS, *(file.read_text() for file in sample.iterdir())]
     tokenizer = Tokenizer.train(texts * 3, recipe.tokenizer.vocab_size)
     ids = asyncio.run(_conversation(recipe, tokenizer, sample))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so small a network on two threads spends its time at barriers
     save_hf(_learnt(recipe, tokenizer, ids), paths.model("sft"), None)
+    torch.set_num_threads(threads)
     tokenizer.save(paths.tokenizer)
     save_recipe(recipe, paths.recipe)
     LineageState(compute={"dtype_name": "float32", "device": "cpu", "threads": 1}).save(paths.lineage)

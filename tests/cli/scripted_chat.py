@@ -15,7 +15,9 @@ from etude.recipe import Recipe
 
 
 def main(folder: str, task: str, yes: str, *steps: str) -> int:
-    recipe = Recipe.model_validate({"name": "scripted", "harness": {"summary_trigger": 0}})
+    # A command may take longer than any test waits: what ends it early is the test.
+    sections = {"harness": {"summary_trigger": 0}, "sandbox": {"command_seconds": 600.0}}
+    recipe = Recipe.model_validate({"name": "scripted", **sections})
 
     def open_policy(stack: AsyncExitStack) -> Policy:
         return ScriptedPolicy(steps, load_profile("compact"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 CTRL_C = "\x03"
 END_OF_INPUT = "\x04"
-_PATIENCE = 30.0
+_PATIENCE = 120.0
 
 
 class Terminal:

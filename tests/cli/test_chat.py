@@ -179,7 +179,7 @@ def test_ctrl_c_ends_it_at_any_moment(chat: Chat, folder: Path, scratch: Path, m
     terminal.type(CTRL_C)
     code, shown, errors = terminal.end()
     assert (code, errors) == (130, "etude: interrupted\n"), shown
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
     assert tree(folder) == before
     assert list(scratch.iterdir()) == []
     assert processes(mark) == []
@@ -215,7 +215,7 @@ def test_through_pipes_the_diff_is_plain(folder: Path, scratch: Path) -> None:
 def scripted(folder: Path, scratch: Path, *steps: str, said: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, SCRIPT, folder, "fix it", "ask", *steps]
     env = {**os.environ, "TMPDIR": str(scratch)}
-    return subprocess.run(command, input=said, env=env, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, input=said, env=env, capture_output=True, text=True, check=False, timeout=120)
 
 
 def processes(mark: str) -> list[str]:
@@ -232,7 +232,7 @@ def processes(mark: str) -> list[str]:
 
 
 def wait_for(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.05)
