@@ -47,7 +47,7 @@ OVERRIDES = [
     f"rl.steps={STEPS}",
     f"rl.prompts_per_step={PROMPTS}",
     f"rl.group={GROUP}",
-    "rl.evaluate_every=4",  # once, while the run goes on
+    "rl.evaluate_every=4",  # at the start, while the run goes on, and at its end
     "rl.probe_every=2",
     "evaluation.samples=2",
     # Few rollouts at a time and several versions of slack: weights are swapped while rollouts are under way.

@@ -7,9 +7,11 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from tests.harness.chat_server import ChatServer, completion
 
 from etude.harness import write_sample
+from etude.tasks import sources
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -33,7 +35,8 @@ def test_own_tool() -> None:
     assert asyncio.run(example("own_tool").main()) == "2 lines"
 
 
-def test_own_tasks(tmp_path: Path) -> None:
+def test_own_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_SOURCES", dict(sources._SOURCES))  # the example adds one for good
     results = asyncio.run(example("own_tasks").main(tmp_path))
     assert [result.survived for result in results] == [True] * 3
 

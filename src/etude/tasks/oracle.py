@@ -113,12 +113,16 @@ class OraclePolicy:
             return _format("shell", command=CHECK_COMMAND)
         if self._lists_first and not seen.listed:
             return _format("list")
+        if seen.continued and self._repair.file in seen.read:
+            # Its notes led here, and the file shows what is wrong: another check would only fill the context again.
+            return self._edit(right=not self._slip)
         named = seen.file is not None
-        if not seen.last_check and (self._checks_first or not named):
+        knows_what = seen.continued and seen.function is not None
+        if not (seen.last_check or knows_what) and (self._checks_first or not named):
             return _format("shell", command=CHECK_COMMAND)
         if self._repair.file not in seen.read:
             return self._look(seen)
-        if not seen.last_check:
+        if not (seen.last_check or knows_what):
             return _format("shell", command=CHECK_COMMAND)
         return self._edit(right=not self._slip)
 
@@ -126,7 +130,8 @@ class OraclePolicy:
         """Reads the file that is known to hold the function, or goes on looking for it."""
         if seen.file is not None and seen.file not in seen.read:
             return _format("read", path=seen.file)
-        if seen.function is not None and self._greps and not seen.grepped:
+        # Reading one file after another is no way to search for who forgets what it read.
+        if seen.function is not None and (self._greps or seen.continued) and not seen.grepped:
             return _format("grep", pattern=f"def {seen.function}")
         if not seen.listed:
             return _format("list")
@@ -157,6 +162,8 @@ class _Seen:
     checked_after_edit: bool = False
     planned: str = ""
     """The call that the last self-summary names, as long as nothing has been done since."""
+    continued: bool = False
+    """This context began with a self-summary."""
     acted: bool = False
 
 
@@ -180,6 +187,7 @@ def _read_task(text: str, seen: _Seen) -> None:
     seen.file = next((file for file in _FILE.findall(task) if file != "check.py"), None)
     if found := _NEXT.search(rest):
         seen.planned = found.group(1)
+        seen.continued = True
     found = _EDITED.search(rest)
     seen.edited = found is not None and found.group(1) != "none"
 
