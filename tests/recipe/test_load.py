@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from etude.recipe import Recipe, RecipeError, load_recipe, save_recipe
 from etude.recipe.load import dump_recipe
 from etude.recipe.section import Section
+from etude.recipe.training import OptimizerRecipe
 
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"))
 
@@ -143,6 +144,17 @@ def test_a_bad_file_is_one_line(content, says, tmp_path) -> None:
         load_recipe(file)
     assert "\n" not in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+def test_what_a_table_leaves_out_has_the_default_of_its_place(tmp_path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text('schema = 1\nname = "r"\n[rl]\noptimizer = { lr = 1e-5 }\n[rl.reward.length]\nscale = 0.5\n')
+    house = Recipe(name="r").rl
+    for recipe in (load_recipe(file), load_recipe(file, ["rl.optimizer.lr=1e-5", "rl.reward.length.scale=0.5"])):
+        assert recipe.rl.optimizer == house.optimizer.model_copy(update={"lr": 1e-5})
+        assert recipe.rl.optimizer.warmup_steps == 4 != OptimizerRecipe().warmup_steps
+        assert recipe.rl.reward.length == house.reward.length.model_copy(update={"scale": 0.5})
+        assert recipe.rl.reward.truncated == house.reward.truncated
 
 
 def test_a_folder_is_no_recipe(tmp_path) -> None:

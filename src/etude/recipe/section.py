@@ -1,8 +1,12 @@
-"""What every section of a recipe shares: unknown keys are refused, values are frozen, fields are documented."""
+"""What every section of a recipe shares: unknown keys are refused, values are frozen, fields are documented, and what a
+table leaves out has the default of the place where it stands."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Section(BaseModel):
@@ -14,3 +18,20 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         validate_default=True,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        """`rl.optimizer.lr = 1e-4` changes the rate and nothing else of the optimizer that `rl` has by default."""
+        if not isinstance(values, dict):
+            return values
+        defaults = {field.alias or name: field.default for name, field in cls.model_fields.items()}
+        return {name: _over(defaults.get(name), value) for name, value in values.items()}
+
+
+def _over(default: Any, given: Any) -> Any:
+    if not isinstance(default, Section) or not isinstance(given, Mapping):
+        return given
+    fields = {field.alias or name: getattr(default, name) for name, field in type(default).model_fields.items()}
+    plain = default.model_dump(by_alias=True)
+    return {**plain, **{name: _over(fields.get(name), value) for name, value in given.items()}}
