@@ -17,7 +17,7 @@ from tests.cli.terminal import CTRL_C, END_OF_INPUT, Terminal
 from etude.harness import write_sample
 
 SCRIPT = Path(__file__).with_name("scripted_chat.py")
-MEND = ["> shell python check.py", "> edit calc.py 8 return max(a, b)", "> finish"]
+MEND = ["> shell python check.py", "> edit shop.py 4 if total > 20:", "> finish"]
 ASKED = "apply this change? [y/N] "
 NEXT = "task (empty to leave): "
 
@@ -60,13 +60,18 @@ def test_no_leaves_the_folder_as_it_was_and_yes_applies_the_diff(chat: Chat, fol
     before = tree(folder)
     terminal = chat(*MEND, "> list", "done")
     shown = terminal.until(ASKED)
-    for line in ("> shell python check.py", "FAIL larger(2, 7) is 2 not 7", "> edit calc.py 8", "(finished, 3 turns)"):
+    for line in (
+        "> shell python check.py",
+        "FAIL add_cost(18, 9) gave 27, expected 32",
+        "> edit shop.py 4",
+        "(finished, 3 turns)",
+    ):
         assert line in shown
     assert [line.rstrip() for line in shown.splitlines() if line[:1] in "-+"] == [
-        "--- a/calc.py",
-        "+++ b/calc.py",
-        "-    return min(a, b)",
-        "+    return max(a, b)",
+        "--- a/shop.py",
+        "+++ b/shop.py",
+        "-    if total < 20:",
+        "+    if total > 20:",
     ]
     assert tree(folder) == before, "nothing reaches the folder before the answer"
     terminal.type("n\n")
@@ -76,9 +81,9 @@ def test_no_leaves_the_folder_as_it_was_and_yes_applies_the_diff(chat: Chat, fol
     terminal.type("and now?\n")
     terminal.until(ASKED)
     terminal.type("y\n")
-    assert "applied to calc.py" in terminal.until(NEXT)
-    mode, text = before["calc.py"]
-    assert tree(folder) == before | {"calc.py": (mode, text.replace(b"min(", b"max("))}
+    assert "applied to shop.py" in terminal.until(NEXT)
+    mode, text = before["shop.py"]
+    assert tree(folder) == before | {"shop.py": (mode, text.replace(b"total < 20", b"total > 20"))}
     terminal.type("\n")
     code, _, errors = terminal.end()
     assert (code, errors) == (0, "")
@@ -89,11 +94,11 @@ def test_yes_asks_nothing_and_ends(chat: Chat, folder: Path, scratch: Path) -> N
     terminal = chat(*MEND, yes=True)
     code, shown, errors = terminal.end()
     assert (code, errors) == (0, "")
-    assert "+    return max(a, b)" in shown
-    assert "applied to calc.py" in shown
+    assert "+    if total > 20:" in shown
+    assert "applied to shop.py" in shown
     assert ASKED not in shown
     assert NEXT not in shown
-    assert b"max(a, b)" in (folder / "calc.py").read_bytes()
+    assert b"total > 20" in (folder / "shop.py").read_bytes()
     assert list(scratch.iterdir()) == []
 
 
@@ -119,13 +124,13 @@ def test_a_chat_in_which_nothing_was_changed(chat: Chat, folder: Path) -> None:
 def test_what_the_user_changed_meanwhile_is_not_written_over(chat: Chat, folder: Path, scratch: Path) -> None:
     terminal = chat(*MEND)
     terminal.until(ASKED)
-    (folder / "calc.py").write_text("mine\n")
+    (folder / "shop.py").write_text("mine\n")
     mine = tree(folder)
     terminal.type("y\n")
     code, _, errors = terminal.end()
     assert code == 2
     assert errors == (
-        "etude: changed outside the session, so nothing was written: calc.py; start again from what is there\n"
+        "etude: changed outside the session, so nothing was written: shop.py; start again from what is there\n"
     )
     assert tree(folder) == mine
     assert list(scratch.iterdir()) == []
@@ -133,15 +138,15 @@ def test_what_the_user_changed_meanwhile_is_not_written_over(chat: Chat, folder:
 
 def test_a_deletion_and_a_binary_file_are_shown_before_they_are_applied(chat: Chat, folder: Path) -> None:
     before = tree(folder)
-    terminal = chat("> shell rm greet.py; printf '\\0' > logo.png; head -c 1500000 /dev/zero > huge", "done")
+    terminal = chat("> shell rm travel.py; printf '\\0' > logo.png; head -c 1500000 /dev/zero > huge", "done")
     shown = terminal.until(ASKED)
     assert "+++ /dev/null" in shown
     assert "Binary files /dev/null and b/logo.png differ" in shown
     assert "huge became too large to be read: it is left out" in shown
     assert tree(folder) == before
     terminal.type("y\n")
-    assert "applied to greet.py, logo.png" in terminal.until(NEXT)
-    assert tree(folder).keys() == before.keys() - {"greet.py"} | {"logo.png"}
+    assert "applied to logo.png, travel.py" in terminal.until(NEXT)
+    assert tree(folder).keys() == before.keys() - {"travel.py"} | {"logo.png"}
     terminal.type(END_OF_INPUT)
     assert terminal.end()[0] == 0
 
@@ -166,8 +171,8 @@ def test_ctrl_c_ends_it_at_any_moment(chat: Chat, folder: Path, scratch: Path, m
     before = tree(folder)
     mark = f"marked-{uuid.uuid4().hex}"
     if moment == "the agent works":
-        terminal = chat("> edit calc.py 8 return max(a, b)", f"> shell sleep 1000 # {mark}")
-        terminal.until("> edit calc.py")
+        terminal = chat("> edit shop.py 4 if total > 20:", f"> shell sleep 1000 # {mark}")
+        terminal.until("> edit shop.py")
         wait_for(lambda: bool(processes(mark)))
     elif moment == "a task is asked for":
         terminal = chat("nothing")
@@ -207,8 +212,8 @@ def test_a_folder_that_is_too_large_is_one_line(folder: Path, scratch: Path) -> 
 def test_through_pipes_the_diff_is_plain(folder: Path, scratch: Path) -> None:
     done = scripted(folder, scratch, *MEND, said="y\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "\n-    return min(a, b)\n+    return max(a, b)\n" in done.stdout
-    assert b"max(a, b)" in (folder / "calc.py").read_bytes()
+    assert "\n-    if total < 20:\n+    if total > 20:\n" in done.stdout
+    assert b"total > 20" in (folder / "shop.py").read_bytes()
     assert list(scratch.iterdir()) == []
 
 

@@ -19,7 +19,7 @@ from etude.harness import write_sample
 from etude.journal import RunPaths
 
 ETUDE = str(Path(sys.executable).with_name("etude"))
-DIFF = "-    return min(a, b)\n+    return max(a, b)\n"
+DIFF = "-    if total < 20:\n+    if total > 20:\n"
 ASKED = "apply this change? [y/N] "
 NEXT = "task (empty to leave): "
 
@@ -64,9 +64,9 @@ def test_on_the_sample_until_the_input_ends(run: RunPaths, scratch: Path) -> Non
     done = subprocess.run(command, input="", env=env, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[:2] == ["a sample repository: calc.py, check.py, greet.py", SAMPLE_TASK]
+    assert lines[:2] == ["a sample repository: check.py, shop.py, travel.py", SAMPLE_TASK]
     assert [line for line in lines if line.startswith("> ")] == [f"> {call}" for call in CALLS]
-    assert "FAIL larger(2, 7) is 2 not 7" in lines
+    assert "FAIL add_cost(18, 9) gave 27, expected 32" in lines
     assert DIFF in done.stdout
     assert lines[-3:] == [ASKED, "left as it was", NEXT]
     assert list(scratch.iterdir()) == []
@@ -76,7 +76,7 @@ def test_on_the_sample_until_the_input_ends(run: RunPaths, scratch: Path) -> Non
 def test_no_then_ctrl_c_at_the_next_question(at_terminal, folder: Path, scratch: Path) -> None:
     before = contents(folder)
     terminal = at_terminal(SAMPLE_TASK, "--folder", folder)
-    assert "+    return max(a, b)" in terminal.until(ASKED)
+    assert "+    if total > 20:" in terminal.until(ASKED)
     terminal.type("n\n")
     terminal.until(NEXT)
     assert contents(folder) == before
@@ -93,10 +93,10 @@ def test_yes_applies_it(at_terminal, folder: Path, scratch: Path) -> None:
     terminal.until(ASKED)
     assert contents(folder) == before
     terminal.type("y\n")
-    assert "applied to calc.py" in terminal.until(NEXT)
+    assert "applied to shop.py" in terminal.until(NEXT)
     terminal.type("\n")
     assert terminal.end()[::2] == (0, "")
-    assert contents(folder) == before | {"calc.py": before["calc.py"].replace(b"min(", b"max(")}
+    assert contents(folder) == before | {"shop.py": before["shop.py"].replace(b"total < 20", b"total > 20")}
     assert list(scratch.iterdir()) == []
 
 

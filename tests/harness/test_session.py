@@ -21,20 +21,20 @@ def session(folder, steps, sandboxes=None) -> ChatSession:
 
 def test_the_sample_repository_fails_its_check_until_the_agent_mends_it(tmp_path, images):
     folder = write_sample(tmp_path / "sample")
-    assert sorted(path.name for path in folder.iterdir()) == ["calc.py", "check.py", "greet.py"]
+    assert sorted(path.name for path in folder.iterdir()) == ["check.py", "shop.py", "travel.py"]
 
     async def main() -> None:
         sandboxes = open_boxes(images)
-        steps = ["> shell python check.py", "> edit calc.py 8 return max(a, b)", "> shell python check.py", "> finish"]
+        steps = ["> shell python check.py", "> edit shop.py 4 if total > 20:", "> shell python check.py", "> finish"]
         async with session(folder, steps, sandboxes) as chat:
             outcome = await chat.run("make check pass")
             assert outcome.stop is StopCause.FINISHED
-            assert outcome.tools[0].output == "FAIL larger(2, 7) is 2 not 7\nexit 1"
+            assert outcome.tools[0].output == "FAIL add_cost(18, 9) gave 27, expected 32\nexit 1"
             assert outcome.tools[2].output == "ok"
-            assert "+    return max(a, b)" in await chat.diff()
-            assert "min" in (folder / "calc.py").read_text()
-            assert await chat.apply() == ["calc.py"]
-            assert "max" in (folder / "calc.py").read_text()
+            assert "+    if total > 20:" in await chat.diff()
+            assert "total < 20" in (folder / "shop.py").read_text()
+            assert await chat.apply() == ["shop.py"]
+            assert "total > 20" in (folder / "shop.py").read_text()
             assert await chat.diff() == ""
         await sandboxes.close()
 
@@ -45,18 +45,18 @@ def test_a_second_request_goes_on_in_the_same_conversation(tmp_path):
     folder = write_sample(tmp_path)
 
     async def main() -> None:
-        async with session(folder, ["hello", "> edit greet.py 1 # a greeting", "done"]) as chat:
+        async with session(folder, ["hello", "> edit travel.py 1 # a greeting", "done"]) as chat:
             await chat.run("hi")
-            outcome = await chat.run("shorten the comment in greet.py")
+            outcome = await chat.run("shorten the comment in travel.py")
             assert [m.text for m in outcome.conversation.messages if m.role == "user"] == [
                 "hi",
-                "shorten the comment in greet.py",
+                "shorten the comment in travel.py",
             ]
-            assert (outcome.usage.turns, outcome.conversation.task) == (2, "shorten the comment in greet.py")
-            (folder / "greet.py").chmod(0o755)
+            assert (outcome.usage.turns, outcome.conversation.task) == (2, "shorten the comment in travel.py")
+            (folder / "travel.py").chmod(0o755)
             await chat.apply()
-            assert (folder / "greet.py").stat().st_mode & 0o777 == 0o755
-            assert sorted(path.name for path in folder.iterdir()) == ["calc.py", "check.py", "greet.py"]
+            assert (folder / "travel.py").stat().st_mode & 0o777 == 0o755
+            assert sorted(path.name for path in folder.iterdir()) == ["check.py", "shop.py", "travel.py"]
 
     asyncio.run(main())
 
@@ -65,12 +65,12 @@ def test_nothing_is_written_over_what_changed_meanwhile(tmp_path):
     folder = write_sample(tmp_path)
 
     async def main() -> None:
-        async with session(folder, ["> edit greet.py 1 x\n> edit calc.py 1 y", "done"]) as chat:
+        async with session(folder, ["> edit travel.py 1 x\n> edit shop.py 1 y", "done"]) as chat:
             await chat.run("change both")
-            (folder / "greet.py").write_text("mine\n")
-            with pytest.raises(ApplyConflict, match=r"nothing was written: greet\.py; start again"):
+            (folder / "travel.py").write_text("mine\n")
+            with pytest.raises(ApplyConflict, match=r"nothing was written: travel\.py; start again"):
                 await chat.apply()
-            assert "# add" in (folder / "calc.py").read_text()
+            assert "# cost plus" in (folder / "shop.py").read_text()
 
     asyncio.run(main())
 
@@ -79,7 +79,7 @@ def test_nothing_is_written_over_what_changed_meanwhile(tmp_path):
 def test_whatever_lies_in_the_way_is_left_alone(tmp_path, images, meanwhile):
     folder, elsewhere = write_sample(tmp_path / "sample"), tmp_path / "elsewhere"
     elsewhere.mkdir()
-    name = {"deleted": "greet.py", "folder in the way": "new.txt", "made": "new.txt"}.get(meanwhile, "sub/new.txt")
+    name = {"deleted": "travel.py", "folder in the way": "new.txt", "made": "new.txt"}.get(meanwhile, "sub/new.txt")
 
     async def main() -> None:
         sandboxes = open_boxes(images)
@@ -120,7 +120,7 @@ def test_apply_writes_what_the_diff_named_and_nothing_else(tmp_path, images):
     (folder / "log.txt").write_text("one line\n")
     commands = [
         "> shell printf '\\211PNG\\0new' > logo.png",
-        "> shell rm greet.py; mkdir -p made/deep; echo hi > made/deep/note.txt",
+        "> shell rm travel.py; mkdir -p made/deep; echo hi > made/deep/note.txt",
         "> shell head -c 1500000 /dev/zero > log.txt; cp log.txt other.bin",
         "done",
     ]
@@ -131,18 +131,18 @@ def test_apply_writes_what_the_diff_named_and_nothing_else(tmp_path, images):
         async with session(folder, commands, sandboxes) as chat:
             await chat.run("go")
             diff = await chat.diff()
-            assert "--- a/greet.py\n+++ /dev/null\n" in diff
+            assert "--- a/travel.py\n+++ /dev/null\n" in diff
             assert "--- /dev/null\n+++ b/made/deep/note.txt\n@@ -0,0 +1 @@\n+hi\n" in diff
             assert "Binary files a/logo.png and b/logo.png differ\n" in diff
             assert await chat.left_out() == ["log.txt", "other.bin"]
             assert "log.txt" not in diff
             assert "other.bin" not in diff
             assert tree(folder) == before
-            assert await chat.apply() == ["greet.py", "logo.png", "made/deep/note.txt"]
+            assert await chat.apply() == ["logo.png", "made/deep/note.txt", "travel.py"]
             assert await chat.diff() == ""
         await sandboxes.close()
 
     asyncio.run(main())
-    del before["greet.py"]
+    del before["travel.py"]
     made = {"made": False, "made/deep": False, "made/deep/note.txt": b"hi\n", "logo.png": b"\x89PNG\0new"}
     assert tree(folder) == before | made

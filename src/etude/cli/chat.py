@@ -35,7 +35,7 @@ from etude.trace import ToolEvent
 from etude.trace.builder import TraceBuilder
 
 _STAGES = ("sft", "rl")
-SAMPLE_TASK = "fix the failing check"
+SAMPLE_TASK = "check.py fails, fix it"
 _WAKE_SECONDS = 0.2
 
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}

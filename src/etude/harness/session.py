@@ -172,7 +172,8 @@ def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
 
 
 def write_sample(folder: Path) -> Path:
-    """Writes the sample micro-repository (two modules, and a check that fails) into a folder."""
+    """Writes the sample micro-repository (two modules, and a check that fails) into a folder. It is of the kind that
+    `recipes/tiny.toml` trains on, so that so small an agent has a chance."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in (resources.files("etude.harness") / "sample").iterdir():
         if file.name.endswith(".txt"):
