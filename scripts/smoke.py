@@ -53,7 +53,9 @@ OVERRIDES = [
     # Few rollouts at a time and several versions of slack: weights are swapped while rollouts are under way.
     "rl.rollouts_per_worker=12",
     "rl.max_staleness=2",
+    # So young an agent solves next to nothing; what it fails at must move the weights all the same.
     "rl.min_spread=0.0",
+    "rl.drop_unsolved=false",
     # Large steps and a strict filter: trainer and engine then disagree on experts within five steps.
     "rl.optimizer.lr=8e-4",
     "rl.optimizer.warmup_steps=0",

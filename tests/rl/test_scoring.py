@@ -55,6 +55,11 @@ def test_a_group_that_solved_nothing_teaches_nothing_however_its_costs_differ(gr
     counts = batch.summary(0)
     assert (counts["dropped_groups"], counts["dropped_no_spread"], counts["dropped_none_solved"]) == (1, 0, 1)
     assert counts["trained_tokens"] == 0
+    kept = score_groups(
+        [replace(group, members=tuple(failed))], RECIPE.rl.model_copy(update={"drop_unsolved": False}), {}
+    )
+    assert kept.groups[0].dropped is None
+    assert kept.rows
 
 
 def test_advantages_are_centred_and_belong_to_every_sampled_token(groups) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.survival.runner import Run, assert_each_prompt_once, rl_run
 
-from etude.journal import read_journal
+from etude.journal import read_journal, read_metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -46,6 +46,8 @@ def strike(run: Run, victim: str, moment) -> None:
 def test_two_undisturbed_lockstep_runs_are_bit_equal(base: Path, undisturbed, tmp_path: Path) -> None:
     with rl_run(base, tmp_path / "again", "rl.mode=sync") as run:
         assert run.start().finish_rl().final_weights() == undisturbed
+        trained = [row["trained_tokens"] for row in read_metrics(run.paths.metrics("rl"))]
+        assert sum(tokens > 0 for tokens in trained) >= 3, "what does not train proves nothing"
         assert_each_prompt_once(run, PROMPTS)
         assert run.left_behind() == []
 

@@ -90,6 +90,9 @@ class RlRecipe(Section):
     """Optimizer steps per batch, split by prompt."""
     min_spread: float = Field(0.05, ge=0)
     """Groups whose rewards all lie within this of each other are dropped: they have (almost) nothing to teach."""
+    drop_unsolved: bool = True
+    """Groups in which nothing was solved are dropped: what sets such rollouts apart is how cheaply they failed, and who
+    trains on that learns to give up."""
     microbatch_tokens: int = Field(16_384, ge=64)
     """Padded tokens of one forward pass of the trainer."""
     loss_constant: float = Field(5000.0, gt=0)

@@ -12,7 +12,6 @@ class Dropped(StrEnum):
     TOO_FEW_VALID = "too_few_valid"
     NO_SPREAD = "no_spread"
     NONE_SOLVED = "none_solved"
-    """What sets such rollouts apart is how cheaply they failed: trained on, a policy learns to give up at once."""
 
 
 @dataclass(frozen=True, slots=True)

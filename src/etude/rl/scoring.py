@@ -76,7 +76,7 @@ def score_groups(groups: Sequence[TrainingGroup], recipe: RlRecipe, kls: Mapping
 def _score_group(group: TrainingGroup, recipe: RlRecipe, kls: Mapping[str, float]) -> ScoredGroup:
     rewards = tuple(_reward(member, recipe, kls) for member in group.members)
     result = group_advantages([r.total if r else None for r in rewards], min_spread=recipe.min_spread)
-    if result.dropped is None and not any(r.solved for r in rewards if r):
+    if result.dropped is None and recipe.drop_unsolved and not any(r.solved for r in rewards if r):
         return ScoredGroup(group, rewards, Dropped.NONE_SOLVED, ())
     rows: list[Row] = []
     for member, advantage in zip(group.members, result.advantages, strict=True):
