@@ -1,16 +1,20 @@
 """The quick start as a newcomer runs it: the whole of recipes/tiny.toml, resumed if it was interrupted.
 
-There is no peer that trains such a line; what is read is the time and what every stage changed.
+There is no peer that trains such a line; what is read is the time and what every stage changed. A run whose stages were
+made by other code than this is told and not recorded: its row would name code that did not make it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from _report import finish
+
+from etude.lineage.state import LineageState, code_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / "runs" / "tiny"
@@ -21,6 +25,9 @@ def main() -> None:
     subprocess.run([*command, "--runs", str(RUN.parent), "--name", RUN.name], check=True, stdout=sys.stderr)
     summary = json.loads((RUN / "summary.json").read_text(encoding="utf-8"))
     rl = summary["rl"]
+    others = [n for n, s in LineageState.load(RUN / "lineage.json").stages.items() if s.code_digest != code_digest()]
+    if others and os.environ.pop("RECORD", "0") not in ("", "0"):
+        print(f"not recorded: other code made {', '.join(others)}; remove {RUN} and run again", file=sys.stderr)
     finish(
         "quickstart",
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import signal
 import subprocess
 import termios
 import time
@@ -31,7 +32,7 @@ class Terminal:
                 stderr=errors,
                 env={**os.environ, "TERM": "dumb", "COLUMNS": "200", **env},
                 start_new_session=True,
-                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+                preexec_fn=_become_the_foreground,
             )
         os.close(theirs)
 
@@ -71,3 +72,9 @@ class Terminal:
             return False
         self.shown += data.decode(errors="replace").replace("\r\n", "\n")
         return bool(data)
+
+
+def _become_the_foreground() -> None:
+    """A job that a script put in the background is deaf to Ctrl-C, and so are its children; nobody's terminal is."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

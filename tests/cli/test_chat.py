@@ -35,14 +35,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    """The temporary folder of the command, so that what it leaves there can be told from what others leave."""
-    place = tmp_path / "tmp"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
 def chat(tmp_path: Path, folder: Path, scratch: Path) -> Iterator[Chat]:
     opened = []
 

@@ -30,13 +30,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
 
 
 @pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    place = tmp_path / "tmp"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write_sample(tmp_path / "mine")
 

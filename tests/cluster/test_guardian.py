@@ -56,8 +56,9 @@ def test_a_process_that_works_in_the_folder_is_ended_and_cannot_bring_it_back(tm
         assert not folder.exists()
         assert stranger.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        for process in (starting, titled, stranger):
+            process.kill()
+            process.wait()
 
 
 def test_the_guardian_sweeps_once_its_pipe_closes(tmp_path: Path) -> None:

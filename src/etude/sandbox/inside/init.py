@@ -15,6 +15,7 @@ import resource
 import select
 import signal
 import socket
+from contextlib import suppress
 from typing import Any
 
 from etude.sandbox.inside import files, kernel, processes, wire
@@ -46,7 +47,13 @@ def run(control: socket.socket, message: dict[str, Any], program: bytes, *, seco
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     kernel.install_filter(program)
-    Init(control, message, second_user=second_user).serve()
+    # An owner that leaves in the middle of an answer ends the box as one that leaves between two requests does.
+    with suppress(OwnerGone):
+        Init(control, message, second_user=second_user).serve()
+
+
+class OwnerGone(Exception):
+    """Nobody has the other end of the control socket open any more."""
 
 
 class Init:
@@ -73,17 +80,26 @@ class Init:
             # The owner's requests come last: a new command may get the number of a pipe that this round has closed.
             for number, _ in sorted(self.poll.poll(self.patience()), key=lambda event: event[0] == control):
                 if number == control:
-                    data = self.control.recv(_CHUNK)
-                    if not data:
-                        return
-                    for header, payload in self.frames.feed(data):
+                    for header, payload in self.frames.feed(self.receive()):
                         self.answer(header, payload)
                 elif number in self.by_pipe:
                     self.advance(self.by_pipe[number], number)
             self.watch()
 
     def send(self, header: wire.Header, payload: bytes = b"") -> None:
-        self.control.sendall(wire.pack(header, payload))
+        try:
+            self.control.sendall(wire.pack(header, payload))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise OwnerGone from error
+
+    def receive(self) -> bytes:
+        try:
+            data = self.control.recv(_CHUNK)
+        except ConnectionResetError as error:
+            raise OwnerGone from error
+        if not data:
+            raise OwnerGone
+        return data
 
     # -- requests
 
