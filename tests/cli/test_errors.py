@@ -28,6 +28,7 @@ CAUGHT_INSIDE = {
     "ContextFull": "ends a rollout",
     "CasesError": "a verdict",
     "DiffError": "a verdict",
+    "OwnerGone": "inside a box",
     "Refused": "inside a box",
     "BrokenFrame": "inside a box",
     "StepFailed": "inside a box",
