@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 RECIPE ?= recipes/tiny.toml
 
-.PHONY: setup quickstart test test-full lint smoke bench gpu clean
+.PHONY: setup tools quickstart test test-full lint smoke bench gpu clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -13,14 +13,18 @@ setup: .venv/.installed   ## make .venv and install what is pinned in constraint
 .venv/.installed: pyproject.toml constraints.txt scripts/setup.sh
 	@sh scripts/setup.sh
 
+tools:                    ## install what the sandbox's tests compare with (podman, runc...), where root and apt allow it
+	@sh scripts/test-tools.sh
+
 quickstart: setup         ## train a tiny agent through every stage and show that each helped
 	@.venv/bin/etude run $(RECIPE)
 
 test: setup               ## the tests, under 10 minutes
 	$(PY) -m pytest -m "not slow and not gpu" -n 2 --dist loadfile
 
-test-full: setup          ## the slow tests: kills, resumes, whole stages
-	$(PY) -m pytest -m "slow and not gpu"
+test-full: setup tools    ## the slow tests: kills, resumes, whole stages
+	$(PY) -m pytest -m "slow and not gpu" --ignore=tests/sandbox
+	$(PY) -m pytest -m "slow and not gpu" -n 2 --dist loadfile tests/sandbox
 
 lint: setup               ## format, lint, types, architecture
 	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }

@@ -1,91 +1,181 @@
-"""A box's whole life (create, one command, destroy), beside bubblewrap and beside a plain subprocess.
+"""A box's whole life (create, one command, destroy), forks, and a thousand boxes at once; beside podman and bubblewrap.
 
-A box has an image, limits and files of its own; bubblewrap gets all namespaces, the host's files read-only and a tmpfs.
-A further command in a box that is there, and a fork, are shown too: they have no counterpart in bubblewrap.
+Run by root it measures root first and then an ordinary user, nobody, in a process of its own: a line for each. Podman
+is measured once, by who runs this. A box has an image, limits and files of its own; bubblewrap, the floor, gets all
+namespaces, the host's files read-only and a tmpfs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import shutil
+import site
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from _report import finish
+from _sandbox_peers import bwrap_p50_ms, p50_ms, per_second, podman
 
 from etude.recipe.acting import SandboxRecipe
-from etude.sandbox import Box, BoxSpec, open_sandboxes
+from etude.sandbox import Box, BoxSpec, Limits, Sandboxes, open_sandboxes
 
-RUNS, WARM = 60, 10
+RUNS, WARM = 100, 20
+LIVE, AT_ONCE = 1000, 20
 COMMAND = ["/bin/true"]
-BWRAP = (
-    "bwrap --unshare-all --die-with-parent --new-session --ro-bind /usr /usr --symlink usr/bin /bin "
-    "--symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp --tmpfs /work --chdir /work"
-)
+NOBODY = 65534
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+FILL = "mkdir d; i=0; while [ $i -lt 2000 ]; do head -c 52429 /dev/urandom >d/$i; i=$((i+1)); done"
+KERNEL_AND_PROCESSES = ("AnonPages", "Shmem", "Slab", "KernelStack", "PageTables", "Percpu")
+"""Of /proc/meminfo: all that grows with a box, but for pages of program files, which all share."""
 
 
-async def median_ms(work: Callable[[], Awaitable[object]]) -> float:
-    taken = []
-    for run in range(RUNS + WARM):
+async def median_ms(work: Callable[[], Awaitable[float]], runs: int = RUNS) -> float:
+    """Of the seconds that the work says it has taken."""
+    taken = [await work() for _ in range(runs + WARM)]
+    return 1000 * statistics.median(taken[WARM:])
+
+
+async def measure(place: Path) -> dict[str, Any]:
+    sandboxes = open_sandboxes(SandboxRecipe(), place)
+    try:
+        image = await sandboxes.add_image({"a.py": b"x = 1\n"})
+        return {
+            "mode": sandboxes.host.mode.value,  # type: ignore[attr-defined]
+            **await lives(sandboxes, image),
+            "bwrap_p50_ms": bwrap_p50_ms(),
+            **await forks(sandboxes, image),
+            **await many(sandboxes, image),
+        }
+    finally:
+        await sandboxes.close()
+
+
+async def lives(sandboxes: Sandboxes, image: str) -> dict[str, Any]:
+    async def life() -> float:
         begun = time.perf_counter()
-        await work()
-        if run >= WARM:
-            taken.append(time.perf_counter() - begun)
-    return 1000 * statistics.median(taken)
+        box = await sandboxes.create(BoxSpec(image))
+        await checked(box)
+        await box.destroy()
+        return time.perf_counter() - begun
+
+    async def several() -> None:
+        for _ in range(RUNS):
+            await life()
+
+    serial = await median_ms(life)
+    begun = time.perf_counter()
+    await asyncio.gather(*(several() for _ in range(4)))
+    return {"p50_ms": serial, "per_second": 4 * RUNS / (time.perf_counter() - begun)}
 
 
-async def main() -> None:
-    with tempfile.TemporaryDirectory() as place:
-        sandboxes = open_sandboxes(SandboxRecipe(), Path(place))
-        try:
-            image = await sandboxes.add_image({"a.py": b"x = 1\n"})
+async def forks(sandboxes: Sandboxes, image: str) -> dict[str, Any]:
+    parent = await sandboxes.create(BoxSpec(image, limits=Limits(disk_mb=512)))
+    assert (await parent.exec(FILL, timeout=120)).code == 0
 
-            async def life() -> None:
-                box = await sandboxes.create(BoxSpec(image))
-                await checked(box)
-                await box.destroy()
+    async def fork(count: int) -> float:
+        """Until every child can be used."""
+        begun = time.perf_counter()
+        children = await parent.fork(count)
+        taken = time.perf_counter() - begun
+        assert await children[-1].list_files("d") == sorted(str(n) for n in range(2000))
+        await asyncio.gather(*(child.destroy() for child in children))
+        return taken / count
 
-            standing = await sandboxes.create(BoxSpec(image))
+    one = [await fork(1) for _ in range(200)]
+    many_at_once = [await fork(32) for _ in range(10)]
+    await parent.destroy()
+    return {
+        "fork_p50_ms": 1000 * statistics.median(one),
+        "fork32_ms_each": 1000 * statistics.median(many_at_once),
+    }
 
-            async def fork() -> None:
-                (child,) = await standing.fork()
-                await checked(child)
-                await child.destroy()
 
-            result: dict[str, object] = {
-                "peer": "bubblewrap",
-                "ms": await median_ms(life),
-                "exec_ms": await median_ms(lambda: checked(standing)),
-                "fork_ms": await median_ms(fork),
-            }
-        finally:
-            await sandboxes.close()
-    result["subprocess_ms"] = await median_ms(lambda: spawned(COMMAND))
-    if shutil.which("bwrap"):
-        result["peer_ms"] = await median_ms(lambda: spawned([*BWRAP.split(), *COMMAND]))
-        result["ratio"] = result["ms"] / result["peer_ms"]  # type: ignore[operator]
-    else:
-        print("bubblewrap is not installed (apt-get install bubblewrap): measured beside a plain subprocess alone")
-        result["peer"] = "subprocess"
-    result["ratio_to_subprocess"] = result["ms"] / result["subprocess_ms"]  # type: ignore[operator]
-    finish("sandbox", result)
+async def many(sandboxes: Sandboxes, image: str) -> dict[str, Any]:
+    """Each box has run a command when its memory is counted."""
+    before, boxes = memory_kib(), []
+    for _ in range(LIVE // AT_ONCE):
+        boxes += await asyncio.gather(*(sandboxes.create(BoxSpec(image)) for _ in range(AT_ONCE)))
+        await asyncio.gather(*(checked(box) for box in boxes[-AT_ONCE:]))
+    idle = (memory_kib() - before) / LIVE / 1024
+    begun = time.perf_counter()
+    await asyncio.gather(*(checked(box) for box in boxes))
+    answer = time.perf_counter() - begun
+    await asyncio.gather(*(box.destroy() for box in boxes))
+    return {"live_boxes": len(boxes), "answer_s": answer, "idle_mib": idle}
+
+
+def memory_kib() -> int:
+    rows = (line.split() for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
+    return sum(int(row[1]) for row in rows if row[0].rstrip(":") in KERNEL_AND_PROCESSES)
 
 
 async def checked(box: Box) -> None:
-    done = await box.exec(COMMAND, timeout=10.0)
+    done = await box.exec(COMMAND, timeout=60.0)
     assert done.code == 0, done
 
 
-async def spawned(command: list[str]) -> None:
-    # Blocking on purpose: an event loop's child watcher would be measured with it.
-    subprocess.run(  # noqa: ASYNC221
-        command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    )
+def measure_podman(place: Path) -> dict[str, Any]:
+    with podman(place) as life:
+        if life is None:
+            return {"podman_p50_ms": None, "podman_per_second": None}
+        return {"podman_p50_ms": p50_ms(life, 30), "podman_per_second": per_second(life, 40)}
+
+
+def measure_as_nobody() -> dict[str, Any] | None:
+    """In a process of its own, with an interpreter that others may run: this one may lie in root's home."""
+    elsewhere = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
+    here = Path(__file__).resolve().parent
+    folder = Path(tempfile.mkdtemp(prefix="etude-bench-"))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "PYTHONPATH": ":".join([str(here.parent / "src"), str(here), *site.getsitepackages()]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        os.chown(folder, NOBODY, NOBODY)
+        for python in filter(None, (sys.executable, elsewhere)):
+            done = subprocess.run(
+                [*AS_NOBODY, python, str(here / "sandbox.py"), str(folder / "boxes")],
+                env=environment,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode == 0:
+                return dict(json.loads(done.stdout.splitlines()[-1]))
+        print(f"an ordinary user could not run this: {done.stderr[-2000:]}")
+        return None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def report(ours: dict[str, Any], peer: dict[str, Any]) -> None:
+    ratio = peer["podman_p50_ms"] and peer["podman_p50_ms"] / ours["p50_ms"]
+    first = ("mode", "p50_ms", "per_second")
+    rest = {key: value for key, value in ours.items() if key not in first}
+    finish("sandbox", {**{key: ours[key] for key in first}, **peer, "ratio_podman": ratio, **rest})
+
+
+def main() -> None:
+    if len(sys.argv) > 1:  # The ordinary user's part of root's run.
+        print(json.dumps(asyncio.run(measure(Path(sys.argv[1])))))
+        return
+    with tempfile.TemporaryDirectory() as place:
+        peer = measure_podman(Path(place))
+        report(asyncio.run(measure(Path(place, "boxes"))), peer)
+    if os.geteuid() == 0 and (ours := measure_as_nobody()):
+        report(ours, peer)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

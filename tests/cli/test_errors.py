@@ -32,6 +32,14 @@ CAUGHT_INSIDE = {
     "Refused": "inside a box",
     "BrokenFrame": "inside a box",
     "StepFailed": "inside a box",
+    "CannotStart": "inside a box: the command's exit code and its stderr",
+    "Torn": "ends one connection of the egress proxy",
+    "BadHead": "answered by the egress proxy",
+    "BadQuery": "dropped by the egress name server",
+    "Unreachable": "answered by the egress proxy",
+    "Stopped": "ends a merge of layers in the background",
+    "_Busy": "tried again by the registry's client, then told as ImageError",
+    "_Silent": "told as RequestRefused, with the client that does not say what it uses",
 }
 
 

@@ -18,7 +18,7 @@ Opened = tuple[Cluster, asyncio.Runner]
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     with asyncio.Runner() as runner:
         folder: Path = tmp_path_factory.mktemp(request.param)
-        cluster = runner.run(open_cluster(request.param, run_folder=folder, cpus=2))
+        cluster = runner.run(open_cluster(request.param, run_folder=folder, cpus=2, nodes=2))
         yield cluster, runner
         runner.run(cluster.close())
         runner.run(cluster.close())

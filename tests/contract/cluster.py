@@ -158,6 +158,28 @@ async def check_put_and_get(cluster: Cluster) -> None:
     np.testing.assert_array_equal(doubled.numbers, numbers * 2)
 
 
+async def check_nodes(cluster: Cluster) -> None:
+    first, second = await cluster.nodes()
+    here = await started(cluster, "on-the-first", node=first)
+    there = await started(cluster, "on-the-second", node=second)
+    with pytest.raises(ClusterError, match="nowhere"):
+        await started(cluster, "on-none", node="nowhere")
+    with pytest.raises(ClusterError, match="lost"):
+        await cluster.lose_node(first)
+    await there.restart(deadline=30)
+    waiting = asyncio.ensure_future(there.call("sleep", 60, deadline=90))
+    await asyncio.sleep(0.3)
+    await cluster.lose_node(second)
+    with pytest.raises(ServiceDied, match=r"on-the-second.*sleep"):
+        await waiting
+    with pytest.raises(ServiceDied, match="on-the-second"):
+        await there.call("greet", "x", deadline=30)
+    assert await here.call("greet", "Hal", deadline=10) == "hello Hal"
+    with pytest.raises(ClusterError):
+        await there.restart(deadline=30)
+    assert await here.call("greet", "Ida", deadline=10) == "hello Ida"
+
+
 CHECKS = (
     check_calls,
     check_blocking_methods_leave_the_loop_free,
@@ -167,4 +189,5 @@ CHECKS = (
     check_kill_and_restart,
     check_handles_travel,
     check_put_and_get,
+    check_nodes,
 )

@@ -8,7 +8,7 @@ import pytest
 from tests.contract.sandbox import Make, SandboxContract
 
 from etude.sandbox import EmbeddedSandboxes
-from etude.sandbox.probe import probe_host
+from etude.sandbox.embedded.probe import probe_host
 
 
 @pytest.mark.skipif(not probe_host().memory_cells, reason="this kernel's tmpfs keeps no user attributes")

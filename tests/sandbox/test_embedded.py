@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
 
 from etude.recipe.acting import SandboxRecipe
-from etude.sandbox import BoxSpec, EmbeddedSandboxes, Feature, SandboxError, SandboxLost, limits_of, open_sandboxes
-from etude.sandbox.probe import probe_host
-from etude.sandbox.store import remove_dead_owners
+from etude.sandbox import (
+    Box,
+    BoxSpec,
+    EmbeddedSandboxes,
+    Feature,
+    ImageError,
+    RequestRefused,
+    SandboxError,
+    SandboxLost,
+    limits_of,
+    open_sandboxes,
+)
+from etude.sandbox.embedded import copies
+from etude.sandbox.embedded.box import EmbeddedBox
+from etude.sandbox.embedded.probe import probe_host
+from etude.sandbox.images.owners import remove_dead_owners
 
 OWNER = Path(__file__).with_name("owner.py")
 
@@ -25,13 +41,21 @@ def mounts_of(root: Path) -> list[str]:
     return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(root) in line]
 
 
-def busy_owner(root: Path, cells: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-    owner = subprocess.Popen([sys.executable, str(OWNER), str(root), cells], stdout=subprocess.PIPE, text=True)
+def start_owner(root: Path, cells: str, what: str) -> subprocess.Popen[str]:
+    owner = subprocess.Popen([sys.executable, str(OWNER), str(root), cells, what], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
-    assert owner.stdout.readline() == "busy\n"
-    tree = psutil.Process(owner.pid).children(recursive=True)
-    assert len(tree) >= 1 + 4 * 3
-    return owner, tree
+    assert owner.stdout.readline() == f"{what}\n"
+    return owner
+
+
+def assert_nothing_is_left(root: Path, tree: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(tree, timeout=10)
+    assert alive == []
+    assert mounts_of(root) == []
+    sandboxes = EmbeddedSandboxes(root)
+    assert [path.name for path in (root / "owners").iterdir()] == [sandboxes.store.owner]
+    asyncio.run(sandboxes.close())
+    assert list((root / "owners").iterdir()) == []
 
 
 @pytest.mark.parametrize("cells", ["memory", "folders"])
@@ -39,18 +63,36 @@ def busy_owner(root: Path, cells: str) -> tuple[subprocess.Popen[str], list[psut
 def test_nothing_outlives_a_killed_owner(tmp_path: Path, cells: str, victim: str) -> None:
     if cells == "memory" and not probe_host().memory_cells:
         pytest.skip("this kernel's tmpfs keeps no user attributes")
-    owner, tree = busy_owner(tmp_path, cells)
+    owner = start_owner(tmp_path, cells, "busy")
+    tree = psutil.Process(owner.pid).children(recursive=True)
+    assert len(tree) >= 1 + 4 * 3
     with owner:
         (owner if victim == "owner" else psutil.Process(owner.pid).children()[0]).kill()
         owner.wait(10)
-    _, alive = psutil.wait_procs(tree, timeout=5)
-    assert alive == []
-    assert mounts_of(tmp_path) == []
-    sandboxes = EmbeddedSandboxes(tmp_path)
-    mine = sandboxes._store.owner
-    assert [path.name for path in (tmp_path / "owners").iterdir()] == [mine]
-    asyncio.run(sandboxes.close())
-    assert list((tmp_path / "owners").iterdir()) == []
+    assert_nothing_is_left(tmp_path, tree)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cells", ["memory", "folders"])
+@pytest.mark.parametrize("victim", ["owner", "zygote", "init"])
+def test_nothing_outlives_a_kill_at_any_moment(tmp_path: Path, cells: str, victim: str) -> None:
+    """Boxes are being made, forked, sealed and destroyed when somebody is killed."""
+    if cells == "memory" and not probe_host().memory_cells:
+        pytest.skip("this kernel's tmpfs keeps no user attributes")
+    chance = random.Random(f"{cells} {victim}")
+    for _ in range(4):
+        owner = start_owner(tmp_path, cells, "storm")
+        with owner:
+            time.sleep(chance.uniform(0.0, 0.4))
+            zygote = psutil.Process(owner.pid).children()[0]
+            tree = [zygote, *zygote.children(recursive=True)]
+            chosen = {"owner": psutil.Process(owner.pid), "zygote": zygote, "init": chance.choice(tree[1:] or tree)}
+            with contextlib.suppress(psutil.NoSuchProcess):
+                chosen[victim].kill()
+                time.sleep(chance.uniform(0.0, 0.1))
+                tree += zygote.children(recursive=True)
+            owner.kill()
+        assert_nothing_is_left(tmp_path, tree)
 
 
 def test_janitor_spares_the_living(tmp_path: Path) -> None:
@@ -116,24 +158,85 @@ def test_images_are_found_again_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_fork_layers_go_with_the_last_child(tmp_path: Path) -> None:
+def test_cells_go_with_the_last_that_stands_on_them(tmp_path: Path) -> None:
     async def body() -> None:
         sandboxes = EmbeddedSandboxes(tmp_path, memory_cells=False)
-        seals = sandboxes._store.scratch / "seals"
+        cells = sandboxes.store.scratch / "cells"
+
+        async def left(count: int) -> None:
+            for _ in range(200):
+                if len(list(cells.iterdir())) == count:
+                    return
+                await asyncio.sleep(0.01)
+            raise AssertionError(f"{count} cells, not {list(cells.iterdir())}")
+
         box = await sandboxes.create(BoxSpec("host"))
+        await left(1)
         children = await box.fork(2)
-        assert len(list(seals.iterdir())) == 1
+        await left(3)  # Nothing was written: nothing is sealed.
+        await children[0].write_file("a", b"1")
         (grandchild,) = await children[0].fork()
-        for child in (*children, box):
-            await child.destroy()
-        assert len(list(seals.iterdir())) == 2
+        await left(5)
+        for gone in (*children, box):
+            await gone.destroy()
+        await left(2)
+        assert await grandchild.read_file("a") == b"1"
         await grandchild.destroy()
-        for _ in range(100):
-            if not list(seals.iterdir()):
+        await left(0)
+        await sandboxes.close()
+
+    asyncio.run(body())
+
+
+def test_cells_of_a_box_that_dies_by_itself_go(tmp_path: Path) -> None:
+    async def body() -> None:
+        sandboxes = EmbeddedSandboxes(tmp_path, memory_cells=False)
+        box = await sandboxes.create(BoxSpec("host"))
+        await box.write_file("a", b"1")
+        cast(EmbeddedBox, box)._channel.close()
+        for _ in range(200):
+            if not list((sandboxes.store.scratch / "cells").iterdir()):
                 break
             await asyncio.sleep(0.01)
-        assert list(seals.iterdir()) == []
-        assert list((sandboxes._store.scratch / "cells").iterdir()) == []
+        assert list((sandboxes.store.scratch / "cells").iterdir()) == []
+        await sandboxes.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("deepest", [2, 3])
+def test_melted_cells_show_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deepest: int) -> None:
+    """Whiteouts, opaque folders, links and attributes over an image, through forks that melt the chain each time."""
+    monkeypatch.setattr(copies, "DEEPEST", deepest)
+    # A folder's size is its file system's own business.
+    look = (
+        "find . -type d -printf '%p %m %u %g\\n' | sort; find . ! -type d -printf '%p %m %u %g %y %s %l %t\\n' | sort;"
+        "find . -type f -exec md5sum {} + | sort; stat -c %i h1 h2 2>/dev/null | sort -u | wc -l"
+    )
+    changes = [
+        "rm -r a; mkdir -p a/x; echo 1 >a/x/f; chmod 700 a/x",
+        "rm -r a/x; echo file >a/x; ln -s a/x link; echo h >h1; ln h1 h2; mkfifo pipe",
+        "rm a/x; mkdir a/x; echo 2 >a/x/g; rm -r b; touch -d 2001-02-03 a/x/g",
+        "mkdir b; echo new >b/new; rm link pipe; chmod 600 h1; mv b/new b/newer",
+        "rm -r a b; mkdir a; echo back >a/one; echo more >>h2",
+        "true",
+    ]
+
+    async def body() -> None:
+        sandboxes = EmbeddedSandboxes(tmp_path)
+        image = await sandboxes.add_image({"a/one": b"1", "a/two": b"2", "b/c/d": b"3", "b/e": b"4"})
+        box = await sandboxes.create(BoxSpec(image))
+        for change in changes:
+            assert (await box.exec(change, timeout=5)).code == 0
+            expected = (await box.exec(look, timeout=5)).stdout
+            (child,) = await box.fork()
+            kept = await sandboxes.create(BoxSpec(await child.snapshot()))
+            for copy in (box, child, kept):
+                assert (await copy.exec(look, timeout=5)).stdout == expected
+            held = cast(EmbeddedBox, child)
+            assert len(held.cells) + len(held.lease.layers) <= deepest + 1
+            await box.destroy()
+            box = child
         await sandboxes.close()
 
     asyncio.run(body())
@@ -164,3 +267,50 @@ def test_zygote_loads_nothing_heavy(tmp_path: Path) -> None:
     maps = Path(f"/proc/{sandboxes._zygote.process.pid}/maps").read_text()
     assert "pydantic" not in maps
     asyncio.run(sandboxes.close())
+
+
+def test_an_image_with_a_link_where_a_box_needs_a_folder(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "bin").mkdir(parents=True)
+    (root / "proc").symlink_to("bin")
+
+    async def body() -> None:
+        sandboxes = EmbeddedSandboxes(tmp_path / "boxes")
+        image = await sandboxes.import_image(root)
+        with pytest.raises(ImageError, match="/proc"):
+            await sandboxes.create(BoxSpec(image))
+        assert (await (await sandboxes.create(BoxSpec("host"))).exec("true", timeout=5)).code == 0
+        await sandboxes.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.slow
+def test_hundreds_of_boxes_live_at_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        sandboxes = EmbeddedSandboxes(tmp_path)
+        boxes: list[Box] = []
+        for _ in range(15):
+            boxes += await asyncio.gather(*(sandboxes.create(BoxSpec("host")) for _ in range(20)))
+        await asyncio.gather(*(box.write_file("n", str(number).encode()) for number, box in enumerate(boxes)))
+        answers = await asyncio.gather(*(box.exec("cat n", timeout=60) for box in boxes))
+        assert [answer.stdout for answer in answers] == [str(number).encode() for number in range(300)]
+        children = await boxes[-1].fork(8)
+        assert [await child.read_file("n") for child in children] == [b"299"] * 8
+        await sandboxes.close()
+
+    asyncio.run(body())
+
+
+def test_too_many_variables_are_refused_and_end_no_other_box(tmp_path: Path) -> None:
+    async def run() -> None:
+        sandboxes = open_sandboxes(SandboxRecipe(), tmp_path)
+        try:
+            box = await sandboxes.create(BoxSpec("host"))
+            with pytest.raises(RequestRefused, match="fewer variables"):
+                await sandboxes.create(BoxSpec("host", env={"A": "x" * 130_000}))
+            assert (await box.exec(["/bin/true"], timeout=10)).code == 0
+        finally:
+            await sandboxes.close()
+
+    asyncio.run(run())

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,3 +25,19 @@ def test_frames_survive_any_cutting(frames: list[tuple[wire.Header, bytes]], dat
 def test_absurd_lengths_are_refused() -> None:
     with pytest.raises(wire.BrokenFrame):
         wire.Unpacker().feed(b"\xff" * 8)
+
+
+@given(st.lists(st.tuples(headers, st.binary(max_size=200_000)), max_size=6), st.integers(1, 300_000))
+def test_a_sender_never_waits_and_loses_nothing(frames: list[tuple[wire.Header, bytes]], room: int) -> None:
+    """Whatever the peer takes at a time."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.settimeout(5)
+        sender, unpacker, found = wire.Sender(ours.fileno()), wire.Unpacker(), []
+        sent = [sender.put(header, payload) for header, payload in frames]
+        assert sent == sorted(sent, reverse=True)  # What waits, everything after it waits too.
+        while len(found) < len(frames):
+            found += unpacker.feed(theirs.recv(room))
+            sender.flush()
+        assert sender.flush()
+    assert found == frames

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from etude.recipe.acting import SandboxRecipe
+from etude.sandbox import open_sandboxes
 from etude.sandbox.contract import Sandboxes
-from etude.sandbox.embedded import open_sandboxes
 from etude.tasks import Split, Task, make_tasks, open_source
 
 Boxes = Callable[[], AbstractAsyncContextManager[Sandboxes]]

@@ -117,9 +117,18 @@ def test_a_deleted_module_and_a_refused_diff_fail(boxes: Boxes, train_tasks: lis
 class LostSandboxes:
     """A host whose boxes die at once."""
 
-    features: frozenset[Feature] = frozenset()
+    features: frozenset[Feature] = frozenset({Feature.ISOLATED})
 
     async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
+        return "image"
+
+    async def import_image(self, source: Path) -> str:
+        return "image"
+
+    async def pull_image(self, reference: str) -> str:
+        return "image"
+
+    async def build_image(self, context: Path, **_: Any) -> str:
         return "image"
 
     async def create(self, spec: BoxSpec) -> Box:

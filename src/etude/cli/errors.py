@@ -34,6 +34,7 @@ FAMILIES = {
     "etude.model.errors.ModelError": FAILED,
     "etude.cluster.contract.ClusterError": FAILED,
     "etude.engine.protocol.EngineError": FAILED,
+    "etude.sandbox.contract.ImageError": MISTAKE,
     "etude.sandbox.contract.SandboxError": FAILED,
     "etude.harness.policy.PolicyError": FAILED,
     "etude.journal.waiting.WaitExpired": FAILED,

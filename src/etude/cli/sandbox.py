@@ -1,10 +1,21 @@
-"""etude sandbox doctor."""
+"""etude sandbox doctor and etude sandbox fidelity."""
 
 from __future__ import annotations
 
-from etude.sandbox.doctor import report
+from etude.cli.errors import FAILED
 
 
-def doctor_command() -> int:
-    print(report())
+def doctor_command(as_json: bool) -> int:
+    from etude.sandbox import doctor
+
+    findings = doctor.doctor()
+    print(doctor.as_json(findings) if as_json else doctor.report(findings))
     return 0
+
+
+def fidelity_command() -> int:
+    from etude.sandbox import fidelity
+
+    tells, differences = fidelity.fidelity()
+    print(fidelity.report(tells, differences))
+    return FAILED if any(not difference.tell.differs for difference in differences) else 0

@@ -65,17 +65,28 @@ class Remote(Protocol):
 
 @runtime_checkable
 class Cluster(Protocol):
+    async def nodes(self) -> list[str]:
+        """Names of the living nodes, the driver's own first."""
+        ...
+
+    async def lose_node(self, node: str) -> None:
+        """Ends a node with all that runs there, as a power cut would: for rehearsals. Not the driver's own."""
+        ...
+
     async def start(
         self,
         name: str,
         service: str,
         *args: Any,
+        node: str = "",
         cpus: float = 1.0,
         env: dict[str, str] | None = None,
         deadline: float = 60.0,
         **kwargs: Any,
     ) -> Remote:
-        """Starts a service in its own process (inline: in this one) and returns when its constructor is done."""
+        """Starts a service in its own process (inline: in this one) and returns when its constructor is done.
+
+        With `node` it runs there, restarted too, or not at all."""
         ...
 
     async def put(self, value: Any) -> Any:

@@ -75,6 +75,8 @@ class InlineRemote:
 
     async def restart(self, *, deadline: float) -> None:
         await self.kill()
+        if self._cluster.lacks(self._name):
+            raise ServiceDied(f"{self._name} cannot be started: its node is lost")
         args, kwargs = pickle.loads(self._args)
         self._incarnation += 1
         making = asyncio.to_thread(Hosted, self._service, args, kwargs)
@@ -117,16 +119,35 @@ class InlineRemote:
 
 
 class InlineCluster:
-    def __init__(self) -> None:
+    def __init__(self, nodes: int = 1) -> None:
         self.number = next(_numbers)
         self.remotes: dict[str, InlineRemote] = {}
+        self._nodes = [f"node-{number}" for number in range(nodes)]
+        self._node_of: dict[str, str] = {}
         _clusters[self.number] = self
+
+    async def nodes(self) -> list[str]:
+        return list(self._nodes)
+
+    async def lose_node(self, node: str) -> None:
+        """Played, too: services that were started there are killed and cannot be restarted."""
+        if node not in self._nodes[1:]:
+            raise ClusterError(f"no node {node!r} that may be lost; there are {', '.join(self._nodes[1:]) or 'none'}")
+        self._nodes.remove(node)
+        for name, where in self._node_of.items():
+            if where == node:
+                await self.remotes[name].kill()
+
+    def lacks(self, name: str) -> bool:
+        """Whether the node of a service is lost."""
+        return self._node_of[name] not in self._nodes
 
     async def start(
         self,
         name: str,
         service: str,
         *args: Any,
+        node: str = "",
         cpus: float = 1.0,
         env: dict[str, str] | None = None,
         deadline: float = 60.0,
@@ -135,12 +156,15 @@ class InlineCluster:
         """`cpus` and `env` have no meaning in a process that is already running."""
         if name in self.remotes:
             raise ClusterError(f"there is already a service called {name!r}")
+        if node and node not in self._nodes:
+            raise ClusterError(f"no node {node!r}; there are {', '.join(self._nodes)}")
+        self._node_of[name] = node or self._nodes[0]
         sent = pickle.dumps((_resolved(args), {key: _value(value) for key, value in kwargs.items()}), protocol=5)
         remote = self.remotes[name] = InlineRemote(self, name, service, sent)
         try:
             await remote.restart(deadline=deadline)
         except BaseException:
-            del self.remotes[name]
+            del self.remotes[name], self._node_of[name]
             raise
         return remote
 

@@ -8,17 +8,20 @@ from typing import Literal
 from etude.cluster.contract import Cluster, ClusterError
 
 
-async def open_cluster(backend: Literal["ray", "inline"], *, run_folder: Path, cpus: int | None = None) -> Cluster:
+async def open_cluster(
+    backend: Literal["ray", "inline"], *, run_folder: Path, cpus: int | None = None, nodes: int = 1
+) -> Cluster:
     """Opens a cluster; `close` it. Services write what they print to `run_folder/logs/<name>.log` (ray).
 
-    `cpus` is what services may ask for together (default: every core this process may use).
+    `cpus` is what services may ask for together on one node (default: every core this process may use). `nodes` above
+    1 puts more nodes on this machine, to rehearse what many machines will do.
     """
     if backend == "inline":
         from etude.cluster.inline import InlineCluster
 
-        return InlineCluster()
+        return InlineCluster(nodes)
     if backend == "ray":
         from etude.cluster.ray_backend import RayCluster
 
-        return RayCluster.open(Path(run_folder), cpus)
+        return await RayCluster.open(Path(run_folder), cpus).joined_by(nodes - 1)
     raise ClusterError(f'unknown cluster backend {backend!r}; expected "ray" or "inline"')

@@ -27,6 +27,7 @@ from etude.cluster import guardian
 from etude.cluster.contract import ClusterError, DeadlineExceeded, Health, ServiceDied
 from etude.cluster.failure import Failure
 from etude.cluster.hosting import Hosted
+from etude.cluster.rehearsal import RehearsedNode, node_name
 from etude.cluster.surroundings import (
     RAY_FOLDER,
     STORE_BYTES,
@@ -38,6 +39,7 @@ from etude.cluster.surroundings import (
 )
 
 MANY = 10_000
+JOIN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,9 @@ class _Host:
 
 
 class RayRemote:
-    def __init__(self, name: str, namespace: str, spec: Any, cpus: float) -> None:
-        self._name, self._namespace, self._spec, self._cpus = name, namespace, spec, cpus
+    def __init__(self, name: str, namespace: str, spec: Any, cpus: float, node: str = "") -> None:
+        """`node`: the id by which ray knows it."""
+        self._name, self._namespace, self._spec, self._cpus, self._node = name, namespace, spec, cpus, node
         self._actor: Any = None
         self._place: _Place | None = None
 
@@ -190,6 +193,10 @@ class RayRemote:
             "max_concurrency": MANY,
             "max_restarts": 0,
         }
+        if self._node:
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self._node, soft=False)
         while True:
             try:
                 self._actor = ray.remote(_Host).options(**options).remote(self._spec, incarnation)
@@ -210,6 +217,8 @@ class RayRemote:
     def _found(self, method: str) -> Any:
         import ray
 
+        if not ray.is_initialized():  # else looking for the service would start a new cluster
+            raise ServiceDied(f"{self._name} is gone with its cluster; it was asked for {method}")
         if self._actor is None:
             try:
                 self._actor = ray.get_actor(self._name, namespace=self._namespace)
@@ -260,6 +269,8 @@ class RayCluster:
     def __init__(self, folder: Path, logs: Path, namespace: str, watcher: subprocess.Popen[bytes]) -> None:
         self._folder, self._logs, self._namespace, self._watcher = folder, logs, namespace, watcher
         self._remotes: dict[str, RayRemote] = {}
+        self._rehearsed: dict[str, RehearsedNode] = {}
+        self._cpus = 1
         self._closed = False
 
     @classmethod
@@ -275,10 +286,12 @@ class RayCluster:
         folder = private_folder()
         watcher = watch(folder)
         terminate = signal.getsignal(signal.SIGTERM)
+        cpus = cpus or len(os.sched_getaffinity(0))
         try:
             ray.init(
                 address="local",
-                num_cpus=cpus or len(os.sched_getaffinity(0)),
+                num_cpus=cpus,
+                resources={node_name(0): 1},
                 num_gpus=None,
                 namespace=folder.name,
                 include_dashboard=False,
@@ -297,13 +310,50 @@ class RayCluster:
             os.environ.pop(TOKEN, None)
             if signal.getsignal(signal.SIGTERM) is not terminate:
                 signal.signal(signal.SIGTERM, terminate)
-        return cls(folder, logs, folder.name, watcher)
+        cluster = cls(folder, logs, folder.name, watcher)
+        cluster._cpus = cpus
+        return cluster
+
+    async def joined_by(self, more: int) -> RayCluster:
+        """Itself, once so many more nodes of this machine are there."""
+        import ray
+
+        address = ray.get_runtime_context().gcs_address
+        try:
+            for number in range(1, more + 1):
+                node = RehearsedNode(number, address, self._cpus, self._folder)
+                self._rehearsed[node.name] = node
+            until = time.monotonic() + JOIN_SECONDS
+            while len(there := await self.nodes()) <= more:
+                if time.monotonic() > until:
+                    raise ClusterError(f"{more + 1} nodes should be there after {JOIN_SECONDS:g} s, not only {there}")
+                await asyncio.sleep(0.05)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def nodes(self) -> list[str]:
+        return sorted(self._node_ids(), key=lambda name: (name != node_name(0), name))
+
+    def _node_ids(self) -> dict[str, str]:
+        """ray's id of every living node, by name: the resource that it came with, or else its id."""
+        import ray
+
+        living = [node for node in ray.nodes() if node["Alive"]]
+        return {next((r for r in n["Resources"] if r.startswith("node-")), n["NodeID"]): n["NodeID"] for n in living}
+
+    async def lose_node(self, node: str) -> None:
+        if node not in self._rehearsed:
+            raise ClusterError(f"no node {node!r} that may be lost; there are {', '.join(self._rehearsed) or 'none'}")
+        await asyncio.to_thread(self._rehearsed.pop(node).lose)
 
     async def start(
         self,
         name: str,
         service: str,
         *args: Any,
+        node: str = "",
         cpus: float = 1.0,
         env: dict[str, str] | None = None,
         deadline: float = 60.0,
@@ -313,8 +363,11 @@ class RayCluster:
 
         if name in self._remotes:
             raise ClusterError(f"there is already a service called {name!r}")
+        nodes = self._node_ids() if node else {"": ""}
+        if node not in nodes:
+            raise ClusterError(f"no node {node!r}; there are {', '.join(nodes)}")
         spec = _Spec(name, service, args, kwargs, env or {}, self._logs / f"{name}.log", self._folder)
-        remote = RayRemote(name, self._namespace, ray.put(spec), cpus)
+        remote = RayRemote(name, self._namespace, ray.put(spec), cpus, nodes[node])
         await remote._launch(1, time.monotonic() + deadline)
         self._remotes[name] = remote
         return remote
@@ -339,6 +392,8 @@ class RayCluster:
         for remote in self._remotes.values():
             await remote.kill()
         ray.shutdown()
+        for node in self._rehearsed.values():
+            await asyncio.to_thread(node.lose)
         left = guardian.sweep(self._folder)
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()

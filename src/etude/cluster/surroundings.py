@@ -27,7 +27,7 @@ RAY_FOLDER = "ray"
 def prepare_environment() -> None:
     """Ray reads these when it is imported; services inherit them."""
     os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ[TOKEN] = _token()
+    os.environ[TOKEN] = auth_token()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Off, ray takes the loopback as its node's address and listens nowhere else; on, it listens on every interface.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -40,7 +40,7 @@ def prepare_environment() -> None:
 
 
 @functools.cache
-def _token() -> str:
+def auth_token() -> str:
     """One per process: ray keeps the first that it reads."""
     return secrets.token_hex(32)
 

@@ -23,8 +23,17 @@ class TasksRecipe(Section):
 
 
 class SandboxRecipe(Section):
-    backend: Literal["embedded"] = "embedded"
-    """How boxes are made; "embedded" needs no daemon and no root."""
+    backend: Literal["embedded", "oci"] = "embedded"
+    """How boxes are made; "embedded" needs no daemon and no root, "oci" uses a Docker or podman engine."""
+    mode: Literal["auto", "embedded", "bubblewrap", "landlock", "plain"] = "auto"
+    """What keeps code in where there is no engine; "auto" takes the best that isolates (`etude sandbox doctor`).
+    "landlock" and "plain" are for trusted code: they grade nothing."""
+    endpoint: str = "unix:///var/run/docker.sock"
+    """Where the engine of "oci" listens: unix:///path/of.sock or tcp://host:port."""
+    runtime: str = ""
+    """The engine's runtime for boxes, such as runsc or kata; empty: the engine's default."""
+    base: str = ""
+    """What "oci" boxes stand on: an image of the engine, or a tar; empty: this host's system folders, read-only."""
     memory_mb: int = Field(256, ge=16)
     """Memory of one box."""
     processes: int = Field(32, ge=1)

@@ -1,14 +1,29 @@
 """Bounds how many boxes of a process work at once: a command's time limit then measures the command, not the crowd.
 
-Only commands take a place, and only while they run: a box that waits for its agent's next turn holds none, so lockstep
-generation, where everybody waits for everybody, cannot come to a stop here.
+Only commands that are waited for take a place, and only while they run: a box that waits for its agent's next turn
+holds none, so lockstep generation, where everybody waits for everybody, cannot come to a stop here; nor does a server
+in the background, which would hold its place for as long as the box lives.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 
-from etude.sandbox.contract import Box, BoxSpec, ExecResult, Feature, Sandboxes
+from etude.sandbox.contract import (
+    NO_EGRESS,
+    Box,
+    BoxSpec,
+    BoxStats,
+    Egress,
+    ExecResult,
+    Feature,
+    OnOutput,
+    Process,
+    Sandboxes,
+    Terminal,
+)
 
 
 class GatedSandboxes:
@@ -22,6 +37,26 @@ class GatedSandboxes:
 
     async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
         return await self._inner.add_image(files, base=base, workdir=workdir)
+
+    async def import_image(self, source: Path) -> str:
+        return await self._inner.import_image(source)
+
+    async def pull_image(self, reference: str) -> str:
+        return await self._inner.pull_image(reference)
+
+    async def build_image(
+        self,
+        context: Path,
+        *,
+        dockerfile: Path | None = None,
+        target: str = "",
+        arguments: dict[str, str] | None = None,
+        egress: Egress = NO_EGRESS,
+        say: Callable[[str], None] | None = None,
+    ) -> str:
+        return await self._inner.build_image(
+            context, dockerfile=dockerfile, target=target, arguments=arguments, egress=egress, say=say
+        )
 
     async def create(self, spec: BoxSpec) -> Box:
         async with self._gate:
@@ -48,10 +83,26 @@ class _GatedBox:
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         stdin: bytes = b"",
-        user: str = "agent",
+        user: str = "",
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
         async with self._gate:
-            return await self._inner.exec(command, timeout=timeout, cwd=cwd, env=env, stdin=stdin, user=user)
+            return await self._inner.exec(
+                command, timeout=timeout, cwd=cwd, env=env, stdin=stdin, user=user, on_output=on_output
+            )
+
+    async def start(
+        self,
+        command: list[str] | str,
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str = "",
+        terminal: Terminal | None = None,
+    ) -> Process:
+        async with self._gate:
+            return await self._inner.start(command, timeout=timeout, cwd=cwd, env=env, user=user, terminal=terminal)
 
     async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
         return await self._inner.read_file(path, max_bytes=max_bytes)
@@ -62,11 +113,24 @@ class _GatedBox:
     async def list_files(self, path: str = ".") -> list[str]:
         return await self._inner.list_files(path)
 
+    async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
+        return await self._inner.read_tree(path, max_bytes=max_bytes, max_files=max_files)
+
+    async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
+        await self._inner.write_tree(path, tar, max_bytes=max_bytes, max_files=max_files)
+
+    async def stats(self) -> BoxStats:
+        return await self._inner.stats()
+
     async def snapshot(self) -> str:
         return await self._inner.snapshot()
 
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
         return [_GatedBox(box, self._gate) for box in await self._inner.fork(count, kill=kill)]
+
+    @property
+    def commands(self) -> list[str]:
+        return self._inner.commands
 
     async def destroy(self) -> None:
         await self._inner.destroy()

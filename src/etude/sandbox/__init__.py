@@ -1,39 +1,54 @@
 """Boxes: their own files, processes and no network, forkable.
 
-The contract, and a backend that needs no daemon and no root."""
+The contract; a backend that needs no daemon and no root; one over a container engine."""
 
 from etude.sandbox.contract import (
     Box,
     BoxBusy,
     BoxSpec,
+    BoxStats,
     DiskFull,
+    Egress,
     ExecResult,
     Feature,
+    ImageError,
     Limits,
+    Poll,
+    Process,
     RequestRefused,
     SandboxError,
     Sandboxes,
     SandboxLost,
     SandboxUnavailable,
+    Terminal,
 )
-from etude.sandbox.embedded import EmbeddedSandboxes, limits_of, open_sandboxes
+from etude.sandbox.embedded import EmbeddedSandboxes
+from etude.sandbox.oci import OciSandboxes
+from etude.sandbox.open import limits_of, open_sandboxes
 from etude.sandbox.overload import HostOverloaded, host_overloaded
 
 __all__ = [
     "Box",
     "BoxBusy",
     "BoxSpec",
+    "BoxStats",
     "DiskFull",
+    "Egress",
     "EmbeddedSandboxes",
     "ExecResult",
     "Feature",
     "HostOverloaded",
+    "ImageError",
     "Limits",
+    "OciSandboxes",
+    "Poll",
+    "Process",
     "RequestRefused",
     "SandboxError",
     "SandboxLost",
     "SandboxUnavailable",
     "Sandboxes",
+    "Terminal",
     "host_overloaded",
     "limits_of",
     "open_sandboxes",

@@ -1,13 +1,15 @@
-"""The Sandbox noun: a box with its own files, processes and (no) network, made from an image, forkable.
+"""The Sandbox noun: a box with its own files, processes and network (none), made from an image, forkable.
 
-Every backend keeps this contract; tests/contract/sandbox.py is the suite that any of them, also a third party's, must
-pass.
+Every backend keeps this contract; tests/contract/sandbox/ is the suite that any of them, also a third party's, must
+pass. What a backend cannot do it leaves out of `features`, and refuses with `RequestRefused`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 
@@ -28,23 +30,35 @@ class BoxBusy(SandboxError):
 
 
 class RequestRefused(SandboxError):
-    """The request breaks a rule of the box (path outside it, file too large); nothing was done."""
+    """The request breaks a rule of the box (path outside it, file too large, unknown user); nothing was done."""
 
 
 class DiskFull(SandboxError):
     """The box's or the host's disk is full."""
 
 
+class ImageError(SandboxError):
+    """An image cannot be read, fetched or built; names the file, layer or line, what was expected and found."""
+
+
 class Feature(StrEnum):
     FORK = "fork"
     SNAPSHOT = "snapshot"
     NO_NETWORK = "no_network"
+    EGRESS = "egress"
+    """Boxes can reach an allow-list of hosts through a proxy that logs every request."""
     MEMORY_LIMIT = "memory_limit"
     PROCESS_LIMIT = "process_limit"
+    DISK_LIMIT = "disk_limit"
+    """`disk_mb` is held by the kernel; else only single files are limited."""
     SECOND_USER = "second_user"
     """Commands can run under a user that the agent's processes cannot touch: what a sealed grader needs."""
+    ROOT_USER = "root_user"
+    """Commands can run as the box's root, with rights over the box alone: what package managers need."""
     PTY = "pty"
     BACKGROUND = "background"
+    ISOLATED = "isolated"
+    """The host's files and processes are out of reach. Without it a backend is for trusted code only: no grading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +76,33 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Egress:
+    """What a box may reach: hosts by name ("index.example", "*.packages.example"), ports 443 and 80, or "host:port".
+
+    Nothing is reachable that no pattern names. Every request is logged under the policy's name.
+    """
+
+    name: str = "none"
+    allow: tuple[str, ...] = ()
+    credentials: bool = False
+    """Authorization, cookies and the like pass; else they are taken out of every request."""
+    private: bool = False
+    """Allowed names may lead to private addresses and to the host itself; else they are refused, whatever they mean."""
+
+
+NO_EGRESS = Egress()
+
+
+@dataclass(frozen=True, slots=True)
 class BoxSpec:
     image: str
     """An image id of the backend's store."""
-    workdir: str = "/work"
+    workdir: str = ""
+    """Where relative paths and commands start; empty: the image's own."""
     env: tuple[tuple[str, str], ...] = ()
+    """Over the image's own."""
     limits: Limits = field(default_factory=Limits)
+    egress: Egress = NO_EGRESS
     name: str = ""
 
 
@@ -84,9 +119,75 @@ class ExecResult:
     """The limit that ended the command: "time", "cpu", "memory" or "file"; empty where the command ended by itself."""
 
 
+OnOutput = Callable[[int, bytes], None]
+"""Called with 1 (stdout) or 2 (stderr) and bytes as they come, at most `output_bytes` of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """What a background command has said since the last look, and how it stands."""
+
+    output: bytes
+    """stdout and stderr together, in the order they came."""
+    skipped: int
+    """Bytes that were thrown away, oldest first, since nobody looked in time."""
+    code: int | None
+    """None while it runs; 128 + signal for a killed one."""
+    limit: str = ""
+
+
+@runtime_checkable
+class Process(Protocol):
+    """A background command. It ends with its box, with its time, or when it is killed: always as a whole tree."""
+
+    @property
+    def id(self) -> int: ...
+
+    async def poll(self, *, wait: float = 0.0) -> Poll:
+        """Takes what is there; with `wait`, returns at the first output or at the end, at the latest after that time.
+
+        Safe to call after the end: the output that is left, then none, with the same code."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """To its stdin or terminal; RequestRefused once it has ended or closed its stdin, or reads so slowly that 1 MiB
+        waits."""
+        ...
+
+    async def close_stdin(self) -> None:
+        """End of input; on a terminal, the end-of-file character."""
+        ...
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """RequestRefused without a terminal."""
+        ...
+
+    async def kill(self) -> None:
+        """Ends the tree. Safe to call twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    rows: int = 40
+    columns: int = 120
+
+
+@dataclass(frozen=True, slots=True)
+class BoxStats:
+    processes: int
+    memory_bytes: int
+    cpu_seconds: float
+    """Of all that has run in the box."""
+    disk_bytes: int
+    """What the box has added to its image."""
+    seconds: float
+    """Since it was made."""
+
+
 @runtime_checkable
 class Box(Protocol):
-    """One running sandbox. Paths are absolute inside the box, or relative to its workdir."""
+    """One running sandbox. Paths are absolute inside the box, or relative to its workdir, which they cannot leave."""
 
     @property
     def id(self) -> str: ...
@@ -99,12 +200,27 @@ class Box(Protocol):
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         stdin: bytes = b"",
-        user: str = "agent",
+        user: str = "",
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
         """Runs a command (a string goes to /bin/sh -c) and ends its whole process tree when it returns or times out.
 
-        `user` is "agent" or "grader"; a backend without SECOND_USER refuses "grader".
+        `user` is empty (the image's own user: "agent", unless an image says otherwise), "agent", "grader" (with
+        SECOND_USER), "root" (with ROOT_USER), or a user that the image's /etc/passwd names; RequestRefused for others.
         """
+        ...
+
+    async def start(
+        self,
+        command: list[str] | str,
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str = "",
+        terminal: Terminal | None = None,
+    ) -> Process:
+        """Runs a command in the background, with a terminal of its own if asked."""
         ...
 
     async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
@@ -117,12 +233,31 @@ class Box(Protocol):
         """All regular files below a directory, relative to it, sorted; symbolic links are not followed."""
         ...
 
+    async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
+        """A tar of a directory, itself first, as ".": files, folders and links as they are. Of a file: it alone, under
+        its own name. RequestRefused beyond the bounds."""
+        ...
+
+    async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
+        """Unpacks a tar below a directory, made if absent. Members that name a place outside it, or would be written
+        through a link, and devices are refused before anything is written; so are sizes beyond the bounds."""
+        ...
+
+    async def stats(self) -> BoxStats: ...
+
     async def snapshot(self) -> str:
         """Seals what the box has written into a new image and returns its id; the box goes on on top of it."""
         ...
 
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
-        """Children with the same files and no processes; BoxBusy unless nothing is writing or kill is set."""
+        """Children with the same files and no processes; BoxBusy unless nothing is writing or kill is set.
+
+        `commands` of the parent says what would have to be run again for processes that a child should have."""
+        ...
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands this box and its ancestors have been given, oldest first."""
         ...
 
     async def destroy(self) -> None:
@@ -139,6 +274,29 @@ class Sandboxes(Protocol):
 
     async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
         """Makes (or finds: images are content-addressed) an image: a base plus files under workdir."""
+        ...
+
+    async def import_image(self, source: Path) -> str:
+        """A root file system from a folder, a tar (also compressed), or an OCI or `docker save` archive.
+
+        ImageError names what is damaged."""
+        ...
+
+    async def pull_image(self, reference: str) -> str:
+        """From an OCI registry, as "registry/name:tag" or "...@sha256:..."."""
+        ...
+
+    async def build_image(
+        self,
+        context: Path,
+        *,
+        dockerfile: Path | None = None,
+        target: str = "",
+        arguments: dict[str, str] | None = None,
+        egress: Egress = NO_EGRESS,
+        say: Callable[[str], None] | None = None,
+    ) -> str:
+        """Builds a Dockerfile (by default the one in the context); steps that were built before are found again."""
         ...
 
     async def create(self, spec: BoxSpec) -> Box: ...

@@ -1,22 +1,28 @@
-"""What this host gives to boxes: the mode, which limits are real, and the knob for each one that is missing.
+"""What this host gives to boxes: the mode, who holds which limit, and the knob for each thing that could be better.
 
-It makes one box in a temporary folder and looks from inside, so it says what is so, not what should be.
+It makes one box in a temporary folder and looks from inside, so it says what is so, not what should be. `judge` is
+pure: from what was seen to what is said.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.sandbox.contract import BoxSpec, Feature, SandboxError
-from etude.sandbox.embedded import EmbeddedSandboxes
-from etude.sandbox.probe import Mode
+from etude.sandbox.contract import BoxSpec, Feature, SandboxUnavailable
+from etude.sandbox.embedded import EmbeddedSandboxes, knobs
+from etude.sandbox.embedded.cgroups import MEMORY, PIDS
+from etude.sandbox.embedded.knobs import Facts
+from etude.sandbox.embedded.probe import Mode
+from etude.sandbox.modes import Prospect, prospects
 
 _MODES = {
-    Mode.ROOT: "root: boxes run under unprivileged host ids of their own; agent and grader are different users",
-    Mode.USER: "user: boxes run under your own id, cut off by namespaces; one user per box",
+    "root": "boxes run under unprivileged host ids of their own; every user of an image exists",
+    "user": "boxes run under your own id, cut off by namespaces; one user per box",
 }
 
 
@@ -24,69 +30,132 @@ _MODES = {
 class Finding:
     name: str
     good: bool
+    held_by: str
+    """For a limit: kernel, cgroup, watch (pid 1 looks now and then) or nobody. Else a word for what there is."""
     text: str
+    knob: str = ""
+    """The command or setting that makes it better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the embedded backend made of this host, and what a box of it looks like from inside."""
+
+    mode: Mode | None = None
+    refusal: str = ""
+    """Why there is no box; its last part is the knob."""
+    features: frozenset[Feature] = frozenset()
+    controllers: frozenset[str] = frozenset()
+    python: str = ""
+    python_error: str = ""
+    status: str = ""
+    devices: tuple[str, ...] = ()
 
 
 def doctor() -> list[Finding]:
-    """All findings; the first bad one ends the list when no box can be made."""
     try:
-        return asyncio.run(_examine())
-    except SandboxError as error:
-        return [Finding("boxes", False, str(error))]
+        seen = asyncio.run(_look())
+    except SandboxUnavailable as error:
+        seen = Seen(refusal=str(error))
+    return judge(seen, Facts.read(), prospects())
 
 
-def report() -> str:
-    findings = doctor()
-    width = max(len(finding.name) for finding in findings)
-    return "\n".join(f"{'ok ' if f.good else '-- '} {f.name:<{width}}  {f.text}" for f in findings)
+def report(findings: list[Finding]) -> str:
+    first, second = (max(len(getattr(finding, name)) for finding in findings) for name in ("name", "held_by"))
+    lines = []
+    for finding in findings:
+        mark = "ok" if finding.good else "--"
+        lines.append(f"{mark}  {finding.name:<{first}}  {finding.held_by:<{second}}  {finding.text}")
+        if finding.knob:
+            lines.append(f"{'':{first + second + 8}}better: {finding.knob}")
+    return "\n".join(lines)
 
 
-async def _examine() -> list[Finding]:
+def as_json(findings: list[Finding]) -> str:
+    return json.dumps([{**dataclasses.asdict(each), "name": each.name.strip()} for each in findings], indent=2)
+
+
+async def _look() -> Seen:
     with tempfile.TemporaryDirectory(prefix="etude-doctor-") as folder:
         sandboxes = EmbeddedSandboxes(Path(folder))
         try:
             box = await sandboxes.create(BoxSpec("host"))
-            python = await box.exec(
-                ["python", "-S", "-E", "-c", "import sys; print(sys.version.split()[0])"], timeout=20
-            )
-            status = (await box.exec(["cat", "/proc/self/status"], timeout=20)).stdout.decode()
-            network = (await box.exec(["cat", "/proc/net/dev"], timeout=20)).stdout.decode()
+            version = "import sys; print(sys.version.split()[0])"
+            python = await box.exec(["python", "-S", "-E", "-c", version], timeout=20)
+            status = await box.exec(["cat", "/proc/self/status"], timeout=20)
+            network = await box.exec(["cat", "/proc/net/dev"], timeout=20)
         finally:
             await sandboxes.close()
-    devices = [line.split(":")[0].strip() for line in network.splitlines()[2:]]
-    memory = sandboxes.memory_cells
-    second = Feature.SECOND_USER in sandboxes.features
-    version = python.stdout.decode().strip()
+    return Seen(
+        mode=sandboxes.host.mode,
+        features=sandboxes.features,
+        controllers=sandboxes.cgroups.controllers if sandboxes.cgroups else frozenset(),
+        python=python.stdout.decode().strip(),
+        python_error=python.stderr.decode().strip(),
+        status=status.stdout.decode(),
+        devices=tuple(line.split(":")[0].strip() for line in network.stdout.decode().splitlines()[2:]),
+    )
+
+
+def judge(seen: Seen, facts: Facts, others: list[Prospect]) -> list[Finding]:
+    findings = _mode(seen, others)
+    if seen.mode is not None:
+        findings += [*_walls(seen), *_limits(seen, facts), _users(seen)]
+    return findings
+
+
+def _mode(seen: Seen, others: list[Prospect]) -> list[Finding]:
+    """The mode that `auto` takes, and what else could be asked for by name."""
+    findings = []
+    if seen.mode is not None:
+        findings.append(Finding("mode", True, seen.mode, _MODES[seen.mode]))
+    else:
+        what, _, knob = seen.refusal.partition("): ")
+        taken = next((other for other in others if other.usable and other.isolates), None)
+        name = taken.name if taken else "none"
+        findings.append(Finding("mode", False, name, f"{what})" if knob else what, knob))
+    for other in others:
+        findings.append(Finding(f"  {other.name}", other.usable, "usable" if other.usable else "not here", other.text))
+    return findings
+
+
+def _walls(seen: Seen) -> list[Finding]:
+    filtered = "Seccomp:\t2" in seen.status and "NoNewPrivs:\t1" in seen.status
+    python = f"{seen.python} at /opt/python" if seen.python else f"does not start in a box: {seen.python_error}"
     return [
-        Finding("mode", True, _MODES[sandboxes.host.mode]),
+        Finding("python", bool(seen.python), "", python),
+        Finding("network", seen.devices == ("lo",), "kernel", f"devices in a box: {', '.join(seen.devices)}"),
+        Finding("system calls", filtered, "kernel", "a deny-list (seccomp) and no new privileges"),
+    ]
+
+
+def _limits(seen: Seen, facts: Facts) -> list[Finding]:
+    disk = Feature.DISK_LIMIT in seen.features
+    memory = Finding("memory", True, "cgroup", "the box as a whole, with what it writes in memory")
+    if MEMORY not in seen.controllers:
+        text = "each process by the kernel; all together watched every 50 to 250 ms; memory that nobody maps by nobody"
+        memory = Finding("memory", False, "watch", text, knobs.for_cgroups(facts))
+    whole = PIDS in seen.controllers
+    return [
+        memory,
         Finding(
-            "python",
-            python.code == 0,
-            f"{version} at /opt/python"
-            if python.code == 0
-            else f"does not start in a box: {python.stderr.decode().strip()}",
+            "processes", True, "cgroup" if whole else "kernel", "the box as a whole" if whole else "per user of the box"
         ),
-        Finding("network", devices == ["lo"], f"devices in a box: {', '.join(devices)}"),
-        Finding("system calls", "Seccomp:\t2" in status, "a deny-list (seccomp) and no new privileges"),
-        Finding("processes", True, "limited per box by the kernel (RLIMIT_NPROC in the box's own user namespace)"),
-        Finding(
-            "memory",
-            True,
-            "one process: by the kernel (RLIMIT_DATA); all together: watched every 50 to 250 ms, not by a cgroup",
-        ),
-        Finding("cpu time", True, "one process: by the kernel (RLIMIT_CPU); all of a command: watched"),
+        Finding("cpu time", True, "kernel", "each process; all of a command watched every 50 to 250 ms"),
+        Finding("file size", True, "kernel", "each file"),
         Finding(
             "disk",
-            memory,
-            "limited by the kernel (what a box writes is a memory file system of disk_mb)"
-            if memory
-            else "only single files are limited: tmpfs keeps user attributes from Linux 6.6 on; install a newer kernel",
+            disk,
+            "kernel" if disk else "nobody",
+            "what a box writes lives in memory, at most disk_mb" if disk else "only single files are limited",
+            "" if disk else knobs.for_disk_limits(facts),
         ),
-        Finding(
-            "second user",
-            second,
-            "agent and grader are apart"
-            if second
-            else "absent: run as root for it (grading uses a fresh box either way)",
-        ),
+        Finding("wall clock", True, "pid 1", "each command, with all that it started"),
     ]
+
+
+def _users(seen: Seen) -> Finding:
+    if Feature.SECOND_USER in seen.features:
+        return Finding("users", True, "many", "root, agent, grader and those of an image, apart from each other")
+    text = "one per box, as for every ordinary user: grading uses a fresh box; commands of root and grader are refused"
+    return Finding("users", False, "one", text)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from etude.sandbox.contract import BoxSpec, ExecResult, Feature, Limits, SandboxError, Sandboxes
+from etude.sandbox.contract import BoxSpec, ExecResult, Feature, Limits, SandboxError, Sandboxes, SandboxUnavailable
 from etude.sandbox.overload import host_overloaded
 from etude.tasks.cases import Case, CasesError, load_cases
 from etude.tasks.diff import Bounds, DiffError, apply_diff, parse_diff
@@ -59,6 +59,11 @@ async def workspace_image(task: Task, sandboxes: Sandboxes) -> str:
 
 class Grader:
     def __init__(self, sandboxes: Sandboxes, *, bounds: Bounds | None = None, memo: int = 50_000) -> None:
+        if Feature.ISOLATED not in sandboxes.features:
+            raise SandboxUnavailable(
+                "nothing keeps code in the boxes of this sandbox.mode, so nothing is graded in them: set it to auto, "
+                "and see `etude sandbox doctor`"
+            )
         self.sandboxes = sandboxes
         self.bounds = bounds or Bounds()
         self.stats = GraderStats()

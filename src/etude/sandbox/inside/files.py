@@ -13,11 +13,10 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from etude.sandbox.inside import kernel
 
-MAX_LISTED = 100_000
+MAX_LISTED, MAX_DEPTH = 100_000, 500
 
 
 class Refused(Exception):
@@ -35,6 +34,22 @@ def _start(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
         yield base, path.lstrip("/") or ".", kernel.RESOLVE_IN_ROOT if absolute else kernel.RESOLVE_BENEATH
     finally:
         os.close(base)
+
+
+@contextlib.contextmanager
+def opened_folder(workdir: str, path: str) -> Iterator[int]:
+    with _start(workdir, path) as (base, rest, rule):
+        number = _open(base, rest, os.O_RDONLY | os.O_DIRECTORY, rule)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def make_folder(workdir: str, path: str) -> None:
+    """With all above it, where they are missing."""
+    with _start(workdir, path) as (base, rest, rule):
+        _make_parents(base, f"{rest}/below", rule)
 
 
 def _open(base: int, path: str, flags: int, rule: int, mode: int = 0) -> int:
@@ -63,14 +78,19 @@ def _require_regular(number: int, path: str, proc: int) -> os.stat_result:
 
 
 def read(workdir: str, path: str, max_bytes: int, proc: int) -> bytes:
+    return read_with_facts(workdir, path, max_bytes, proc)[1]
+
+
+def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple[os.stat_result, bytes]:
     with _start(workdir, path) as (base, rest, rule):
         number = _open(base, rest, os.O_RDONLY, rule)
     with open(number, "rb") as file:
         info = _require_regular(number, path, proc)
-        data = file.read(max_bytes + 1) if info.st_size <= max_bytes else b""
+        # Not more than there is: room for what is asked is taken before anything is read.
+        data = file.read(info.st_size + 1) if info.st_size <= max_bytes else b""
         if info.st_size > max_bytes or len(data) > max_bytes:
             raise Refused(f"{path} has {max(info.st_size, len(data))} bytes; at most {max_bytes} were asked for")
-        return data
+        return info, data
 
 
 def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) -> None:
@@ -90,29 +110,35 @@ def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) 
 
 def _make_parents(base: int, path: str, rule: int) -> None:
     """Each step is resolved by the same rule before a folder is made in it."""
-    parents = list(PurePosixPath(path).parents)[-2::-1]
+    steps = [step for step in path.split("/") if step not in ("", ".")]
     flags = os.O_PATH | os.O_DIRECTORY
-    for parent in parents:
+    for depth in range(1, len(steps)):
         try:
-            os.close(_open(base, str(parent), flags, rule))
+            os.close(_open(base, "/".join(steps[:depth]), flags, rule))
         except FileNotFoundError:
-            above = _open(base, str(parent.parent), flags, rule)
+            above = _open(base, "/".join(steps[: depth - 1]) or ".", flags, rule)
             try:
-                os.mkdir(parent.name, 0o755, dir_fd=above)
+                os.mkdir(steps[depth - 1], 0o755, dir_fd=above)
             except FileExistsError:
                 pass  # A dangling link of that name: opening the file says so.
             finally:
                 os.close(above)
 
 
+def require_shallow(folder: str) -> None:
+    """A walk goes down by recursion and holds every folder above open: a box must not end pid 1 by depth."""
+    if folder.count("/") > MAX_DEPTH:
+        raise Refused(f"folders are nested more than {MAX_DEPTH} deep")
+
+
 def list_below(workdir: str, path: str) -> list[str]:
-    with _start(workdir, path) as (base, rest, rule):
-        number = _open(base, rest, os.O_RDONLY | os.O_DIRECTORY, rule)
     found: list[str] = []
-    try:
+    with opened_folder(workdir, path) as number:
+        whole_box = path.startswith("/") and not path.strip("/.")
         for folder, folders, names, folder_fd in os.fwalk(".", dir_fd=number, follow_symlinks=False):
+            require_shallow(folder)
             folders.sort()
-            if folder == "." and rest == "." and path.startswith("/"):
+            if folder == "." and whole_box:
                 folders[:] = [name for name in folders if name not in ("proc", "dev")]
             prefix = folder.removeprefix(".").lstrip("/")
             for name in names:
@@ -121,6 +147,4 @@ def list_below(workdir: str, path: str) -> list[str]:
                     found.append(f"{prefix}/{name}" if prefix else name)
             if len(found) > MAX_LISTED:
                 raise Refused(f"more than {MAX_LISTED} files below {path}")
-    finally:
-        os.close(number)
     return sorted(found)

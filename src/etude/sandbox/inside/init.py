@@ -1,146 +1,223 @@
-"""Pid 1 of a box: answers the owner's requests one frame at a time, until the owner's end of the socket closes.
+"""Pid 1 of a box: answers the owner's requests one frame at a time, until the owner's end of the line closes.
 
 It holds rights over the box only (its own user namespace), follows no instruction from inside the box, and its end ends
-every process of the box.
+every process of the box. Nothing that a command or the owner does or leaves undone makes it wait.
 """
 
 # Plain strings and descriptors instead of Path: this runs for every command of every box.
-# ruff: noqa: PTH116
+# ruff: noqa: PTH116, PTH208
 
 from __future__ import annotations
 
 import errno
 import os
-import resource
-import select
 import signal
-import socket
+import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
-from etude.sandbox.inside import files, kernel, processes, wire
-from etude.sandbox.inside.command import Command, Start
+from etude.sandbox.inside import files, kernel, processes, spawn, trees, wire
+from etude.sandbox.inside.background import Background, Waiter
+from etude.sandbox.inside.command import Command
+from etude.sandbox.inside.events import Events
+from etude.sandbox.inside.foreground import Foreground
+from etude.sandbox.inside.memory import MemoryEvents
+from etude.sandbox.inside.users import USERS, Users
 
-USERS = {"agent": 1000, "grader": 1001}
+__all__ = ["USERS", "let_go_of_inheritance", "run", "take_identity"]
+
+PYTHONS_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
+"""Those that the interpreter handles or ignores."""
 WATCH_SECONDS = 0.05
 _CHUNK = 1 << 18
+_CHANGES = ("exec", "start", "write", "write_tree")
+"""Requests that wait while the box is frozen."""
 
 
-def take_identity(*, second_user: bool) -> None:
-    """Root of the box's user namespace where ids allow it, else the agent's own id; rights end at the box anyway."""
-    uid = 0 if second_user else USERS["agent"]
-    if second_user:
+def take_identity(*, wide: bool) -> None:
+    """Root of the box's user namespace where there are ids, else the one id there is; rights end at the box anyway."""
+    kernel.drop_bounding_set(kernel.BOX_ROOT)
+    if wide:
         os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
-    # From here on files are the agent's business; pid 1 keeps only what it needs to end and observe processes.
-    agent = USERS["agent"]
-    kernel.act_as(agent, agent)
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    os.setsid()
-
-
-def run(control: socket.socket, message: dict[str, Any], program: bytes, *, second_user: bool) -> None:
+    with suppress(PermissionError):  # The first process of a container leads its session already.
+        os.setsid()
     kernel.rename_process("init")
-    # Pid 1 is deaf to every signal without a handler; Python's own handler for SIGINT would undo that.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number in PYTHONS_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def run(
+    line: tuple[int, int],
+    message: wire.Header,
+    program: bytes,
+    *,
+    wide: bool,
+    memory: MemoryEvents,
+    kind: type[Init] | None = None,
+) -> None:
+    """Serves until the owner has gone; `line` is where requests come from and where answers go to."""
+    spawn.set_standing_limits(message["limits"])
     kernel.install_filter(program)
     # An owner that leaves in the middle of an answer ends the box as one that leaves between two requests does.
     with suppress(OwnerGone):
-        Init(control, message, second_user=second_user).serve()
+        (kind or Init)(line, message, wide=wide, memory=memory).serve()
+
+
+def let_go_of_inheritance() -> None:
+    """Commands start from what pid 1 is: no signal blocked or ignored (pid 1 is deaf to those without a handler, and
+    Python's own for SIGINT would undo that), and no descriptor but their streams. Called once, ahead of all."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # The listing's own is closed by now.
+            os.set_inheritable(int(name), int(name) <= 2)
 
 
 class OwnerGone(Exception):
-    """Nobody has the other end of the control socket open any more."""
+    """Nobody has the other end of the line any more."""
 
 
 class Init:
-    def __init__(self, control: socket.socket, message: dict[str, Any], *, second_user: bool) -> None:
-        self.control, self.second_user = control, second_user
-        self.limits: dict[str, int] = message["limits"]
-        self.env: dict[str, str] = message["env"]
+    def __init__(self, line: tuple[int, int], message: wire.Header, *, wide: bool, memory: MemoryEvents) -> None:
+        self.requests, answers = line
+        self.memory = memory
+        self.message, self.limits = message, message["limits"]
         self.workdir: str = message["workdir"]
-        self.poll = select.poll()
+        self.began = time.monotonic()
+        self.users = Users(message.get("user", ""), None if wide else message["single_id"])
+        self.events = Events()
         self.commands: dict[int, Command] = {}
-        self.by_pipe: dict[int, Command] = {}
         self.frames = wire.Unpacker()
+        self.sender = wire.Sender(answers)
         self.frozen = 0
         """Copies under way; what would change files waits in `deferred` until the last is done."""
         self.deferred: list[tuple[wire.Header, bytes]] = []
+        self.resting: set[int] = set()
+        """Processes that were stopped before the box was frozen, by themselves or their shell."""
         self.proc_device = os.stat("/proc").st_dev
-        control.setblocking(True)
+        os.set_blocking(self.requests, False)
+        self.wide = wide
 
     def serve(self) -> None:
-        self.send({"ready": True})
-        self.poll.register(self.control, select.POLLIN)
-        control = self.control.fileno()
+        try:
+            default = self.users.find("")
+            self.identity = spawn.Identity(self.wide, default)
+            self.identity.rest()
+            self.spawner = spawn.Spawner(self.identity, self.limits)
+        except (files.Refused, OSError) as error:
+            self.tell({"ready": False, "step": "user", "error": str(error)})
+            return
+        self.tell({"ready": True})
+        self.events.read(self.requests, self.receive)
         while True:
-            # The owner's requests come last: a new command may get the number of a pipe that this round has closed.
-            for number, _ in sorted(self.poll.poll(self.patience()), key=lambda event: event[0] == control):
-                if number == control:
-                    for header, payload in self.frames.feed(self.receive()):
-                        self.answer(header, payload)
-                elif number in self.by_pipe:
-                    self.advance(self.by_pipe[number], number)
+            self.events.wait(self.patience())
             self.watch()
 
-    def send(self, header: wire.Header, payload: bytes = b"") -> None:
+    def tell(self, header: wire.Header, payload: bytes = b"") -> None:
         try:
-            self.control.sendall(wire.pack(header, payload))
-        except (BrokenPipeError, ConnectionResetError) as error:
+            if not self.sender.put(header, payload):
+                self.events.write(self.sender.number, self.flush)
+        except OSError as error:
             raise OwnerGone from error
 
-    def receive(self) -> bytes:
+    def flush(self) -> None:
         try:
-            data = self.control.recv(_CHUNK)
-        except ConnectionResetError as error:
+            if self.sender.flush():
+                self.events.done_writing(self.sender.number)
+        except OSError as error:
+            raise OwnerGone from error
+
+    def receive(self) -> None:
+        try:
+            data = os.read(self.requests, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError as error:
             raise OwnerGone from error
         if not data:
             raise OwnerGone
-        return data
+        for header, payload in self.frames.feed(data):
+            self.answer(header, payload)
 
     # -- requests
 
     def answer(self, header: wire.Header, payload: bytes) -> None:
         ticket = header["ticket"]
-        if self.frozen and header["op"] in ("exec", "write"):
+        if self.frozen and header["op"] in _CHANGES:
             self.deferred.append((header, payload))
             return
         try:
-            if header["op"] == "exec":
-                self.start(header, payload)
-                return
-            if header["op"] == "cancel":
-                if header["command"] in self.commands:
-                    self.commands[header["command"]].kill("cancelled")
-                return
-            reply, body = self.perform(header, payload)
-            self.send({"ticket": ticket, **reply}, body)
+            reply = self.perform(header, payload)
+            if reply is not None:
+                self.tell({"ticket": ticket, **reply[0]}, reply[1])
         except files.Refused as refusal:
-            self.send({"ticket": ticket, "error": str(refusal), "kind": "refused"})
+            self.tell({"ticket": ticket, "error": str(refusal), "kind": "refused"})
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             kind = "disk_full" if full else errno.errorcode.get(error.errno or 0, "EIO")
-            self.send({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
+            self.tell({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
 
-    def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes]:
-        operation = header["op"]
-        if operation == "read":
-            return {}, files.read(self.workdir, header["path"], header["max_bytes"], self.proc_device)
-        if operation == "write":
-            if len(payload) > self.limits["file_mb"] << 20:
-                raise files.Refused(f"{len(payload)} bytes for {header['path']}; a file has at most file_mb = "
-                                    f"{self.limits['file_mb']} MiB")  # fmt: skip
-            files.write(self.workdir, header["path"], payload, executable=header["executable"], proc=self.proc_device)
-        elif operation == "list":
-            return {}, "\0".join(files.list_below(self.workdir, header["path"])).encode("utf-8", "surrogateescape")
-        elif operation == "freeze":
-            return {"writers": self.freeze(kill=header["kill"])}, b""
-        elif operation == "thaw":
-            self.thaw()
+    def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
+        """The answer; None where it comes later, or not at all."""
+        match header["op"]:
+            case "exec":
+                self.execute(header, payload)
+                return None
+            case "cancel":
+                self.cancel(header["command"])
+                return None
+            case "start":
+                return self.start(header)
+            case "poll" | "feed" | "close_input" | "resize" | "kill":
+                return self.attend(header, payload)
+            case "read":
+                return {}, files.read(self.workdir, header["path"], header["max_bytes"], self.proc_device)
+            case "write":
+                self.check_size(header["path"], len(payload))
+                files.write(
+                    self.workdir, header["path"], payload, executable=header["executable"], proc=self.proc_device
+                )
+            case "list":
+                return {}, "\0".join(files.list_below(self.workdir, header["path"])).encode("utf-8", "surrogateescape")
+            case "read_tree":
+                entries, contents = trees.read(
+                    self.workdir, header["path"], header["max_bytes"], header["max_files"], self.proc_device
+                )
+                return {"entries": entries}, contents
+            case "check_tree":
+                trees.check(self.workdir, header["path"], header["entries"])
+            case "write_tree":
+                own = self.wide and self.identity.at_files.uid == 0
+                trees.write(self.workdir, header["path"], header["entries"], payload, owners=own)
+            case "stats":
+                return self.stats(), b""
+            case "freeze":
+                return {"writers": self.freeze(kill=header["kill"]), "still": processes.none_live()}, b""
+            case "thaw":
+                self.thaw()
         return {}, b""
+
+    def check_size(self, path: str, size: int) -> None:
+        if size > self.limits["file_mb"] << 20:
+            raise files.Refused(f"{size} bytes for {path}; a file has at most file_mb = {self.limits['file_mb']} MiB")
+
+    def stats(self) -> wire.Header:
+        used, disk = processes.measure(), os.statvfs("/")
+        return {
+            "processes": len(used),
+            "memory": sum(process.memory for process in used),
+            "cpu_seconds": processes.collected_cpu_seconds() + sum(process.cpu_seconds for process in used),
+            "disk": (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
+            "seconds": time.monotonic() - self.began,
+        }
+
+    # -- standing still
 
     def freeze(self, *, kill: bool) -> list[str]:
         """Stops everything and returns who was writing; if anyone was, everything goes on at once."""
@@ -149,12 +226,12 @@ class Init:
             processes.signal_all(signal.SIGKILL)
             processes.wait_until_dead()
             return []
-        processes.signal_all(signal.SIGSTOP)
-        if self.second_user:
-            kernel.act_as(0, 0)
-        writers = processes.find_writers() if processes.wait_until_stopped() else ["a process that does not stop"]
-        if self.second_user:
-            kernel.act_as(USERS["agent"], USERS["agent"])
+        if self.frozen == 1:
+            self.resting = processes.stopped()
+        stands = processes.stop_all(self.resting)
+        self.identity.be_root()
+        writers = processes.find_writers() if stands else ["a process that does not stop"]
+        self.identity.rest()
         if writers:
             self.thaw()
         return writers
@@ -163,40 +240,85 @@ class Init:
         self.frozen -= 1
         if self.frozen:
             return
-        processes.signal_all(signal.SIGCONT)
+        processes.wake_all(self.resting)
         waiting, self.deferred = self.deferred, []
         for header, payload in waiting:
             self.answer(header, payload)
 
     # -- commands
 
-    def start(self, header: wire.Header, stdin: bytes) -> None:
-        start = Start(
-            argv=header["argv"],
-            env={**self.env, **header["env"]},
-            cwd=header["cwd"] or self.workdir,
-            uid=USERS[header["user"]] if self.second_user else None,
-            stdin=stdin,
-            timeout=header["timeout"],
-            limits=self.limits,
-        )
-        command = Command(header["ticket"], start)
-        self.commands[command.ticket] = command
-        for number in command.pipes():
-            self.by_pipe[number] = command
-            self.poll.register(number, select.POLLIN)
+    def launch_of(self, header: wire.Header) -> spawn.Launch:
+        user = self.users.find(header["user"])
+        env = {
+            "HOME": user.home,
+            "USER": user.name,
+            "LOGNAME": user.name,
+            "SHELL": user.shell,
+            **self.message["env"],
+            **header["env"],
+        }
+        return spawn.Launch(header["argv"], env, header["cwd"] or self.workdir, user, header["timeout"])
 
-    def advance(self, command: Command, number: int) -> None:
-        if number == command.pidfd:
-            self.finish(command)
-        elif not command.take_output(number):
-            self.poll.unregister(number)
-            del self.by_pipe[number]
+    def execute(self, header: wire.Header, stdin: bytes) -> None:
+        self.check_size("stdin", len(stdin))
+        launch, room = self.launch_of(header), self.limits["output_bytes"]
+        command = Foreground(header["ticket"], launch, self.events, self.tell, room=room, stream=header["stream"])
+        self.begin(command, lambda: command.start(launch, self.spawner, stdin))
+
+    def start(self, header: wire.Header) -> tuple[wire.Header, bytes]:
+        launch, size = self.launch_of(header), header["terminal"]
+        if size:
+            launch.env.setdefault("TERM", "xterm-256color")
+        command = Background(header["ticket"], launch, self.events, self.tell, self.limits["output_bytes"])
+        self.begin(command, lambda: command.start(launch, self.spawner, tuple(size) if size else None))
+        return {}, b""
+
+    def begin(self, command: Command, start: Callable[[], None]) -> None:
+        try:
+            start()
+        except spawn.CannotStart as reason:
+            command.fail(reason)
+        except BaseException:
+            command.release()
+            raise
+        else:
+            self.commands[command.number] = command
+            self.events.read(command.pidfd, lambda: self.finish(command))
+
+    def cancel(self, number: int) -> None:
+        """The owner does not wait any more: for a command, which ends, or for a look at one."""
+        if number in self.commands:
+            self.commands[number].kill("cancelled")
+        for command in self.commands.values():
+            if isinstance(command, Background):
+                command.drop_waiter(number)
+
+    def attend(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
+        """What concerns a command in the background; one that has ended has told its owner so already."""
+        command = self.commands.get(header["process"])
+        if not isinstance(command, Background):
+            return {"ended": True}, b""
+        match header["op"]:
+            case "poll":
+                command.poll(Waiter(header["ticket"], header["has"], time.monotonic() + header["wait"]))
+                return None
+            case "feed":
+                command.feed(payload)
+            case "close_input":
+                command.close_input()
+            case "resize":
+                command.resize(header["rows"], header["columns"])
+            case "kill":
+                command.kill_for(header["ticket"])
+                return None
+        return {}, b""
 
     def finish(self, command: Command) -> None:
         """The command itself has ended: end what it left behind, collect the rest of its output, answer."""
-        del self.commands[command.ticket]
         status = command.reap()
+        if status is None:
+            return
+        del self.commands[command.number]
         if self.commands:
             others = {other.pid for other in self.commands.values()}
             processes.kill_marked(command.mark, others)
@@ -204,11 +326,11 @@ class Init:
         else:
             processes.signal_all(signal.SIGKILL)
             processes.collect_all()
-        for number in [number for number, owner in self.by_pipe.items() if owner is command]:
-            self.poll.unregister(number)
-            del self.by_pipe[number]
-        header, payload = command.result(status)
-        self.send(header, payload)
+        if os.waitstatus_to_exitcode(status) in (-signal.SIGKILL, 128 + signal.SIGKILL) and self.memory.struck():
+            command.limit = command.limit or "memory"
+        command.finish(status)
+
+    # -- limits
 
     def patience(self) -> int | None:
         """Milliseconds until someone must look: a deadline, or the next glance at memory and CPU time."""
@@ -221,6 +343,8 @@ class Init:
         for command in due:
             if command.expired():
                 command.kill("time")
+            if isinstance(command, Background):
+                command.let_waiters_go()
         if due:
             self.check_usage()
             for command in due:
@@ -228,12 +352,12 @@ class Init:
 
     def check_usage(self) -> None:
         usage = processes.measure()
-        memory = sum(process.memory for process in usage)
+        full = self.memory.struck() or sum(process.memory for process in usage) > self.limits["memory_mb"] << 20
         for command in self.commands.values():
             own = [process for process in usage if process.mark == command.mark]
             if sum(process.cpu_seconds for process in own) > self.limits["cpu_seconds"]:
                 command.kill("cpu")
-        if memory > self.limits["memory_mb"] << 20 and self.commands:
+        if full and self.commands:
             hungriest = max(
                 self.commands.values(),
                 key=lambda command: sum(process.memory for process in usage if process.mark == command.mark),

@@ -7,26 +7,32 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
-import platform
 import struct
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+CLONE_NEWCGROUP = 0x02000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
-MNT_DETACH = 2
-MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+_MS_REMOUNT, MNT_DETACH = 0x20, 2
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_IDMAP = 1, 2, 4, 0x100000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
-RESOLVE_NO_MAGICLINKS, RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x02, 0x08, 0x10
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x02, 0x04, 0x08, 0x10
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 6, 7, 21
 
-_AT_FDCWD, _AT_RECURSIVE, _SIGCHLD, _SIGKILL = -100, 0x8000, 17, 9
+_AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH, _SIGCHLD, _SIGKILL = -100, 0x8000, 0x1000, 17, 9
+_OPEN_TREE_CLONE, _MOVE_FROM_EMPTY_PATH, _MOVE_TO_EMPTY_PATH = 1, 0x04, 0x40
+_FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC, _SET_FLAG, _SET_STRING, _CREATE = 1, 1, 0, 1, 6
+_SINCE_2018 = {"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432}
+_SINCE_2018 |= {"openat2": 437, "mount_setattr": 442}
 _NUMBERS = {
-    "x86_64": {"clone": 56, "pivot_root": 155, "openat2": 437, "mount_setattr": 442, "seccomp": 317},
-    "aarch64": {"clone": 220, "pivot_root": 41, "openat2": 437, "mount_setattr": 442, "seccomp": 277},
+    "x86_64": {"clone": 56, "pivot_root": 155, "seccomp": 317, **_SINCE_2018},
+    "aarch64": {"clone": 220, "pivot_root": 41, "seccomp": 277, **_SINCE_2018},
 }
-MACHINE = platform.machine()
+LONGEST_OPTION = 255
+MACHINE = os.uname().machine
 _CALL = _NUMBERS.get(MACHINE, {})
 # PyDLL keeps the interpreter's lock over the call: after a raw clone the child must find it held by itself.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -79,13 +85,69 @@ def restrict_mount(target: str, attributes: int, step: str) -> None:
     _syscall("mount_setattr", step, _AT_FDCWD, path, _AT_RECURSIVE, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
 
 
-def pivot_into(root: str) -> None:
-    """Makes `root` the root directory and lets go of the old one and everything mounted below it."""
+def copy_mount(path: str, step: str) -> int:
+    """A copy of a tree of mounts that is attached nowhere, as a descriptor."""
+    name = ctypes.c_char_p(path.encode())
+    flags = ctypes.c_uint(_OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC)
+    return _syscall("open_tree", step, _AT_FDCWD, name, flags)
+
+
+def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -> int:
+    """A new file system that is attached nowhere, as a descriptor. An option without a value is a flag; others have at
+    most LONGEST_OPTION bytes."""
+    nothing, zero = ctypes.c_char_p(None), ctypes.c_int(0)
+    context = _syscall("fsopen", step, ctypes.c_char_p(kind.encode()), ctypes.c_uint(_FSOPEN_CLOEXEC))
+    try:
+        for name, value in options.items():
+            command, text = (_SET_STRING, ctypes.c_char_p(value.encode())) if value else (_SET_FLAG, nothing)
+            _syscall("fsconfig", step, context, ctypes.c_uint(command), ctypes.c_char_p(name.encode()), text, zero)
+        _syscall("fsconfig", step, context, ctypes.c_uint(_CREATE), nothing, nothing, zero)
+        return _syscall("fsmount", step, context, ctypes.c_uint(_FSMOUNT_CLOEXEC), ctypes.c_uint(attributes))
+    finally:
+        os.close(context)
+
+
+def map_mount_ids(tree: int, user_namespace: int, step: str) -> None:
+    """Shows a detached tree's files under the ids that the namespace maps theirs to."""
+    wanted = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
+    flags = ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE)
+    _syscall("mount_setattr", step, tree, ctypes.c_char_p(b""), flags, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
+
+
+def attach_mount(tree: int, target: str, step: str) -> None:
+    """Mounts a detached tree on a path."""
+    name, flags = ctypes.c_char_p(target.encode()), ctypes.c_uint(_MOVE_FROM_EMPTY_PATH)
+    _syscall("move_mount", step, tree, ctypes.c_char_p(b""), _AT_FDCWD, name, flags)
+
+
+def move_mount(source: str, target: int, step: str) -> None:
+    """Moves what is mounted on a path onto the open folder `target`."""
+    name, flags = ctypes.c_char_p(source.encode()), ctypes.c_uint(_MOVE_TO_EMPTY_PATH)
+    _syscall("move_mount", step, _AT_FDCWD, name, target, ctypes.c_char_p(b""), flags)
+
+
+def enter_mounts(namespace: int) -> None:
+    """Moves this process into a mount namespace; its root and working directory become those of the namespace."""
+    _check(_libc.setns(namespace, CLONE_NEWNS), "setns")
+
+
+def enter_network(namespace: int) -> None:
+    _check(_libc.setns(namespace, CLONE_NEWNET), "network gate")
+
+
+def pivot_into(root: str | int) -> None:
+    """Makes `root`, a path or an open folder, the root directory of this mount namespace and of all who live in it,
+    and lets go of the old one and everything mounted below it."""
     os.chdir(root)
     here = ctypes.c_char_p(b".")
     _syscall("pivot_root", "pivot_root", here, here)
     unmount(".", "pivot_root")
     os.chdir("/")
+
+
+def forbid_writing(path: str, step: str) -> None:
+    """Makes the whole file system mounted on a path read-only; EBUSY where a file is open for writing."""
+    mount("none", path, None, _MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, None, step)
 
 
 def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> int:
@@ -123,13 +185,36 @@ def install_filter(program: bytes) -> None:
 def rename_process(name: str) -> None:
     """Replaces the command line that /proc shows: a box must not read the host's paths from its pid 1."""
     _check(_libc.prctl(15, ctypes.c_char_p(name.encode())), "name")
-    with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    start, end = int(fields[45]), int(fields[46])
+    start, end = _command_line()
     ctypes.memset(start, 0, end - start)
     ctypes.memmove(start, name.encode()[: end - start - 1], min(len(name), end - start - 1))
+
+
+@functools.cache
+def _command_line() -> tuple[int, int]:
+    """Where it lies in memory; in a process's children too."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return int(fields[45]), int(fields[46])
 
 
 def effective_capabilities() -> int:
     with open("/proc/self/status") as status:
         return next(int(line.split()[1], 16) for line in status if line.startswith("CapEff:"))
+
+
+# What the box's root may do, all of it over the box alone: chown, dac_override, fowner, fsetid, kill, setgid, setuid,
+# setpcap, net_bind_service, audit_write, setfcap. Nothing over mounts, networks or other users' memory.
+BOX_ROOT = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 29, 31})
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
+
+
+def drop_bounding_set(kept: frozenset[int]) -> None:
+    """No program that is started from here on gets a capability outside `kept`; what this process has, it keeps."""
+    zero = ctypes.c_ulong(0)
+    for number in range(64):
+        if number in kept:
+            continue
+        if _libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(number), zero, zero, zero) < 0:
+            return  # The kernel knows no more.
+        _check(_libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number), zero, zero, zero), "capabilities")

@@ -10,21 +10,38 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 UNREADABLE = "?"
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
-@dataclass(frozen=True, slots=True)
 class Usage:
-    mark: str
-    cpu_seconds: float
-    memory: int
+    """Of one process."""
+
+    __slots__ = ("cpu_seconds", "mark", "memory")
+
+    def __init__(self, mark: str, cpu_seconds: float, memory: int) -> None:
+        self.mark, self.cpu_seconds, self.memory = mark, cpu_seconds, memory
+
+
+_own_score = -1
+
+
+def open_own_score() -> None:
+    """Pid 1 keeps this open: once its memory is closed to others, so is the file."""
+    global _own_score
+    _own_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+
+
+def offer_next_to_the_killer(offer: bool) -> None:
+    """What pid 1 starts now ends before pid 1 itself when memory runs out; desktop programs have that value."""
+    if _own_score >= 0:
+        os.write(_own_score, b"200" if offer else b"0")
 
 
 def _others() -> list[int]:
@@ -36,13 +53,10 @@ def mark_of(pid: int) -> str:
     try:
         return os.readlink(f"/proc/{pid}/ns/uts")
     except PermissionError:
-        return UNREADABLE
+        # Newer kernels keep the marks of such a program closed even when it has become a zombie.
+        return "" if _state(pid) in b"ZX" else UNREADABLE
     except (FileNotFoundError, ProcessLookupError):
         return ""
-
-
-def own_mark() -> str:
-    return os.readlink("/proc/self/ns/uts")
 
 
 def signal_all(number: signal.Signals) -> None:
@@ -106,12 +120,45 @@ def collect_all() -> None:
 
 def wait_until_dead() -> None:
     """After SIGKILL to all: waits until none runs; running commands collect their own zombies."""
-    _wait_for(lambda: not any(mark_of(pid) for pid in _others()))
+    _wait_for(none_live)
 
 
-def wait_until_stopped() -> bool:
-    """After SIGSTOP to all: a process stops at the end of its present system call, which may still change files."""
-    return _wait_for(lambda: all(_state(pid) in b"TtZX" for pid in _others()), patience=1.0)
+def none_live() -> bool:
+    return not any(mark_of(pid) for pid in _others())
+
+
+def stop_all(resting: set[int]) -> bool:
+    """Whether all stand still: a process stops at the end of its present system call, which may still change files.
+
+    One that waits for a child to start its program (vfork) does not stop before the child, stopped on its way, goes on;
+    so all are let go until nobody waits like that, and stopped once more."""
+    for patience in (0.05, 0.1, 0.2, 0.4, 1.0):
+        signal_all(signal.SIGSTOP)
+        if _wait_for(lambda: all(_state(pid) in b"TtZX" for pid in _others()), patience):
+            return True
+        wake_all(resting)
+        _wait_for(lambda: not any(_state(pid) == b"D" for pid in _others()), patience)
+    return False
+
+
+def stopped() -> set[int]:
+    return {pid for pid in _others() if _state(pid) == b"T"}
+
+
+def wake_all(but: set[int]) -> None:
+    """After a freeze; who stood still before it stays so."""
+    if not but:
+        signal_all(signal.SIGCONT)
+        return
+    for pid in _others():
+        if pid not in but:
+            _send(pid, signal.SIGCONT)
+
+
+def collected_cpu_seconds() -> float:
+    """Of all that have ended here."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _state(pid: int) -> bytes:

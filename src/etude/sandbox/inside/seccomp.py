@@ -1,11 +1,15 @@
 """The deny-list of seccomp.json as a BPF program: foreign architectures and listed calls fail, all others pass."""
 
+# Plain strings instead of Path: as everywhere in `inside`.
+# ruff: noqa: PTH120, PTH123
+
 from __future__ import annotations
 
 import errno
 import json
+import os
 import struct
-from pathlib import Path
+from collections.abc import Collection
 
 from etude.sandbox.inside.kernel import CLONE_NEWUTS
 
@@ -21,9 +25,13 @@ def _step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
     return struct.pack("=HBBI", code, then, otherwise, value)
 
 
-def build_program(machine: str) -> bytes:
-    """The program that pid 1 installs for itself and so for all; KeyError for a machine that the file does not know."""
-    data = json.loads(Path(__file__).with_name("seccomp.json").read_text())
+def build_program(machine: str, *, root_alone: bool = False, families: Collection[str] = ()) -> bytes:
+    """The program that pid 1 installs for itself and so for all; KeyError for a machine that the file does not know.
+
+    With `root_alone`, root is the box's only user, and giving files away does nothing and succeeds: package managers
+    would not work otherwise. Sockets are of the given families; of all that the file has, if none are."""
+    with open(f"{os.path.dirname(__file__)}/seccomp.json") as file:
+        data = json.load(file)
     numbers: dict[str, int] = data["numbers"][machine]
     architecture: int = data["architectures"][machine]
 
@@ -35,22 +43,34 @@ def build_program(machine: str) -> bytes:
         _step(_AT_LEAST, _X32, otherwise=1),
         _step(_RETURN, ERRNO | errno.ENOSYS),
     ]
-    for group, answer in (("denied", errno.EPERM), ("absent", errno.ENOSYS)):
+    answers = [("denied", errno.EPERM), ("absent", errno.ENOSYS)]
+    for group, answer in [*answers, *([("for_show", 0)] if root_alone else [])]:
         for names in data[group].values():
             for name in names:
                 if name in numbers:
                     program += [_step(_EQUAL, numbers[name], otherwise=1), _step(_RETURN, ERRNO | answer)]
+    allowed = [number for name, number in data["families"].items() if name in (families or data["families"])]
+    program += _only_with(numbers["socket"], allowed, errno.EAFNOSUPPORT)
+    # Pid 1 may have the same id as a command, and without descriptors it would not live long.
+    program += _only_with(numbers["prlimit64"], [0], errno.EPERM)
+    # Pid 1 gives each command a UTS namespace of its own; a command lacks the right to ask the kernel for one.
+    program += _only_with(numbers["unshare"], [CLONE_NEWUTS], errno.EPERM)
     program += [
-        _step(_EQUAL, numbers["clone"], otherwise=4),
+        _step(_EQUAL, numbers["clone"], otherwise=3),
         _step(_LOAD, _FIRST_ARGUMENT),
         _step(_ANY_BIT, _NEW_NAMESPACES, otherwise=1),
         _step(_RETURN, ERRNO | errno.EPERM),
         _step(_RETURN, ALLOW),
-        # Pid 1 gives each command a UTS namespace of its own; a command lacks the right to ask the kernel for one.
-        _step(_EQUAL, numbers["unshare"], otherwise=3),
-        _step(_LOAD, _FIRST_ARGUMENT),
-        _step(_EQUAL, CLONE_NEWUTS, then=1),
-        _step(_RETURN, ERRNO | errno.EPERM),
-        _step(_RETURN, ALLOW),
     ]
     return b"".join(program)
+
+
+def _only_with(number: int, allowed: list[int], answer: int) -> list[bytes]:
+    """The call is allowed with one of these first arguments, and answered by an error with any other."""
+    return [
+        _step(_EQUAL, number, otherwise=len(allowed) + 3),
+        _step(_LOAD, _FIRST_ARGUMENT),
+        *(_step(_EQUAL, value, then=len(allowed) - place) for place, value in enumerate(allowed)),
+        _step(_RETURN, ERRNO | answer),
+        _step(_RETURN, ALLOW),
+    ]

@@ -2,48 +2,50 @@
 
 It lives exactly as long as its owner: it ends when the owner's process or its end of the socket goes, and every box
 ends with it. Requests are small JSON messages on a SOCK_SEQPACKET socket; `create` carries the box's end of its own
-socket.
+socket, then that of its network's gate if it has one, then the doors of its cgroups.
 """
-
-# Plain strings and descriptors instead of Path: this runs for every command of every box.
-# ruff: noqa: PTH123
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
+import resource
 import select
-import shutil
 import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any
 
-from etude.sandbox.inside import init, kernel, rootfs, seal, seccomp, wire
+from etude.sandbox.inside import init, kernel, network, rootfs, seal, seccomp, wire
+from etude.sandbox.inside.nursery import KINDS, Nursery
+from etude.sandbox.inside.shell import Shell
+from etude.sandbox.inside.world import World, enter_user_namespace, enter_world
 
-_SPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
-MESSAGE = 1 << 17
+_MOST_PASSED = 8
+_MOST_LEFT = 64
+"""Cells that may wait for their removal, which waits for all CPUs, until there is nothing else to do."""
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, world: rootfs.World) -> None:
+    def __init__(self, control: socket.socket, world: World, programs: dict[int, bytes]) -> None:
         self.control, self.world = control, world
-        self.program = seccomp.build_program(kernel.MACHINE)
-        self.boxes: dict[str, tuple[int, str]] = {}
-        """Box id -> (pid of its init, its cell)."""
+        self.boxes: dict[str, tuple[Shell, wire.Header]] = {}
+        """Box id -> (its pid 1, its order)."""
+        self.left: list[str] = []
+        """Cells to remove."""
         self.watched: dict[int, Callable[[], None]] = {}
-        self.poll = select.poll()
+        self.poll = select.epoll()
+        self.nursery = Nursery(world, programs, self.watch, self.unwatch)
 
     def watch(self, number: int, callback: Callable[[], None]) -> None:
         self.watched[number] = callback
-        self.poll.register(number, select.POLLIN)
+        self.poll.register(number, select.EPOLLIN)
 
     def unwatch(self, number: int) -> None:
-        self.poll.unregister(number)
-        del self.watched[number]
+        """Before the descriptor is closed; harmless for one that is not watched."""
+        if self.watched.pop(number, None):
+            self.poll.unregister(number)
 
     def send(self, message: wire.Header) -> None:
         try:
@@ -56,134 +58,152 @@ class Zygote:
         self.watch(owner, lambda: sys.exit(0))
         self.watch(self.control.fileno(), self.receive)
         while True:
-            for number, _ in self.poll.poll():
+            # What nobody waits for is done when nobody waits for anything else.
+            events = self.poll.poll(0 if self.nursery.short or self.left else None)
+            for number, _ in events:
                 if number in self.watched:
                     self.watched[number]()
+            if not events and self.nursery.short:
+                self.nursery.make_one()
+            elif self.left and (not events or len(self.left) > _MOST_LEFT):
+                rootfs.remove_cell(self.world, self.left.pop(0))
 
     def receive(self) -> None:
         try:
-            data, passed, _, _ = socket.recv_fds(self.control, MESSAGE, 4)
+            data, passed, _, _ = socket.recv_fds(self.control, wire.MAX_ORDER, _MOST_PASSED)
         except ConnectionError:  # The owner went without reading what we sent.
             data, passed = b"", []
         if not data:
             sys.exit(0)
         message = json.loads(data)
-        if message["op"] == "create":
-            self.create(message, passed[0])
-        elif message["op"] == "destroy":
+        operation = message.pop("op")
+        if operation == "create":
+            self.nursery.ask(message["single_id"], lambda shell: self.create(message, passed, shell))
+        elif operation == "destroy":
             self.destroy(message["id"])
-        elif message["op"] == "seal":
-            self.seal(message)
-        elif message["op"] == "release":
-            shutil.rmtree(message["path"], ignore_errors=True)
+        elif operation == "restack":
+            self.send({"done": message["ticket"], **self.restack(message)})
+        elif operation == "untouched":
+            self.send({"done": message["ticket"], "untouched": self.untouched(message)})
+        elif operation == "copy":
+            self.help(lambda: self.copy(message), message["ticket"])
+        elif operation == "release":
+            self.release(message["cell"])
 
     # -- boxes
 
-    def create(self, message: dict[str, Any], box_end: int) -> None:
-        name, cell = message["id"], message["cell"]
+    def create(self, order: wire.Header, passed: list[int], shell: Shell | kernel.StepFailed) -> None:
+        """Makes a shell the box that was asked for. What goes wrong is told as the end of the box."""
+        name, cell = order["id"], order["cell"]
         try:
-            rootfs.make_cell(self.world, cell, message["limits"]["disk_mb"])
-            ours, theirs = socket.socketpair()
-            pid = kernel.clone(_SPACES)
+            if isinstance(shell, kernel.StepFailed):
+                raise shell
+            self.boxes[name] = (shell, order)
+            shell.at_end = lambda: self.ended(name)
+            doors = passed[1:]
+            if order["ports"]:
+                network.open_gate(shell.network, doors.pop(0), order["ports"])
+            rootfs.make_cell(self.world, cell, order["limits"]["disk_mb"])
+            root = rootfs.make_root(self.world, order, cell, order["layers"])
+            moves = rootfs.first_moves(self.world, order["base"])
+            rootfs.put_root(root, shell.space, self.nursery.home, moves, seal=False)
+            shell.order(order, [passed[0], *doors])
         except (OSError, kernel.StepFailed) as error:
-            rootfs.remove_cell(self.world, cell)
-            os.close(box_end)
             self.send({"gone": name, "error": str(error), "step": getattr(error, "step", "cell")})
-            return
-        if pid == 0:
-            ours.close()
-            self.become_box(message, box_end, theirs)
-        theirs.close()
-        os.close(box_end)
-        self.boxes[name] = (pid, cell)
-        pidfd = os.pidfd_open(pid)
-        self.watch(pidfd, lambda: self.reap(name, pidfd))
-        self.watch(ours.fileno(), lambda: self.map_ids(pid, ours))
-
-    def become_box(self, message: dict[str, Any], box_end: int, zygote_end: socket.socket) -> None:
-        """In the child: builds the root, waits for its ids, becomes pid 1. Never returns."""
-        control = socket.socket(fileno=box_end)
-        for number in self.watched:
-            os.close(number)
-        try:
-            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-            rootfs.enter_box(self.world, message["cell"], message["layers"], message["workdir"])
-            kernel.unshare(kernel.CLONE_NEWUSER, "user namespace of a box")
-            zygote_end.send(b"m")
-            if not zygote_end.recv(1):
-                os._exit(1)
-            zygote_end.close()
-            init.take_identity(second_user=self.world.outer_ids is not None)
-        except (OSError, kernel.StepFailed) as error:
-            # Blocking is right here: the owner reads this frame or has closed the socket.
-            control.setblocking(True)
-            with contextlib.suppress(OSError):
-                control.sendall(wire.pack({"ready": False, "error": str(error), "step": getattr(error, "step", "box")}))
-            os._exit(1)
-        init.run(control, message, self.program, second_user=self.world.outer_ids is not None)
-        os._exit(0)
-
-    def map_ids(self, pid: int, ours: socket.socket) -> None:
-        """The child has a new user namespace: fill in its ids, then let it go on."""
-        self.unwatch(ours.fileno())
-        outer = self.world.outer_ids
-        inner = [0, *init.USERS.values()] if outer else [init.USERS["agent"]]
-        lines = "\n".join(f"{box} {host} 1" for box, host in zip(inner, outer or [0], strict=True))
-        with contextlib.suppress(OSError):  # The child may have died; its pidfd tells.
-            if ours.recv(1):
-                for kind in ("uid_map", "gid_map"):
-                    with open(f"/proc/{pid}/{kind}", "w") as file:
-                        file.write(lines)
-                ours.send(b"g")
-        ours.close()
+            if self.boxes.pop(name, None) and isinstance(shell, Shell):
+                shell.at_end = None
+                shell.kill()
+        finally:
+            for number in passed:
+                os.close(number)
 
     def destroy(self, name: str) -> None:
-        if name not in self.boxes:
+        if name in self.boxes:
+            self.boxes[name][0].kill()
+        else:
             self.send({"gone": name})
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.boxes[name][0], signal.SIGKILL)
 
-    def reap(self, name: str, pidfd: int) -> None:
-        self.unwatch(pidfd)
-        os.close(pidfd)
-        pid, cell = self.boxes.pop(name)
-        os.waitpid(pid, 0)
-        rootfs.remove_cell(self.world, cell)
+    def ended(self, name: str) -> None:
+        del self.boxes[name]
         self.send({"gone": name})
 
     # -- frozen copies
 
-    def seal(self, message: dict[str, Any]) -> None:
-        """Copies what a box wrote into a layer, in a helper process: a large copy must not hold up other boxes."""
+    def untouched(self, message: wire.Header) -> bool:
+        if message["id"] not in self.boxes:
+            return False
+        _, order = self.boxes[message["id"]]
+        return rootfs.untouched(message["cell"], rootfs.lower_of(self.world, order, message["layers"])[0])
+
+    def restack(self, message: wire.Header) -> wire.Header:
+        """Seals what a box has written, and has it go on in a new cell on top of that."""
+        name, cell = message["id"], message["cell"]
+        if name not in self.boxes:
+            return {"error": "the box has ended", "kind": "lost"}
+        shell, order = self.boxes[name]
+        moves = rootfs.later_moves(self.world, order["base"])
+        try:
+            rootfs.make_cell(self.world, cell, order["limits"]["disk_mb"])
+            root = rootfs.make_root(self.world, order, cell, message["layers"])
+        except (OSError, kernel.StepFailed) as error:
+            return {"error": str(error), "kind": "failed"}
+        try:
+            rootfs.put_root(root, shell.space, self.nursery.home, moves, seal=True)
+        except (OSError, kernel.StepFailed) as error:
+            if getattr(error, "step", "") == rootfs.SEAL:
+                return {"error": str(error), "kind": "busy"}
+            shell.kill()  # It may stand in a half-made root.
+            return {"error": str(error), "kind": "lost"}
+        return {}
+
+    def copy(self, message: wire.Header) -> wire.Header:
+        if cell := message["cell"]:
+            rootfs.make_cell(self.world, cell, 0)
+        return seal.attempt(message["sources"], message["target"])
+
+    def release(self, cell: str) -> None:
+        if self.world.memory:
+            self.left.append(cell)
+        else:
+            self.help(lambda: rootfs.remove_cell(self.world, cell), None)
+
+    def help(self, work: Callable[[], wire.Header | None], ticket: int | None) -> None:
+        """Has a helper process do what takes long: other boxes must not wait for it. A ticket gets an answer."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-            theirs.send(json.dumps(seal.attempt(message["source"], message["target"])).encode())
+            theirs.send(json.dumps(work()).encode())
             os._exit(0)
         theirs.close()
-        self.watch(ours.fileno(), lambda: self.sealed(message["ticket"], pid, ours))
+        self.watch(ours.fileno(), lambda: self.helped(ticket, pid, ours))
 
-    def sealed(self, ticket: int, pid: int, ours: socket.socket) -> None:
+    def helped(self, ticket: int | None, pid: int, ours: socket.socket) -> None:
         self.unwatch(ours.fileno())
-        data = ours.recv(MESSAGE)
+        data = ours.recv(wire.MAX_ORDER)
         ours.close()
         os.waitpid(pid, 0)
-        answer = json.loads(data) if data else {"error": "the copying process died", "kind": "lost"}
-        self.send({"sealed": ticket, **answer})
+        if ticket is not None:
+            answer = json.loads(data) if data else {"error": "the copying process died", "kind": "lost"}
+            self.send({"done": ticket, **answer})
 
 
 def main(control_fd: int) -> None:
     control = socket.socket(fileno=control_fd)
-    world = rootfs.World(**json.loads(control.recv(MESSAGE)))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the owner, which closes boxes in order.
+    world = World(**json.loads(control.recv(wire.MAX_ORDER)))
+    init.let_go_of_inheritance()
+    for number in init.PYTHONS_SIGNALS:  # Ctrl-C belongs to the owner, which closes boxes in order.
+        signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
-        zygote = Zygote(control, world)
-        if world.outer_ids is None:
-            rootfs.enter_user_namespace()
-        rootfs.enter_world(world)
+        alone = not world.wide
+        programs = {kind: seccomp.build_program(kernel.MACHINE, root_alone=alone and kind == 0) for kind in KINDS}
+        if not world.wide:
+            enter_user_namespace()
+        enter_world(world)
+        zygote = Zygote(control, world, programs)
     except (kernel.StepFailed, OSError, KeyError) as error:
         step = getattr(error, "step", "machine" if isinstance(error, KeyError) else "start")
         control.send(json.dumps({"ready": False, "error": str(error), "step": step}).encode())

@@ -1,0 +1,130 @@
+"""etude sandbox images: what a store of images holds, and what comes into it and goes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from etude.sandbox.contract import ImageError, RequestRefused
+from etude.sandbox.embedded.probe import probe_host
+from etude.sandbox.images.collect import collect, image_bytes
+from etude.sandbox.images.debootstrap import bootstrap
+from etude.sandbox.images.importing import import_image
+from etude.sandbox.images.layers import IdRange
+from etude.sandbox.images.registry import pull
+from etude.sandbox.images.store import ImageStore
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def list_command(store: Path) -> int:
+    with _opened(store, must_exist=True) as opened:
+        rows = [("IMAGE", "LAYERS", "SIZE", "LAST USED", "FROM")]
+        for name, used in reversed(list(opened.images())):
+            rows.append((name, *_facts(opened, name), _ago(used), opened.origin(name) or "a step or snapshot"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        print("  ".join([*(text.ljust(width) for text, width in zip(row[:4], widths, strict=True)), row[4]]))
+    return 0
+
+
+def import_command(source: Path, store: Path) -> int:
+    with _opened(store) as opened:
+        return _told(import_image(opened, source, say=say))
+
+
+def pull_command(reference: str, store: Path) -> int:
+    with _opened(store) as opened:
+        return _told(pull(opened, reference, say=say))
+
+
+def debootstrap_command(suite: str, mirror: str, include: Sequence[str], store: Path) -> int:
+    with _opened(store) as opened:
+        return _told(bootstrap(opened, suite, mirror=mirror, include=include, say=say))
+
+
+def remove_command(images: Sequence[str], store: Path) -> int:
+    with _opened(store, must_exist=True) as opened:
+        known = {name for name, _ in opened.images()}
+        for name in images:
+            if name not in known:
+                raise ImageError(f"no image {name!r} in {store}; `etude sandbox images list` shows what there is")
+        for name in images:
+            opened.forget(name)
+    print(f"forgotten: {', '.join(images)}; `etude sandbox images collect` frees the disk")
+    return 0
+
+
+def collect_command(budget: str, grace_minutes: float, store: Path) -> int:
+    limit = parse_size(budget)
+    with _opened(store, must_exist=True) as opened:
+        done = collect(opened, limit, grace_seconds=60 * grace_minutes)
+    print(
+        f"freed {_size(done.freed_bytes)}: {_count(len(done.images), 'image')}, {_count(done.layers, 'layer')}; "
+        f"{_size(done.kept_bytes)} left"
+    )
+    if done.kept_bytes > limit:
+        print(f"what is left is in use, or was within the last {grace_minutes:g} minutes")
+    return 0
+
+
+def parse_size(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", text.strip().upper())
+    if not found:
+        raise ImageError(f"{text!r} is no size; expected such as 500M or 20G")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+@contextmanager
+def _opened(root: Path, *, must_exist: bool = False) -> Iterator[ImageStore]:
+    if must_exist and not (root / "images").is_dir():
+        raise ImageError(f"{root} is no store of images; --store names one, and import, pull or build makes one")
+    host = probe_host()
+    ids = None if host.range_base is None else IdRange(host.range_base, host.range_count)
+    store = ImageStore(root.absolute(), ids)
+    try:
+        yield store
+    except RequestRefused as error:  # Of a name or address that the user gave.
+        raise ImageError(str(error)) from error
+    finally:
+        store.close()
+
+
+def _told(image: str) -> int:
+    print(image)
+    return 0
+
+
+def say(line: str) -> None:
+    """Beside the result, so that a script reads the image's id alone."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _facts(store: ImageStore, name: str) -> tuple[str, str]:
+    try:
+        return str(len(store.stack(store.image(name)))), _size(image_bytes(store, name))
+    except ImageError:
+        return "?", "damaged"
+
+
+def _size(count: int) -> str:
+    for unit, size in reversed(_UNITS.items()):
+        if count >= size > 1:
+            return f"{count / size:.1f} {unit}B"
+    return f"{count} B"
+
+
+def _ago(moment: float) -> str:
+    seconds = max(0.0, time.time() - moment)
+    for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= size:
+            return f"{_count(int(seconds // size), unit)} ago"
+    return "just now"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

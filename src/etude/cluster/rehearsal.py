@@ -1,0 +1,66 @@
+"""More nodes on this machine, each a ray node of its own: what many machines will do can be rehearsed on one, and a
+node can be lost without losing the machine. Like ray_backend.py, imports ray only once a cluster is open.
+
+A node's processes are children of the driver and work in the cluster's folder: the guardian ends them with all others.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from etude.cluster.surroundings import STORE_BYTES, TOKEN, auth_token, store_folder
+
+
+def node_name(number: int) -> str:
+    """Also a resource of the node, by which it is told among ray's."""
+    return f"node-{number}"
+
+
+class RehearsedNode:
+    def __init__(self, number: int, address: str, cpus: int, folder: Path) -> None:
+        """Blocks for about a second. What ray's own tests do for the same end; it has no public way that stays on the
+        loopback."""
+        from ray._private.node import Node
+        from ray._private.parameter import RayParams
+
+        self.name = node_name(number)
+        parameters: Any = RayParams(
+            gcs_address=address,
+            num_cpus=cpus,
+            num_gpus=0,
+            resources={self.name: 1},
+            node_ip_address="127.0.0.1",
+            node_manager_port=0,
+            object_store_memory=STORE_BYTES,
+            plasma_directory=store_folder(folder),
+            include_log_monitor=False,
+            min_worker_port=0,
+            max_worker_port=0,
+            dashboard_agent_listen_port=None,
+        )
+        os.environ[TOKEN] = auth_token()
+        try:
+            self._node: Any = Node(parameters, head=False, shutdown_at_exit=False, spawn_reaper=False)
+        finally:
+            os.environ.pop(TOKEN, None)
+
+    def lose(self) -> None:
+        """Every process of the node at once, as a power cut would."""
+        tops = [info.process.pid for infos in self._node.all_processes.values() for info in infos]
+        found: list[psutil.Process] = []
+        for pid in tops:
+            try:
+                top = psutil.Process(pid)
+                found += [top, *top.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                continue
+        for process in found:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(found, timeout=10)

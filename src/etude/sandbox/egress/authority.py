@@ -1,0 +1,113 @@
+"""The certificate authority of one backend: boxes trust it, so that the proxy can read what they send over TLS.
+
+Its key is made at the start, never written to a file, and gone with the process.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import ssl
+from functools import lru_cache
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_NAME = "Local Root"
+_BACKDATED, _LIFETIME = datetime.timedelta(days=2), datetime.timedelta(days=60)
+_MOST_CONTEXTS = 512
+
+
+class AskedObject(ssl.SSLObject):
+    """One TLS connection of a box, which remembers the name that it was opened for."""
+
+    asked: str | None = None
+
+
+class Authority:
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._leaf_key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, AUTHORITY_NAME)])
+        builder = _builder(self._name, self._name, self._key.public_key())
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+        self._certificate = builder.sign(self._key, hashes.SHA256())
+        self.context_for = lru_cache(_MOST_CONTEXTS)(self._make_context)
+
+    @property
+    def pem(self) -> bytes:
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def lookup_name(self) -> str:
+        """Under which programs look for it in a folder of certificates: a hash of its subject, as OpenSSL makes it."""
+        text = AUTHORITY_NAME.lower().encode()
+        value = bytes([0x06, 3, 0x55, 0x04, 0x03, 0x0C, len(text)]) + text
+        pair = bytes([0x30, len(value)]) + value
+        digest = hashlib.sha1(bytes([0x31, len(pair)]) + pair, usedforsecurity=False).digest()
+        return f"{int.from_bytes(digest[:4], 'little'):08x}.0"
+
+    def _make_context(self, name: str) -> ssl.SSLContext:
+        """The server's side of TLS, as the host of this name."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        context.num_tickets = 0
+        context.sslobject_class = AskedObject
+        context.sni_callback = _remember_name
+        # The ssl module reads files only; this one has no place on any disk.
+        memory = os.memfd_create("certificate", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(memory), "wb") as file:
+                file.write(self._certify(name))
+            context.load_cert_chain(f"/proc/self/fd/{memory}")
+        finally:
+            os.close(memory)
+        return context
+
+    def _certify(self, name: str) -> bytes:
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if len(name) <= 64 else [])
+        builder = _builder(subject, self._name, self._leaf_key.public_key())
+        for extension, critical in (
+            (x509.SubjectAlternativeName([x509.DNSName(name)]), not subject.rdns),
+            (x509.BasicConstraints(ca=False, path_length=None), True),
+            (_usage(signs_certificates=False), True),
+            (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+            (x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), False),
+        ):
+            builder = builder.add_extension(extension, critical=critical)
+        key = self._leaf_key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return key + builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _remember_name(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+    assert isinstance(connection, AskedObject)
+    connection.asked = name
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key)
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - _BACKDATED).not_valid_after(now + _LIFETIME)
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,128 @@
+"""Bodies of HTTP/1.1 messages, passed on piece by piece: memory stays the same however long they are."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
+from typing import TypeVar
+
+from etude.sandbox.egress.head import MAX_HEAD, BadHead, Framing
+
+T = TypeVar("T")
+PIECE = 1 << 16
+STALL_SECONDS = 60.0
+"""Without a byte read or written, a transfer ends."""
+_MOST_TRAILERS = 64
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+
+
+class Torn(Exception):
+    """The peer left, stalled or broke the framing before the message was whole."""
+
+
+async def read_head(reader: asyncio.StreamReader, *, idle: float, patience: float) -> bytes:
+    """Up to and with the empty line; no bytes when the peer left or was silent for `idle` seconds before the first."""
+    try:
+        async with asyncio.timeout(idle):
+            first = await reader.read(1)
+    except (OSError, TimeoutError):
+        return b""
+    try:
+        async with asyncio.timeout(patience):
+            return first + await reader.readuntil(b"\r\n\r\n") if first else b""
+    except TimeoutError:
+        raise BadHead(f"a head that was not whole after {patience:.0f} s", 408) from None
+    except asyncio.LimitOverrunError:
+        raise BadHead(f"a head of more than {MAX_HEAD} bytes", 431) from None
+    except (OSError, EOFError):
+        raise Torn("the peer left in the middle of a head") from None
+
+
+async def pieces(reader: asyncio.StreamReader, framing: Framing) -> AsyncIterator[bytes]:
+    """The body's bytes without the marks of its framing."""
+    if framing.chunked:
+        while size := await _chunk_size(reader):
+            async for piece in _counted(reader, size):
+                yield piece
+            if await _line(reader) != b"\r\n":
+                raise Torn("a chunk that is longer than it says")
+        for _ in range(_MOST_TRAILERS):  # Trailers are read and dropped.
+            if await _line(reader) == b"\r\n":
+                return
+        raise Torn("trailers without end")
+    if framing.length is None:
+        while piece := await _some(reader, PIECE):
+            yield piece
+        return
+    async for piece in _counted(reader, framing.length):
+        yield piece
+
+
+async def send_body(writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *, chunked: bool) -> int:
+    """Writes a body as it comes and returns its length; waits whenever the peer reads more slowly than that."""
+    sent = 0
+    async for piece in body:
+        writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if chunked else (piece,))
+        sent += len(piece)
+        await flush(writer)
+    if chunked:
+        writer.write(b"0\r\n\r\n")
+        await flush(writer)
+    return sent
+
+
+async def flush(writer: asyncio.StreamWriter) -> None:
+    await _in_time(writer.drain())
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(1):
+            await writer.wait_closed()
+    cut(writer)
+
+
+def cut(writer: asyncio.StreamWriter) -> None:
+    """Ends a connection at once, also one that is closed: to that, some versions of asyncio's TLS are not equal."""
+    with suppress(AttributeError):
+        writer.transport.abort()
+
+
+async def _counted(reader: asyncio.StreamReader, count: int) -> AsyncIterator[bytes]:
+    while count:
+        piece = await _some(reader, min(count, PIECE))
+        if not piece:
+            raise Torn(f"{count} bytes short of the length it told")
+        count -= len(piece)
+        yield piece
+
+
+async def _some(reader: asyncio.StreamReader, most: int) -> bytes:
+    return await _in_time(reader.read(most))
+
+
+async def _chunk_size(reader: asyncio.StreamReader) -> int:
+    match = _CHUNK_LINE.fullmatch(await _line(reader))
+    if match is None:
+        raise Torn("no size of a chunk")
+    return int(match[1], 16)
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    return await _in_time(reader.readuntil(b"\r\n"))
+
+
+async def _in_time(step: Awaitable[T]) -> T:
+    """One step of a transfer; every way in which it can fail is Torn."""
+    try:
+        async with asyncio.timeout(STALL_SECONDS):
+            return await step
+    except TimeoutError:
+        raise Torn(f"nothing moved for {STALL_SECONDS:.0f} s") from None
+    except asyncio.LimitOverrunError:
+        raise Torn("a line without end") from None
+    except (OSError, EOFError) as error:
+        raise Torn(f"the connection ended: {error}") from error

@@ -1,0 +1,91 @@
+"""Policies that are named after clients of package registries: a box may reach what this host's own are set to use.
+
+So a team's mirrors count, and no address of a registry is written down here. Each client is asked itself, away from the
+working folder: a project's files have no say in what boxes may reach. Logins within an address are left out.
+
+An index at a private address, such as http://localhost:3141, gives its name and port like any other, but boxes reach it
+only by a policy with `private=True`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from urllib.parse import urlsplit
+
+from etude.sandbox.apt import apt_addresses
+from etude.sandbox.contract import RequestRefused
+from etude.sandbox.egress.policy import DEFAULT_PORTS, host_name
+
+_SECONDS = 60
+# pip's own parser knows which of its files, variables and defaults wins. Its default index keeps the files elsewhere.
+_ASK_PIP = """
+import json
+from urllib.parse import urlsplit
+from pip._internal.commands import create_command
+from pip._internal.models.index import PyPI
+options, _ = create_command("install").parse_args([])
+indexes = [] if options.no_index else [options.index_url, *options.extra_index_urls]
+if PyPI.netloc in [urlsplit(index).hostname for index in indexes]:
+    indexes.append("https://" + PyPI.file_storage_domain)
+print(json.dumps([*indexes, *options.find_links]))
+"""
+
+
+class _Silent(Exception):
+    """A client does not say what it uses; why not."""
+
+
+def _pip() -> list[str]:
+    """Its indexes and the pages it is told to find links on."""
+    python = sys.executable if importlib.util.find_spec("pip") else "python3"
+    return [str(address) for address in json.loads(_said_by(python, "-c", _ASK_PIP))]
+
+
+def _npm() -> list[str]:
+    """Its registry, and those of single scopes."""
+    settings = json.loads(_said_by("npm", "config", "list", "--json"))
+    return [str(value) for name, value in settings.items() if name == "registry" or name.endswith(":registry")]
+
+
+CLIENTS = {"pip": _pip, "npm": _npm, "apt": apt_addresses}
+
+
+def hosts_of(client: str) -> tuple[str, ...]:
+    """The patterns of a policy; RequestRefused for a client that is not there, or uses no host that has a name."""
+    try:
+        patterns = dict.fromkeys(_pattern(address) for address in CLIENTS[client]() if _is_web(address))
+        if not patterns:
+            raise _Silent("it is set to use none")
+    except (_Silent, ValueError) as error:
+        raise RequestRefused(
+            f"egress {client!r}: cannot tell the hosts that this host's {client} uses: {error}; "
+            "name them instead ('mirror.example', or with a port 'mirror.example:8443')"
+        ) from error
+    return tuple(patterns)
+
+
+def _said_by(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _Silent(
+            f"{command[0]} cannot be run: {getattr(error, 'strerror', None) or 'it takes too long'}"
+        ) from error
+    if done.returncode != 0:
+        raise _Silent(f"{command[0]} failed (code {done.returncode}): {' '.join(done.stderr.split())[-300:]}")
+    return done.stdout
+
+
+def _is_web(address: str) -> bool:
+    return address.startswith(("http://", "https://"))
+
+
+def _pattern(address: str) -> str:
+    parts = urlsplit(address)
+    name = host_name(parts.hostname or "")
+    if name is None:
+        raise _Silent(f"{parts.hostname!r} is no host's name")
+    return name if parts.port in (None, *DEFAULT_PORTS) else f"{name}:{parts.port}"

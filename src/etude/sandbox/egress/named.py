@@ -1,0 +1,79 @@
+"""What a user writes for an egress policy: names of policies and patterns of hosts, with commas between them."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+from etude.sandbox.contract import Egress, RequestRefused
+from etude.sandbox.egress.clients import CLIENTS, hosts_of
+from etude.sandbox.egress.policy import Pattern, Policy
+
+NONE = "none"
+_EXPECTED = 'allow = ["host", ...], and at will credentials = true and private = true'
+
+
+def egress_of(text: str) -> Egress:
+    """From a list such as "pip,apt,team.toml:python,mirror.example:8443"; RequestRefused says what is wrong with it.
+
+    "pip", "npm" and "apt" are what this host's own clients are set to use (clients.py); "none" is nothing.
+    "team.toml:python" is the table [python] of that file: `allow = ["mirror.example"]`, and at will
+    `credentials = true` and `private = true`, which hold for all that a box may reach: such a table stands alone.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    parts = [_part(word) for word in words]
+    unknown = [word for word, part in zip(words, parts, strict=True) if part is None]
+    if unknown or not words:
+        known = ", ".join([*CLIENTS, NONE])
+        raise RequestRefused(
+            f"egress {text!r}: expected {known}, a table of yours (team.toml:python) or patterns of hosts "
+            f"(mirror.example:8443), with commas; found {', '.join(unknown) or 'nothing'}"
+        )
+    policies = [part for part in parts if part is not None]
+    if len(policies) > 1 and (wide := next((one for one in policies if one.credentials or one.private), None)):
+        raise RequestRefused(
+            f"egress {text!r}: the credentials and private of {wide.name} would hold for the other hosts too; expected "
+            "it alone, with all its hosts in its table"
+        )
+    allow = dict.fromkeys(pattern for one in policies for pattern in one.allow)
+    egress = replace(policies[0], name=",".join(words), allow=tuple(allow))
+    Policy(egress)
+    return egress
+
+
+def _part(word: str) -> Egress | None:
+    """What one word means; None for one that means nothing."""
+    path, colon, table = word.rpartition(":")
+    if colon and path.endswith(".toml"):
+        return _from_file(word, Path(path), table)
+    if word in CLIENTS:
+        return Egress(word, hosts_of(word))
+    if word == NONE:
+        return Egress(word)
+    return Egress(word, (word,)) if "." in word or ":" in word else None
+
+
+def _from_file(word: str, path: Path, table: str) -> Egress:
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestRefused(f"egress {word!r}: cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # Neither UTF-8 nor TOML.
+        raise RequestRefused(f"egress {word!r}: {path} is no TOML: {error}") from error
+    found = tables.get(table)
+    if not isinstance(found, dict):
+        there = ", ".join(name for name, value in tables.items() if isinstance(value, dict)) or "none"
+        raise RequestRefused(f"egress {word!r}: expected a table [{table}] in {path}; there are {there}")
+    allow, others = found.get("allow"), {name: value for name, value in found.items() if name != "allow"}
+    if not isinstance(allow, list) or not all(isinstance(host, str) for host in allow):
+        raise RequestRefused(f"{path} [{table}]: expected {_EXPECTED}; found allow = {allow!r}")
+    for name, value in others.items():
+        if name not in ("credentials", "private") or not isinstance(value, bool):
+            raise RequestRefused(f"{path} [{table}]: expected {_EXPECTED}; found {name} = {value!r}")
+    try:
+        for pattern in allow:
+            Pattern.parse(pattern)
+    except RequestRefused as error:
+        raise RequestRefused(f"{path} [{table}]: {error}") from error
+    return Egress(word, tuple(allow), **others)

@@ -1,0 +1,70 @@
+"""What a box may reach, by name. A name that no pattern covers is not there: it gets no address.
+
+Names are compared label by label in one form: ASCII, lower case, without the root's dot. International names are
+written as they travel ("xn--..."), so that no rule of translation can turn one name into another.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from etude.sandbox.contract import Egress, RequestRefused
+
+DEFAULT_PORTS = (443, 80)
+_MOST_PORTS = 32
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+_ADDRESS_LIKE = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+
+def host_name(text: str) -> str | None:
+    """The one form of a host's name; None for what is none, such as an address."""
+    if not text.isascii():  # Before lower(): there are letters beyond ASCII whose small form is within it.
+        return None
+    name = text.lower().removesuffix(".")
+    labels = name.split(".")
+    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels) or _ADDRESS_LIKE.fullmatch(labels[-1]):
+        return None
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    host: str
+    below: bool
+    """Any name below the host, and not the host itself."""
+    ports: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Pattern:
+        host, colon, port = text.partition(":")
+        below = host.startswith("*.")
+        name = host_name(host[2:] if below else host)
+        if name is None or (below and "." not in name):
+            raise RequestRefused(
+                f"egress pattern {text!r}: expected a host's name in ASCII ('index.example'), all names below one of "
+                "at least two labels ('*.packages.example'), or either with a port (':8443')"
+            )
+        if colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536 and int(port) != 53):
+            raise RequestRefused(f"egress pattern {text!r}: expected a port of 1 to 65535 but 53, found {port!r}")
+        return cls(name, below, (int(port),) if colon else DEFAULT_PORTS)
+
+    def covers(self, name: str) -> bool:
+        return name.endswith(f".{self.host}") if self.below else name == self.host
+
+
+class Policy:
+    """An Egress ready to be asked; RequestRefused for one that cannot be read."""
+
+    def __init__(self, egress: Egress) -> None:
+        self.name, self.credentials, self.private = egress.name, egress.credentials, egress.private
+        self.patterns = tuple(Pattern.parse(text) for text in egress.allow)
+        self.ports = sorted({port for pattern in self.patterns for port in pattern.ports})
+        if len(self.ports) > _MOST_PORTS:
+            raise RequestRefused(
+                f"egress policy {egress.name!r} names {len(self.ports)} ports; at most {_MOST_PORTS} are possible"
+            )
+
+    def allows(self, name: str, port: int | None = None) -> bool:
+        """Of a name in its one form; without a port: whether any is open."""
+        return any(pattern.covers(name) and (port is None or port in pattern.ports) for pattern in self.patterns)

@@ -1,0 +1,225 @@
+"""The proxy of one box: answers its name server's questions and takes its connections, in the owner's event loop.
+
+Invariant: a connection is served only if it goes to an address that was given for a name of the policy. At most so
+many at once; what is beyond, or goes elsewhere, is closed and logged. A fault of ours shuts the way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from etude.sandbox.egress.authority import AskedObject, Authority
+from etude.sandbox.egress.body import cut
+from etude.sandbox.egress.connection import IDLE_SECONDS, Connection
+from etude.sandbox.egress.head import MAX_HEAD
+from etude.sandbox.egress.log import BoxLog
+from etude.sandbox.egress.names import Names
+from etude.sandbox.egress.policy import Policy
+from etude.sandbox.egress.upstream import Upstream
+
+MOST_CONNECTIONS = 128
+"""Of one box."""
+_HANDSHAKE_SECONDS, _QUESTION_SECONDS = 10.0, 5.0
+_AT_A_TIME = 32
+_DESCRIPTORS = 1 << 16
+_TLS_HANDSHAKE = b"\x16"
+_IP_PKTINFO = 8  # Python has no name for it.
+_ABORT_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Crowd:
+    """The connections of all boxes of a backend. They share the descriptors of its process, each with two, and must
+    leave it most of them.
+
+    Boxes hold some as well, and a hundred boxes use up the 1024 that most hosts start with: the process takes more."""
+
+    def __init__(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = max(soft, min(hard, _DESCRIPTORS))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken, hard))
+        self.most = taken // 8
+        self.count = 0
+
+
+class Proxy:
+    def __init__(
+        self,
+        gate: list[socket.socket],
+        policy: Policy,
+        authority: Authority,
+        upstream: Upstream,
+        log: BoxLog,
+        crowd: Crowd,
+    ) -> None:
+        """`gate`: the sockets of inside/network.py, names over UDP and TCP first. They are closed with the proxy."""
+        self._gate, self._policy, self._authority, self._upstream, self._log = gate, policy, authority, upstream, log
+        self._crowd, self._names = crowd, Names(policy)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        for listener in gate:
+            listener.setblocking(False)
+        questions, questions_by_tcp, *doors = gate
+        questions.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+        self._loop.add_reader(questions, self._answer, questions)
+        self._listen(questions_by_tcp, self._answer_all)
+        for door in doors:
+            self._listen(door, self._serve)
+
+    def close(self) -> None:
+        """Everything under way is cut. Safe to call twice, also when the loop has gone."""
+        if self._closed:
+            return
+        self._closed = True
+        for listener in self._gate:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(listener)
+            listener.close()
+        if not self._loop.is_closed():
+            for task in self._tasks:
+                task.cancel()
+        with suppress(OSError):  # It tells a number only, and a full disk may be why we are here.
+            self._log.close()
+
+    # -- connections
+
+    def _listen(self, listener: socket.socket, serve: Callable[[socket.socket], Coroutine[Any, Any, None]]) -> None:
+        if not self._closed:
+            self._loop.add_reader(listener, self._accept, listener, serve)
+
+    def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], Coroutine[Any, Any, None]]) -> None:
+        for _ in range(_AT_A_TIME):
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:  # The owner's descriptors are used up: the rest waits in the kernel's queue.
+                self._log.refused(f"a connection could not be taken: {error.strerror}")
+                self._loop.remove_reader(listener)
+                self._loop.call_later(1, self._listen, listener, serve)
+                return
+            connection.setblocking(False)
+            if len(self._tasks) >= MOST_CONNECTIONS or self._crowd.count >= self._crowd.most:
+                own = len(self._tasks) >= MOST_CONNECTIONS
+                who, most = ("a box", MOST_CONNECTIONS) if own else ("all boxes", self._crowd.most)
+                address, port = connection.getsockname()
+                name = self._names.name_of(address) or address
+                self._log.refused(f"more than {most} connections of {who} at once", host=name, port=port)
+                _cut(connection)
+                continue
+            task = self._loop.create_task(serve(connection))
+            self._tasks.add(task)
+            self._crowd.count += 1
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._crowd.count -= 1
+        if not task.cancelled() and (error := task.exception()):
+            # Ours, or a log that cannot be written: nothing passes any more.
+            self.close()
+            told = {"message": "the way out of a box is shut", "exception": error, "task": task}
+            self._loop.call_exception_handler(told)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        address, port = connection.getsockname()
+        name = self._names.name_of(address)
+        try:
+            if name is None:
+                self._log.refused("no name was given for this address", host=address, port=port)
+            elif not self._policy.allows(name, port):
+                self._log.refused("the policy does not name this port", host=name, port=port)
+            else:
+                await self._serve_name(connection, name, port)
+        finally:
+            _cut(connection)
+
+    async def _serve_name(self, connection: socket.socket, name: str, port: int) -> None:
+        """TLS and plain HTTP tell themselves apart by their first byte, whatever the port."""
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                await self._readable(connection)
+            first = connection.recv(1, socket.MSG_PEEK)
+        except (OSError, TimeoutError):
+            return
+        tls = first == _TLS_HANDSHAKE
+        reader = asyncio.StreamReader(limit=MAX_HEAD)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(
+                lambda: protocol,
+                connection,
+                ssl=self._authority.context_for(name) if tls else None,
+                ssl_handshake_timeout=_HANDSHAKE_SECONDS if tls else None,
+                ssl_shutdown_timeout=1 if tls else None,
+            )
+        except OSError as error:
+            self._log.refused(f"the TLS handshake failed: {error}", host=name, port=port)
+            return
+        asked = transport.get_extra_info("ssl_object")
+        await Connection(
+            reader,
+            asyncio.StreamWriter(transport, protocol, reader, self._loop),
+            name,
+            port,
+            tls,
+            asked.asked if isinstance(asked, AskedObject) else None,
+            self._policy,
+            self._upstream,
+            self._log,
+        ).serve()
+
+    async def _readable(self, connection: socket.socket) -> None:
+        ready = asyncio.Event()
+        self._loop.add_reader(connection, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            self._loop.remove_reader(connection)
+
+    # -- names
+
+    def _answer(self, questions: socket.socket) -> None:
+        for _ in range(_AT_A_TIME):
+            try:
+                data, towards, _, sender = questions.recvmsg(4096, socket.CMSG_SPACE(12))
+            except OSError:
+                return
+            answer = self._look_up(data)
+            if answer:
+                # From the address that was asked, whichever it was: resolvers take no answer from another.
+                with suppress(OSError):
+                    questions.sendmsg([answer], towards, 0, sender)
+
+    async def _answer_all(self, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection)
+        try:
+            while True:
+                async with asyncio.timeout(_QUESTION_SECONDS):
+                    length = int.from_bytes(await reader.readexactly(2))
+                    answer = self._look_up(await reader.readexactly(length))
+                    writer.write(len(answer).to_bytes(2) + answer)
+                    await writer.drain()
+        except (OSError, EOFError, TimeoutError):
+            pass
+        finally:
+            cut(writer)
+
+    def _look_up(self, data: bytes) -> bytes:
+        answer, name, why = self._names.answer(data)
+        if why:
+            self._log.refused_name(name, why)
+        return answer
+
+
+def _cut(connection: socket.socket) -> None:
+    """Closes with a reset, so that the box learns of it at once."""
+    if connection.fileno() >= 0:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT_ON_CLOSE)
+        connection.close()

@@ -1,0 +1,107 @@
+"""What an image lacks to live behind the proxy: the authority among those it trusts, and a name server.
+
+It is a layer between the image and what the box writes: a snapshot of the box does not hold it, and programs of the box
+can change or replace these files as on any machine.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path, PurePosixPath
+
+from etude.sandbox.contract import ImageError
+from etude.sandbox.images.stack import Stack
+from etude.sandbox.inside.network import GATEWAY
+
+BUNDLES = (
+    "etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
+    "etc/ssl/cert.pem",  # Alpine
+    "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # Fedora and its kin
+    "etc/pki/tls/certs/ca-bundle.crt",
+    "var/lib/ca-certificates/ca-bundle.pem",  # openSUSE
+)
+SOURCES = ("usr/local/share/ca-certificates", "etc/pki/ca-trust/source/anchors", "etc/pki/trust/anchors")
+"""From which a distribution makes its bundle again when a package changes it, or brings it: a step of a Dockerfile
+installs ca-certificates and fetches something at once."""
+FILE = "local-root.crt"
+_LARGEST_BUNDLE = 8 << 20
+_MOST_LINKS = 40
+
+# Programs that bring their own list of authorities have to be told where the system's is.
+ENVIRONMENT = {
+    "SSL_CERT_FILE": f"/{BUNDLES[0]}",
+    "REQUESTS_CA_BUNDLE": f"/{BUNDLES[0]}",
+    "NODE_EXTRA_CA_CERTS": f"/etc/ssl/certs/{FILE}",
+}
+
+
+def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict[PurePosixPath, bytes]:
+    """The files of the layer, relative to the root; `stack` is all that the image shows, the skeleton included."""
+    files = {PurePosixPath("etc/resolv.conf"): f"nameserver {GATEWAY}\n".encode()}
+    for number, name in enumerate(BUNDLES):
+        place = resolve(stack, PurePosixPath(name))
+        known = _read(stack, place)
+        if known or number == 0:
+            files[place] = known + (b"" if not known or known.endswith(b"\n") else b"\n") + authority
+    folder = resolve(stack, PurePosixPath(BUNDLES[0])).parent
+    for place in (folder / lookup_name, folder / FILE):
+        files[place] = authority
+    for number, name in enumerate(SOURCES):
+        folder = resolve(stack, PurePosixPath(name))
+        if number == 0 or any(place.is_dir() for place in stack.look(folder).places):
+            files[folder / FILE] = authority
+    files |= _name_service(stack)
+    return files
+
+
+def resolve(stack: Stack, path: PurePosixPath) -> PurePosixPath:
+    """Where a path of the box really leads; what is not there leads to itself."""
+    done, left, links = PurePosixPath(), list(path.parts), 0
+    while left:
+        part = left.pop(0)
+        if part == "..":
+            done = done.parent
+            continue
+        places = stack.look(done / part).places
+        if not places or not places[0].is_symlink():
+            done = done / part
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise ImageError(f"/{path} of the image leads in a circle: {os.strerror(errno.ELOOP)}")
+        goal = PurePosixPath(places[0].readlink())
+        if goal.is_absolute():
+            done, goal = PurePosixPath(), goal.relative_to("/")
+        left = [*goal.parts, *left]
+    return done
+
+
+def _read(stack: Stack, path: PurePosixPath) -> bytes:
+    places = stack.look(path).places
+    if not places or not places[0].is_file():
+        return b""
+    if places[0].stat().st_size > _LARGEST_BUNDLE:
+        raise ImageError(f"/{path} of the image has more than {_LARGEST_BUNDLE} bytes; expected a list of authorities")
+    return places[0].read_bytes()
+
+
+def _name_service(stack: Stack) -> dict[PurePosixPath, bytes]:
+    """Hosts are asked of the name server, too: where the image says otherwise."""
+    path = PurePosixPath("etc/nsswitch.conf")
+    lines = _read(stack, path).decode("utf-8", "surrogateescape").splitlines()
+    changed = [f"{line} dns" if line.startswith("hosts:") and "dns" not in line.split() else line for line in lines]
+    return (
+        {} if changed == lines else {path: "".join(f"{line}\n" for line in changed).encode("utf-8", "surrogateescape")}
+    )
+
+
+def write_layer(target: Path, files: dict[PurePosixPath, bytes], owner: int | None) -> None:
+    for path, content in files.items():
+        place = target / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    for place in [target, *target.rglob("*")]:
+        place.chmod(0o755 if place.is_dir() else 0o644)
+        if owner is not None:
+            os.chown(place, owner, owner)

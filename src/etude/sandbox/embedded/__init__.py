@@ -1,0 +1,7 @@
+"""The embedded backend: plain Linux, without daemon, Docker or root.
+
+A zygote holds the boxes; what runs within one is in `inside`."""
+
+from etude.sandbox.embedded.backend import EmbeddedSandboxes
+
+__all__ = ["EmbeddedSandboxes"]

@@ -1,0 +1,251 @@
+"""The embedded backend: boxes from namespaces and overlayfs, without daemon, Docker or root.
+
+Invariant: a box is one process tree under its own pid 1 and the cells of written files that it stands on, all held by
+the zygote. When the box, the backend, or the owner's process ends, in whatever way, they are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etude.sandbox.commands import ENVIRONMENT
+from etude.sandbox.contract import NO_EGRESS, Box, BoxSpec, Egress, Feature, Limits, SandboxError
+from etude.sandbox.egress.upstream import Upstream
+from etude.sandbox.embedded.box import EmbeddedBox
+from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
+from etude.sandbox.embedded.cgroups import BoxCgroup, Cgroups
+from etude.sandbox.embedded.probe import Host, probe_host
+from etude.sandbox.embedded.zygote_client import ZygoteClient
+from etude.sandbox.images import build, importing, registry
+from etude.sandbox.images.host_base import build_bases
+from etude.sandbox.images.image import HOST, Image
+from etude.sandbox.images.layers import IdRange
+from etude.sandbox.images.stack import Stack
+from etude.sandbox.images.store import ImageStore, Lease, check_workdir
+from etude.sandbox.inside.users import USERS
+from etude.sandbox.inside.world import World
+from etude.sandbox.served.channel import Channel
+
+if TYPE_CHECKING:
+    from etude.sandbox.egress.gate import Door, EgressGate
+
+_INIT_MB = 16
+"""For pid 1 and what the kernel keeps for a box."""
+
+
+class EmbeddedSandboxes:
+    def __init__(self, root: Path, *, memory_cells: bool | None = None, upstream: Upstream | None = None) -> None:
+        """Starts the zygote (about 60 ms). `memory_cells` is chosen by the probe unless given; `upstream` says where
+        real hosts are that are not where their names say."""
+        self.host: Host = probe_host()
+        self.memory_cells = self.host.memory_cells if memory_cells is None else memory_cells
+        base = self.host.range_base
+        self.store = ImageStore(Path(root).absolute(), None if base is None else IdRange(base, self.host.range_count))
+        self.cgroups = Cgroups.find()
+        self._boxes: dict[str, EmbeddedBox] = {}
+        self._names = itertools.count(1)
+        self._closed = False
+        self._upstream = upstream or Upstream()
+        self._egress: EgressGate | None = None
+        try:
+            self._zygote = self._start_zygote()
+        except BaseException:
+            self.store.close()
+            if self.cgroups is not None:
+                self.cgroups.close()
+            raise
+
+    def _start_zygote(self) -> ZygoteClient:
+        root, scratch = self.store.root, self.store.scratch
+        bases = build_bases(root, self.host.range_base)
+        self._skeletons = bases.skeletons
+        for name in ("stage", "cells"):
+            (scratch / name).mkdir(exist_ok=True)
+        world = World(
+            store=str(root),
+            stage=str(scratch / "stage"),
+            skeletons=bases.skeletons,
+            binds=bases.binds,
+            range_base=self.host.range_base,
+            range_count=self.host.range_count,
+            memory=self.memory_cells,
+        )
+        return ZygoteClient(world)
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        found = {
+            Feature.FORK,
+            Feature.SNAPSHOT,
+            Feature.NO_NETWORK,
+            Feature.EGRESS,
+            Feature.MEMORY_LIMIT,
+            Feature.PROCESS_LIMIT,
+            Feature.PTY,
+            Feature.BACKGROUND,
+            Feature.ISOLATED,
+        }
+        if self.memory_cells:
+            found.add(Feature.DISK_LIMIT)
+        if self.host.range_base is not None:
+            found |= {Feature.SECOND_USER, Feature.ROOT_USER}
+        return frozenset(found)
+
+    # -- images
+
+    async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
+        return await asyncio.to_thread(self.store.add, files, base, workdir)
+
+    async def import_image(self, source: Path) -> str:
+        return await asyncio.to_thread(importing.import_image, self.store, source)
+
+    async def pull_image(self, reference: str) -> str:
+        return await asyncio.to_thread(registry.pull, self.store, reference)
+
+    async def build_image(
+        self,
+        context: Path,
+        *,
+        dockerfile: Path | None = None,
+        target: str = "",
+        arguments: dict[str, str] | None = None,
+        egress: Egress = NO_EGRESS,
+        say: Callable[[str], None] | None = None,
+    ) -> str:
+        return await build.build_image(
+            self, self.store, context, dockerfile=dockerfile, target=target, arguments=arguments, egress=egress, say=say
+        )
+
+    # -- boxes
+
+    async def create(self, spec: BoxSpec) -> Box:
+        image = self.store.image(spec.image)
+        if spec.workdir:
+            check_workdir(spec.workdir, image.base)
+        return await self.create_over(replace(spec, workdir=spec.workdir or image.config.workdir), image, [])
+
+    async def create_over(self, spec: BoxSpec, image: Image, below: list[Cell]) -> EmbeddedBox:
+        """A box on what other boxes have written, the top first, and on an image below that."""
+        zygote = self._running_zygote()
+        number = next(self._names)
+        name, identity = spec.name or f"box-{number}", f"{self.store.owner}-{number}"
+        cells = [self.new_cell(zygote), *below]
+        lease = self.store.lease(image)
+        door = None
+        if spec.egress.allow:
+            try:
+                door, lease = self._door(spec.egress, identity, image, lease)
+            except BaseException:
+                lease.release()
+                raise
+        cgroup = self._new_cgroup(str(number), spec.limits)
+        message = {
+            "id": identity,
+            "cell": cells[0].path,
+            "layers": layers_of(below, lease.paths),
+            "base": image.base,
+            "workdir": spec.workdir,
+            # Root's where an image says nothing else, as an engine does it; the agent's over the host's folders.
+            "owner": USERS["agent"] if image.base == HOST else 0,
+            "user": image.config.user,
+            "single_id": USERS["agent"] if image.base == HOST else 0,
+            "ports": door.ports if door else [],
+            "limits": asdict(spec.limits),
+            "memory_held": cgroup.holds_memory,
+            "env": {**ENVIRONMENT, **(door.env if door else {}), **dict(image.config.env), **dict(spec.env)},
+        }
+        hold(cells)
+
+        def ended() -> None:
+            cgroup.remove()
+            lease.release()
+            if door:
+                door.shut()
+            drop(box.cells if box else cells)
+            if box:
+                self.forget(box)
+
+        box: EmbeddedBox | None = None
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            with theirs, cgroup.doors() as doors:
+                ends = [theirs.fileno(), *([door.box_end.fileno()] if door else [])]
+                gone = await zygote.create(message, [*ends, *doors], ended)
+        except BaseException:
+            ours.close()
+            ended()
+            raise
+        channel = Channel(name)
+        await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
+        box = EmbeddedBox(self, zygote, spec, image, message, channel, gone, cells, lease, cgroup)
+        self._boxes[box.id] = box
+        try:
+            await box.wait_until_ready()
+            if door:
+                door.open()
+        except BaseException:
+            await box.destroy()
+            raise
+        return box
+
+    def _new_cgroup(self, name: str, limits: Limits) -> BoxCgroup:
+        """What the box writes counts as its memory where its cell is a memory file system."""
+        if self.cgroups is None:
+            return BoxCgroup([])
+        mib = limits.memory_mb + _INIT_MB + (limits.disk_mb if self.memory_cells else 0)
+        return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
+
+    def _door(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[Door, Lease]:
+        """A box's way out; and the image's layers, with the one on top that makes programs use it."""
+        if self._egress is None:
+            from etude.sandbox.egress.gate import EgressGate  # Needs cryptography, which takes its time to load.
+
+            self._egress = EgressGate(self.store, self._upstream)
+        stack = Stack(tuple(self.store.root / path for path in (*lease.paths, self._skeletons[image.base])))
+        layer = self._egress.layer_for(image.id, stack).relative_to(self.store.root)
+        return self._egress.door(egress, box), replace(lease, paths=(str(layer), *lease.paths))
+
+    def new_cell(self, zygote: ZygoteClient) -> Cell:
+        folder = "cells" if self.memory_cells else f"store/owners/{self.store.owner}/cells"
+        # The box can read the name: it must not tell how many others there are.
+        return Cell(f"{folder}/{secrets.token_hex(6)}", zygote.release)
+
+    def _running_zygote(self) -> ZygoteClient:
+        if self._closed:
+            raise SandboxError("this backend is closed; open another")
+        if not self._zygote.alive:
+            self._zygote = self._start_zygote()
+        self._zygote.attach()
+        return self._zygote
+
+    async def keep(self, zygote: ZygoteClient, cell: Cell) -> str:
+        """Copies what nobody changes any more into the store; returns the layer's name."""
+        fresh = f"keep-{next(self._names)}"
+        digest = await zygote.copy([cell.upper], f"store/owners/{self.store.owner}/{fresh}")
+        await asyncio.to_thread(self.store.adopt, self.store.scratch / fresh, digest)
+        return digest
+
+    def forget(self, box: EmbeddedBox) -> None:
+        self._boxes.pop(box.id, None)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.gather(*(box.destroy() for box in list(self._boxes.values())))
+        await asyncio.to_thread(self._finish)
+
+    def _finish(self) -> None:
+        if self._zygote.alive:
+            self._zygote.end()
+        if self.cgroups is not None:
+            self.cgroups.close()
+        self.store.close()

@@ -1,0 +1,111 @@
+"""A box of the embedded backend: what stands under it (cells, a cgroup, a lease on its image) and goes with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.sandbox.contract import (
+    Box,
+    BoxSpec,
+    BoxStats,
+    ImageError,
+    RequestRefused,
+    SandboxLost,
+    SandboxUnavailable,
+)
+from etude.sandbox.embedded import copies
+from etude.sandbox.embedded.cells import Cell
+from etude.sandbox.embedded.cgroups import BoxCgroup
+from etude.sandbox.embedded.probe import advice
+from etude.sandbox.embedded.zygote_client import ZygoteClient
+from etude.sandbox.images.image import Image
+from etude.sandbox.images.store import Lease
+from etude.sandbox.inside.rootfs import IMAGE
+from etude.sandbox.served.box import ANSWER_SECONDS, ServedBox
+from etude.sandbox.served.channel import Channel
+
+if TYPE_CHECKING:
+    from etude.sandbox.embedded.backend import EmbeddedSandboxes
+
+
+class EmbeddedBox(ServedBox):
+    def __init__(
+        self,
+        backend: EmbeddedSandboxes,
+        zygote: ZygoteClient,
+        spec: BoxSpec,
+        image: Image,
+        message: dict[str, Any],
+        channel: Channel,
+        gone: asyncio.Future[dict[str, Any]],
+        cells: list[Cell],
+        lease: Lease,
+        cgroup: BoxCgroup,
+    ) -> None:
+        super().__init__(str(message["id"]), spec, channel)
+        self.image, self.lease, self.zygote = image, lease, zygote
+        self.cells, self.cgroup = cells, cgroup
+        self.backend, self._gone = backend, gone
+        # A box whose zygote has died must see the end of its socket, whatever became of its death signal.
+        gone.add_done_callback(lambda _: channel.close() if channel.ready.done() else None)
+
+    async def wait_until_ready(self) -> None:
+        waiting = {self._channel.ready, self._gone}
+        done, _ = await asyncio.wait(waiting, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            raise SandboxLost(f"box {self.id} was not ready in {ANSWER_SECONDS:.0f} s")
+        # A box that failed says why on its own socket; what the zygote says may come first.
+        refused = self._gone.done() and "error" in self._gone.result()
+        answer = self._gone.result() if refused else await self._channel.ready
+        if answer.get("ready"):
+            return
+        step, error = answer.get("step", "lost"), answer.get("error", "its process ended while it was being made")
+        if step == "user":
+            raise RequestRefused(f"box {self.id}: {error}")
+        if step.startswith(IMAGE):
+            raise ImageError(f"image {self.spec.image}: {error}; a box needs a folder there: remove what the image has")
+        if step in ("lost", "cell", "box"):
+            raise SandboxLost(f"box {self.id}: {error}")
+        raise SandboxUnavailable(advice(step, error))
+
+    async def stats(self) -> BoxStats:
+        """Pid 1 sees what its file system holds. With plain folders that is the whole disk: they are measured here."""
+        found = await super().stats()
+        if self.backend.memory_cells:
+            return found
+        places = [self.backend.store.root / cell.upper.removeprefix("store/") for cell in self.cells]
+        sizes = await asyncio.gather(*(asyncio.to_thread(_size_below, place) for place in places))
+        return replace(found, disk_bytes=sum(sizes))
+
+    # -- frozen copies
+
+    async def snapshot(self) -> str:
+        return await copies.snapshot(self)
+
+    async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
+        return await copies.fork(self, count, kill=kill)
+
+    # -- the end
+
+    async def destroy(self) -> None:
+        self._channel.close()
+        if not self._gone.done() and self.zygote.alive:
+            with contextlib.suppress(SandboxLost):
+                await self.zygote.destroy(self.id)
+                await asyncio.wait({self._gone}, timeout=ANSWER_SECONDS)
+        self.backend.forget(self)
+
+
+def _size_below(folder: Path) -> int:
+    """Blocks that are in use; what vanishes while one looks counts nothing."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(place, name).lstat().st_blocks * 512
+    return total

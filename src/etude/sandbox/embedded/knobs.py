@@ -1,0 +1,125 @@
+"""What keeps a host from giving more to boxes, and the exact command or setting that changes it.
+
+Pure but for `Facts.read`: every piece of advice can be seen on any machine by making up the facts.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+_USERNS_STEPS = {"user namespace", "id map", "mount namespace", "private mounts", "user namespace of a box"}
+_CONTAINER = "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the host's files say; None where a file is missing."""
+
+    root: bool = False
+    user: str = "user"
+    kernel: tuple[int, int] = (6, 12)
+    container: bool = False
+    systemd: bool = True
+    apparmor_userns: int | None = None
+    userns_clone: int | None = None
+    max_namespaces: int | None = None
+    cgroup_versions: frozenset[int] = frozenset({2})
+    """Mounted somewhere."""
+    cgroups_writable: bool = False
+
+    @classmethod
+    def read(cls, top: Path = Path("/")) -> Facts:
+        mounts = _text(top / "proc/self/mountinfo")
+        folders = [line.split()[4].lstrip("/") for line in mounts.splitlines() if " - cgroup" in line]
+        return cls(
+            root=os.geteuid() == 0,
+            user=_user_name(),
+            kernel=_release(platform.release()),
+            container=(top / ".dockerenv").exists() or (top / "run/.containerenv").exists(),
+            systemd=(top / "run/systemd/system").is_dir(),
+            apparmor_userns=_number(top / "proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+            userns_clone=_number(top / "proc/sys/kernel/unprivileged_userns_clone"),
+            max_namespaces=_number(top / "proc/sys/user/max_user_namespaces"),
+            cgroup_versions=frozenset(
+                2 if " - cgroup2 " in line else 1 for line in mounts.splitlines() if " - cgroup" in line
+            ),
+            cgroups_writable=any(os.access(top / folder, os.W_OK) for folder in folders),
+        )
+
+
+def for_failure(step: str, facts: Facts) -> str:
+    """For a step of starting a box that failed (inside/kernel.py names it)."""
+    if step in _USERNS_STEPS:
+        return _for_user_namespaces(facts)
+    if step == "namespaces":
+        return "raise user.max_{net,pid,mnt,ipc,uts,cgroup}_namespaces by sudo sysctl -w, or run fewer boxes"
+    if step == "mount proc":
+        return "the host hides parts of /proc: start the container with --security-opt systempaths=unconfined"
+    if step == "overlay":
+        return "overlayfs in user namespaces needs Linux 5.11 and the overlay module: sudo modprobe overlay"
+    if step.startswith("bind "):
+        return f"{step.removeprefix('bind ')} must be readable by the user who runs this"
+    return "run `etude sandbox doctor`"
+
+
+def _for_user_namespaces(facts: Facts) -> str:
+    if facts.apparmor_userns == 1:
+        return "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+    if facts.userns_clone == 0:
+        return "sudo sysctl -w kernel.unprivileged_userns_clone=1"
+    if facts.max_namespaces is not None and facts.max_namespaces < 1000:
+        return "sudo sysctl -w user.max_user_namespaces=65536"
+    if facts.container:
+        return _CONTAINER
+    return "the kernel must allow unprivileged user namespaces (CONFIG_USER_NS, no security module against them)"
+
+
+def for_cgroups(facts: Facts) -> str:
+    """So that the kernel holds the memory of a whole box."""
+    if facts.container:
+        return "start the container with --cgroupns=private and a writable /sys/fs/cgroup (--privileged has both)"
+    if 2 not in facts.cgroup_versions:
+        return "run as root, or start the kernel with systemd.unified_cgroup_hierarchy=1"
+    if facts.root:
+        return "mount -o remount,rw /sys/fs/cgroup"
+    if facts.systemd:
+        return (
+            "systemd-run --user --scope -p Delegate=yes etude ... (where memory is not handed on, once: "
+            "sudo install -D /dev/stdin /etc/systemd/system/user@.service.d/delegate.conf "
+            "<<< $'[Service]\\nDelegate=cpu memory pids')"
+        )
+    own = f"/sys/fs/cgroup/{facts.user}"
+    return f"sudo mkdir {own} && sudo chown -R {facts.user} {own}, and start there"
+
+
+def for_disk_limits(facts: Facts) -> str:
+    return f"Linux 6.6 or newer (this is {facts.kernel[0]}.{facts.kernel[1]}): its tmpfs keeps what overlayfs needs"
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.lstrip("-").isdecimal() else None
+
+
+def _release(text: str) -> tuple[int, int]:
+    major, _, rest = text.partition(".")
+    minor = rest.split(".")[0]
+    return int(major), int("".join(character for character in minor if character.isdigit()) or 0)

@@ -1,0 +1,100 @@
+"""Which mode this host allows, and for a missing capability the one line that says how to get it. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from etude.sandbox.contract import SandboxUnavailable
+from etude.sandbox.embedded import knobs
+from etude.sandbox.inside import kernel
+
+# Above the range that systemd-nspawn takes from, below 2^31; the second fits a container's usual 65,536 ids.
+_RANGES = ((2_000_000_000, 65_536), (32_768, 32_000))
+
+
+class Mode(StrEnum):
+    ROOT = "root"
+    """Run by root: boxes get a range of unprivileged host ids of their own, so that every user of an image exists."""
+    USER = "user"
+    """Run by an ordinary user: that user's id is the box's agent, or its root; there is no second user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    mode: Mode
+    memory_cells: bool
+    """What a box writes lives in a size-limited memory file system, else in plain folders that only files limit."""
+    range_base: int | None = None
+    """The host's id of the boxes' root; None: boxes have one id, the caller's own."""
+    range_count: int = 1
+
+
+def probe_host() -> Host:
+    """SandboxUnavailable when it is certain that no box can be made; the zygote's start finds the rest."""
+    if platform.system() != "Linux" or kernel.MACHINE not in ("x86_64", "aarch64"):
+        raise SandboxUnavailable(
+            f"boxes need Linux on x86_64 or aarch64; this is {platform.system()} on {kernel.MACHINE}"
+        )
+    if _release() < (5, 12):
+        raise SandboxUnavailable(
+            f"boxes need Linux 5.12 or newer; this is {platform.release()}: install a newer kernel"
+        )
+    memory = _memory_cells()
+    if os.geteuid() != 0:
+        limit = _read_int("/proc/sys/user/max_user_namespaces")
+        if limit == 0:
+            raise SandboxUnavailable(advice("user namespace", "user.max_user_namespaces is 0"))
+        return Host(Mode.USER, memory)
+    needed = sum(1 << bit for bit in (kernel.CAP_SYS_ADMIN, kernel.CAP_SETUID, kernel.CAP_SETGID))
+    if kernel.effective_capabilities() & needed != needed:
+        raise SandboxUnavailable(
+            "root without CAP_SYS_ADMIN, as in a plain Docker container: start it with --cap-add SYS_ADMIN "
+            "--security-opt seccomp=unconfined --security-opt apparmor=unconfined, or run as an ordinary user"
+        )
+    base, count = _free_range()
+    return Host(Mode.ROOT, memory, base, count)
+
+
+def advice(step: str, error: str) -> str:
+    """One line: what failed, and the knob that grants it."""
+    return f"the sandbox cannot start ({error}): {knobs.for_failure(step, knobs.Facts.read())}"
+
+
+def _free_range() -> tuple[int, int]:
+    """Host ids in a row that are mapped here and belong to nobody: the first and how many."""
+    mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    for base, count in _RANGES:
+        if any(first <= base and base + count <= first + length for first, _, length in mapped):
+            return base, count
+    raise SandboxUnavailable(
+        "root here has no ids to give to boxes (/proc/self/uid_map is too short): map 65,536 ids into this container"
+    )
+
+
+def _memory_cells() -> bool:
+    """tmpfs keeps user.* attributes, which overlayfs needs, from Linux 6.6 on; asked, since kernels are patched."""
+    if not Path("/dev/shm").is_dir() or not os.access("/dev/shm", os.W_OK):
+        return _release() >= (6, 6)
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        try:
+            os.setxattr(file.name, "user.overlay.opaque", b"y")
+        except OSError:
+            return False
+    return True
+
+
+def _release() -> tuple[int, int]:
+    major, minor = platform.release().split(".")[:2]
+    return int(major), int("".join(character for character in minor if character.isdigit()) or 0)
+
+
+def _read_int(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):
+        return None

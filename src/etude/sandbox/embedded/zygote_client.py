@@ -1,0 +1,205 @@
+"""The owner's side of the zygote: starts it, asks for boxes, learns when they have ended. One per backend instance."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from etude.sandbox.contract import DiskFull, RequestRefused, SandboxError, SandboxLost, SandboxUnavailable
+from etude.sandbox.embedded.probe import advice
+from etude.sandbox.inside.wire import MAX_ORDER
+from etude.sandbox.inside.world import World
+
+_START_SECONDS = 20.0
+# Stub packages: the zygote loads its own few files and none of the project's dependencies.
+_BOOT = """
+import sys, types
+for name, folder in zip(("etude", "etude.sandbox"), sys.argv[2:4]):
+    sys.modules[name] = module = types.ModuleType(name)
+    module.__path__ = [folder]
+from etude.sandbox.inside.zygote import main
+main(int(sys.argv[1]))
+"""
+
+
+class ZygoteClient:
+    def __init__(self, world: World) -> None:
+        """Blocks until the zygote stands (about 60 ms); SandboxUnavailable names what the host lacks."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        here = Path(__file__).parents[1]
+        packages = [str(here.parent), str(here)]
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-S", "-E", "-c", _BOOT, str(theirs.fileno()), *packages],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                cwd="/",
+                env={},
+                start_new_session=True,
+            )
+        self.alive = True
+        self.gone: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._ended: dict[str, Callable[[], None]] = {}
+        self._done: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._later: set[asyncio.Task[None]] = set()
+        self._tickets = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._control = ours
+        ours.settimeout(_START_SECONDS)
+        try:
+            ours.send(json.dumps(vars(world)).encode())
+            answer = json.loads(ours.recv(MAX_ORDER) or b'{"ready": false, "error": "it died", "step": "start"}')
+        except (OSError, ValueError) as error:
+            answer = {"ready": False, "error": str(error), "step": "start"}
+        if not answer["ready"]:
+            self.end()
+            raise SandboxUnavailable(advice(answer["step"], answer["error"]))
+        ours.setblocking(False)
+
+    # -- the event loop's part
+
+    def attach(self) -> None:
+        """Listens on the running loop; a backend outlives asyncio.run(), its boxes do not."""
+        loop = asyncio.get_running_loop()
+        if self.alive and self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(self._control.fileno())
+            self._loop = loop
+            loop.add_reader(self._control.fileno(), self._receive)
+
+    def _receive(self) -> None:
+        while self.alive:
+            try:
+                data = self._control.recv(MAX_ORDER)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._died()
+                return
+            message = json.loads(data)
+            if "gone" in message:
+                self._end_of(message["gone"], message)
+            else:
+                _resolve(self._done.pop(message["done"], None), message)
+
+    def _end_of(self, name: str, message: dict[str, Any]) -> None:
+        if ended := self._ended.pop(name, None):
+            ended()
+        _resolve(self.gone.pop(name, None), message)
+
+    def _died(self) -> None:
+        self.end()
+        for name in list(self.gone):
+            self._end_of(name, {"gone": name})
+        for future in self._done.values():
+            _resolve(future, {"error": "the zygote died", "kind": "lost"})
+        self._done.clear()
+
+    async def _send(self, message: dict[str, Any], numbers: Sequence[int] = ()) -> None:
+        data = json.dumps(message).encode()
+        if len(data) > MAX_ORDER:
+            raise RequestRefused(f"{len(data)} bytes for one box; at most {MAX_ORDER}: give it fewer variables in env")
+        while True:
+            if not self.alive:
+                raise SandboxLost("the zygote has died; make the box again")
+            try:
+                socket.send_fds(self._control, [data], numbers)
+                return
+            except BlockingIOError:
+                await asyncio.sleep(0.001)
+            except OSError:
+                self._died()
+
+    # -- requests
+
+    async def create(
+        self, message: dict[str, Any], passed: Sequence[int], ended: Callable[[], None]
+    ) -> asyncio.Future[dict[str, Any]]:
+        """Asks for a box; `passed` are its end of the owner's socket, its end of its gate's if the message names ports,
+        and the doors of its cgroups. The future ends when no process of it is left. `ended` is called then in any case,
+        also where the future's event loop has gone."""
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.gone[message["id"]] = future
+        try:
+            await self._send({"op": "create", **message}, passed)
+        except BaseException:
+            self.gone.pop(message["id"], None)
+            raise
+        self._ended[message["id"]] = ended
+        return future
+
+    async def destroy(self, box: str) -> None:
+        await self._send({"op": "destroy", "id": box})
+
+    async def copy(self, sources: list[str], target: str, *, cell: str = "") -> str:
+        """Copies the sum of folders of the zygote's world, into a new cell if one is named; returns its digest."""
+        answer = await self._ask({"op": "copy", "sources": sources, "target": target, "cell": cell})
+        if "error" in answer:
+            kinds: dict[str, type[SandboxError]] = {"lost": SandboxLost, "disk_full": DiskFull}
+            raise kinds.get(answer["kind"], SandboxError)(f"copying {sources[0]}: {answer['error']}")
+        return str(answer["digest"])
+
+    async def untouched(self, box: str, cell: str, layers: list[str]) -> bool:
+        """Whether a box has written nothing in its cell on top of `layers`."""
+        return bool((await self._ask({"op": "untouched", "id": box, "cell": cell, "layers": layers})).get("untouched"))
+
+    async def restack(self, box: str, cell: str, layers: list[str]) -> str:
+        """Has a box in which nothing runs go on in a new cell over `layers`; else returns why that could not be."""
+        answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers})
+        if answer.get("kind") == "lost":
+            raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")
+        if answer.get("kind") == "failed":
+            raise SandboxError(f"box {box} could not be sealed, and goes on as it was: {answer['error']}")
+        return str(answer.get("error", ""))
+
+    async def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._tickets += 1
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._done[self._tickets] = future
+        await self._send({**message, "ticket": self._tickets})
+        return await future
+
+    def release(self, cell: str) -> None:
+        """Has a cell removed; with the zygote it goes anyway."""
+        message = {"op": "release", "cell": cell}
+        try:
+            self._control.send(json.dumps(message).encode())
+        except BlockingIOError:
+            task = asyncio.ensure_future(self._send_quietly(message))
+            self._later.add(task)
+            task.add_done_callback(self._later.discard)
+        except OSError:
+            return
+
+    async def _send_quietly(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(SandboxLost):
+            await self._send(message)
+
+    def end(self) -> None:
+        """Closes the socket, which ends the zygote and every box, and collects it."""
+        self.alive = False
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._control.fileno())
+        self._control.close()
+        deadline = time.monotonic() + 5
+        while self.process.poll() is None:
+            if time.monotonic() > deadline:
+                self.process.kill()
+            time.sleep(0.001)
+
+
+def _resolve(future: asyncio.Future[dict[str, Any]] | None, value: dict[str, Any]) -> None:
+    if future is None or future.done() or future.get_loop().is_closed():
+        return
+    future.set_result(value)

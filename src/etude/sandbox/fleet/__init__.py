@@ -1,0 +1,10 @@
+"""Many hosts as one backend: a sandbox host per node, and a scheduler that places boxes on them.
+
+Imports nothing heavy: hosts and dispatcher are services of whatever cluster is opened."""
+
+from etude.sandbox.fleet.client import FleetSandboxes
+from etude.sandbox.fleet.errors import FleetFull
+from etude.sandbox.fleet.opening import Fleet, open_fleet
+from etude.sandbox.fleet.policy import Policy
+
+__all__ = ["Fleet", "FleetFull", "FleetSandboxes", "Policy", "open_fleet"]

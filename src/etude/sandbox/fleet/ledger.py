@@ -1,0 +1,118 @@
+"""What the scheduler knows of one host.
+
+Load is what the host reported last, plus a reservation for each box too young to show in that report. A reservation
+ends with a report sampled `settle_seconds` after its box was made, so no box is counted by neither.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from etude.sandbox.fleet.bucket import TokenBucket
+from etude.sandbox.fleet.policy import Policy
+from etude.sandbox.fleet.resources import Capacity, Resources
+
+
+class HostState(StrEnum):
+    UP = "up"
+    SILENT = "silent"
+    """Late with its report: it keeps its boxes and gets none."""
+    DRAINING = "draining"
+
+
+class HostLedger:
+    def __init__(self, name: str, capacity: Capacity, policy: Policy, now: float) -> None:
+        self.name, self.capacity = name, capacity
+        self.state = HostState.UP
+        self.bucket = TokenBucket(policy.host_rate, policy.host_burst, now)
+        self.heard = now
+        self.claimed_by = ""
+        """The request for which this host is kept free."""
+        self.cooling = False
+        """Its bucket is empty."""
+        self.boxes: dict[str, Resources] = {}
+        """Every box that is there or being made, by what it asked for."""
+        self._settle = policy.settle_seconds
+        total, ceiling = capacity.total, policy.ceiling
+        self.limit = Resources(
+            total.cpus * ceiling.cpus, total.memory_mb * ceiling.memory_mb, total.disk_mb * ceiling.disk_mb
+        )
+        self._used = Resources()
+        self._unseen: dict[str, float | None] = {}
+        """Boxes that no report shows: when each was ready, None while it is being made. Oldest first."""
+        self._cpus = self._memory = self._disk = 0.0  # the sum of their reservations
+
+    @property
+    def load(self) -> Resources:
+        used = self._used
+        return Resources(used.cpus + self._cpus, used.memory_mb + self._memory, used.disk_mb + self._disk)
+
+    @property
+    def takes_boxes(self) -> bool:
+        return self.state is HostState.UP and not self.cooling
+
+    def fits(self, demand: Resources, count: int) -> bool:
+        limit, used = self.limit, self._used
+        return (
+            used.memory_mb + self._memory + demand.memory_mb * count <= limit.memory_mb
+            and used.cpus + self._cpus + demand.cpus * count <= limit.cpus
+            and used.disk_mb + self._disk + demand.disk_mb * count <= limit.disk_mb
+            and len(self.boxes) + count <= self.capacity.boxes
+        )
+
+    def could_ever_fit(self, demand: Resources, count: int) -> bool:
+        return count <= self.capacity.boxes and demand.times(count).within(self.limit)
+
+    def free(self) -> float:
+        """The part of its limit that is free, in what is scarcest: 0 to 1."""
+        limit, used = self.limit, self._used
+        return max(
+            0.0,
+            min(
+                1.0 - (used.cpus + self._cpus) / limit.cpus,
+                1.0 - (used.memory_mb + self._memory) / limit.memory_mb,
+                1.0 - (used.disk_mb + self._disk) / limit.disk_mb,
+                1.0 - len(self.boxes) / self.capacity.boxes,
+            ),
+        )
+
+    def reserve(self, boxes: tuple[str, ...], demand: Resources) -> None:
+        for box in boxes:
+            self.boxes[box] = demand
+            self._unseen[box] = None
+            self._count(demand, 1)
+
+    def ready(self, boxes: tuple[str, ...], now: float) -> None:
+        for box in boxes:
+            self._unseen.pop(box, None)
+            self._unseen[box] = now
+
+    def adopt(self, box: str, demand: Resources, now: float) -> None:
+        self.reserve((box,), demand)
+        self.ready((box,), now)
+
+    def release(self, box: str) -> bool:
+        """Whether the box was here."""
+        demand = self.boxes.pop(box, None)
+        if demand is None:
+            return False
+        if box in self._unseen:
+            del self._unseen[box]
+            self._count(demand, -1)
+        return True
+
+    def report(self, used: Resources, sampled: float, now: float) -> None:
+        self._used, self.heard = used, now
+        if self.state is HostState.SILENT:
+            self.state = HostState.UP
+        seen = [box for box, at in self._unseen.items() if at is not None and at + self._settle <= sampled]
+        for box in seen:
+            del self._unseen[box]
+            self._count(self.boxes[box], -1)
+        if not self._unseen:
+            self._cpus = self._memory = self._disk = 0.0  # what rounding has left
+
+    def _count(self, demand: Resources, sign: int) -> None:
+        self._cpus += sign * demand.cpus
+        self._memory += sign * demand.memory_mb
+        self._disk += sign * demand.disk_mb

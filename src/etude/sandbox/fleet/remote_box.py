@@ -1,0 +1,147 @@
+"""A box on some host, as its client holds it: each request is one call to that host's service.
+
+A command is never sent twice. Whatever keeps the host from answering makes the box lost, for its client at least.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from etude.cluster.contract import Remote
+from etude.sandbox.contract import Box, BoxStats, ExecResult, OnOutput, Process, SandboxError, Terminal
+from etude.sandbox.fleet.answer import answered_here, opened
+from etude.sandbox.fleet.host import Ran
+from etude.sandbox.fleet.remote_process import RemoteProcess
+
+if TYPE_CHECKING:
+    from etude.sandbox.fleet.client import FleetSandboxes
+
+_ANSWER_SECONDS = 60.0
+"""How long a host may take over what it was asked beyond a command's own time: for large trees, too."""
+
+
+class RemoteBox:
+    def __init__(self, fleet: FleetSandboxes, id: str, host_name: str, host: Remote) -> None:
+        self.host_name = host_name
+        self._id, self._fleet, self._host = id, fleet, host
+        self._commands: list[str] = []
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    # -- commands
+
+    async def exec(
+        self,
+        command: list[str] | str,
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: bytes = b"",
+        user: str = "",
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        ticket, known = secrets.token_hex(8), len(self._commands)
+        options = {"timeout": timeout, "cwd": cwd, "env": env, "stdin": stdin, "user": user}
+        args, deadline = (self.id, ticket, known, command, options), max(timeout, 0.0) + _ANSWER_SECONDS
+        try:
+            with answered_here(self._place):
+                if on_output is None:
+                    ran = await self._host.call("exec", *args, deadline=deadline)
+                else:
+                    async for said in self._host.stream("exec_streamed", *args, deadline=deadline):
+                        ran = said
+                        if not isinstance(said, Ran):
+                            for stream, data in said:
+                                on_output(stream, data)
+        except BaseException as error:
+            if not isinstance(error, SandboxError):  # cancelled, or on_output failed: the command must not go on
+                with contextlib.suppress(SandboxError):
+                    await asyncio.shield(self.call("cancel", ticket))
+            raise
+        result: ExecResult = self._noted(ran, known)
+        return result
+
+    async def start(
+        self,
+        command: list[str] | str,
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str = "",
+        terminal: Terminal | None = None,
+    ) -> Process:
+        known = len(self._commands)
+        options = {"timeout": timeout, "cwd": cwd, "env": env, "user": user, "terminal": terminal}
+        return RemoteProcess(self, self._noted(await self.call("start", self.id, known, command, options), known))
+
+    def _noted(self, ran: Ran, known: int) -> Any:
+        if known + len(ran.commands) > len(self._commands):
+            self._commands[known:] = ran.commands
+        return ran.result
+
+    @property
+    def commands(self) -> list[str]:
+        return list(self._commands)
+
+    # -- files
+
+    async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
+        data: bytes = await self._ask("read_file", path, max_bytes=max_bytes)
+        return data
+
+    async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        await self._ask("write_file", path, data, executable=executable)
+
+    async def list_files(self, path: str = ".") -> list[str]:
+        names: list[str] = await self._ask("list_files", path)
+        return names
+
+    async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
+        tar: bytes = await self._ask("read_tree", path, max_bytes=max_bytes, max_files=max_files)
+        return tar
+
+    async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
+        await self._ask("write_tree", path, tar, max_bytes=max_bytes, max_files=max_files)
+
+    async def stats(self) -> BoxStats:
+        stats: BoxStats = await self._ask("stats")
+        return stats
+
+    # -- copies and the end
+
+    async def snapshot(self) -> str:
+        """The image lives on this box's host, and so will the boxes made from it."""
+        image: str = await self._ask("snapshot")
+        await self._fleet.ask("learn_image", image, self.host_name, None)
+        return image
+
+    async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
+        children: list[Box] = []
+        for id in await self._fleet.fork(self, count, kill):
+            child = RemoteBox(self._fleet, id, self.host_name, self._host)
+            child._commands = list(self._commands)
+            children.append(child)
+        return children
+
+    async def destroy(self) -> None:
+        await self._fleet.ask("end", self.id, deadline=_ANSWER_SECONDS)
+
+    # -- calls
+
+    async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
+        return await self.call("ask", self.id, method, args, options)
+
+    async def call(self, method: str, *args: Any, patience: float = 0.0) -> Any:
+        with answered_here(self._place):
+            return opened(await self._host.call(method, *args, deadline=patience + _ANSWER_SECONDS))
+
+    @property
+    def _place(self) -> str:
+        return f"box {self.id}: its host {self.host_name}"

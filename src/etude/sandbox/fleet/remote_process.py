@@ -1,0 +1,87 @@
+"""A background command on some host.
+
+A poll that its caller gives up loses nothing: it is called back from the host, and what it had taken by then is kept
+here for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from etude.sandbox.contract import Poll, SandboxError, SandboxLost
+
+if TYPE_CHECKING:
+    from etude.sandbox.fleet.remote_box import RemoteBox
+
+
+class RemoteProcess:
+    def __init__(self, box: RemoteBox, id: int) -> None:
+        self._box, self._id = box, id
+        self._given_up: set[asyncio.Task[Any]] = set()
+        self._left, self._left_skipped = b"", 0
+        self._end: Poll | None = None
+
+    @property
+    def id(self) -> int:
+        return self._id
+
+    async def poll(self, *, wait: float = 0.0) -> Poll:
+        if self._given_up:
+            await asyncio.wait(self._given_up)
+        ticket = secrets.token_hex(8)
+        asking = asyncio.ensure_future(self._ask_poll(ticket, 0.0 if self._left else wait))
+        try:
+            said = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            self._give_up(asking, self._keep)
+            self._give_up(asyncio.ensure_future(self._box.call("cancel", ticket)), _forget)
+            raise
+        if said.code is not None:
+            self._end = Poll(b"", 0, said.code, said.limit)
+        output, self._left = self._left + said.output, b""
+        skipped, self._left_skipped = self._left_skipped + said.skipped, 0
+        return Poll(output, skipped, said.code, said.limit)
+
+    async def _ask_poll(self, ticket: str, wait: float) -> Poll:
+        try:
+            said = await self._box.call("poll", self._box.id, self.id, ticket, wait, patience=wait)
+        except SandboxLost:
+            if self._end is None:
+                raise
+            said = self._end  # a box that is gone leaves what was known of its commands
+        return said or Poll(b"", 0, None)
+
+    def _give_up(self, task: asyncio.Task[Any], then: Any) -> None:
+        self._given_up.add(task)
+        task.add_done_callback(then)
+        task.add_done_callback(self._given_up.discard)
+
+    def _keep(self, asking: asyncio.Task[Poll]) -> None:
+        with contextlib.suppress(SandboxError, asyncio.CancelledError):
+            said = asking.result()
+            self._left += said.output
+            self._left_skipped += said.skipped
+
+    async def write(self, data: bytes) -> None:
+        await self._ask("write", data)
+
+    async def close_stdin(self) -> None:
+        await self._ask("close_stdin")
+
+    async def resize(self, rows: int, columns: int) -> None:
+        await self._ask("resize", rows, columns)
+
+    async def kill(self) -> None:
+        await self._ask("kill")
+
+    async def _ask(self, method: str, *args: Any) -> None:
+        await self._box.call("ask_process", self._box.id, self.id, method, args)
+
+
+def _forget(calling_back: asyncio.Task[Any]) -> None:
+    """If it failed, so will the poll that it was about."""
+    with contextlib.suppress(SandboxError, asyncio.CancelledError):
+        calling_back.result()

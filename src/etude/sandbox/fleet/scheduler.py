@@ -1,0 +1,458 @@
+"""The fleet's mind: a pure state machine. Events and the time go in, decisions come out; no clock, no call, no chance.
+
+Always true, whatever comes in whatever order (tests/sandbox/fleet/test_machine.py):
+- every request is answered exactly once, by Granted or Rejected;
+- a box is on one host at most, and a host is never given more than its ceiling allows by what was known then;
+- a host that is silent, draining or gone gets nothing; a lost host loses its own boxes and no others.
+
+A request waits for room, for a token of the fleet and for one of its host. Once it has been passed over for a good part
+of its patience it claims a host: that host is kept free until the request fits, so that large requests are not starved
+by small ones.
+"""
+
+from __future__ import annotations
+
+from etude.sandbox.fleet.bucket import TokenBucket
+from etude.sandbox.fleet.events import (
+    BoxEnded,
+    CreateDone,
+    CreateFailed,
+    CreateRequested,
+    Decision,
+    Destroy,
+    DropHost,
+    Event,
+    Granted,
+    HostDrained,
+    HostDraining,
+    HostJoined,
+    HostLost,
+    HostReported,
+    OwnerLeft,
+    OwnerRenewed,
+    Place,
+    Rejected,
+    RequestDropped,
+    Tick,
+    Why,
+)
+from etude.sandbox.fleet.leases import Leases
+from etude.sandbox.fleet.ledger import HostLedger, HostState
+from etude.sandbox.fleet.placement import HostIndex
+from etude.sandbox.fleet.policy import Policy
+from etude.sandbox.fleet.resources import Capacity
+from etude.sandbox.fleet.timers import Timers
+from etude.sandbox.fleet.waiting import Pending, WaitingRoom
+
+
+class Scheduler:
+    def __init__(self, policy: Policy, now: float = 0.0) -> None:
+        self.policy = policy
+        self.hosts: dict[str, HostLedger] = {}
+        self.waiting = WaitingRoom()
+        self.leases = Leases(policy.lease_seconds)
+        self._index = HostIndex()
+        self._admission = TokenBucket(policy.fleet_rate, policy.fleet_burst, now)
+        self._pending: dict[str, Pending] = {}
+        """Requests that wait or are being made."""
+        self._where: dict[str, tuple[str, str]] = {}
+        """Host and owner of every granted box."""
+        self._drains: dict[str, float] = {}
+        self._grown: dict[str, None] = {}
+        """Hosts with more room than when the waiting requests were last held against them."""
+        self._sizes: dict[Capacity, int] = {}
+        self._timers = Timers()
+        self._now = now
+        self._out: list[Decision] = []
+        self._on_event = {
+            CreateRequested: self._requested,
+            RequestDropped: self._dropped,
+            CreateDone: self._done,
+            CreateFailed: self._failed,
+            BoxEnded: self._ended,
+            OwnerRenewed: self._renewed,
+            OwnerLeft: self._left,
+            HostJoined: self._joined,
+            HostReported: self._reported,
+            HostDraining: self._draining,
+            HostLost: self._lost,
+            Tick: lambda _: None,
+        }
+        self._on_timer = {
+            "patience": self._impatient,
+            "claim": self._claims,
+            "lease": self._lease_due,
+            "silence": self._silence_due,
+            "drain": self._drain_due,
+            "cooling": self._cooled,
+            "admission": lambda _: None,
+        }
+
+    # -- the outside
+
+    def handle(self, event: Event, now: float) -> list[Decision]:
+        """Time never runs backwards here: an earlier `now` counts as the latest one seen."""
+        self._now = max(now, self._now)
+        while (due := self._timers.pop(self._now)) is not None:
+            kind, key = due
+            self._on_timer[kind](key)
+        self._on_event[type(event)](event)  # type: ignore[operator]
+        self._serve()
+        out, self._out = self._out, []
+        return out
+
+    @property
+    def next_wake(self) -> float | None:
+        """When a Tick would change something, if nothing else happens before."""
+        return self._timers.next_moment
+
+    def host_of(self, box: str) -> str:
+        """Empty for one that is not there."""
+        return self._where[box][0] if box in self._where else ""
+
+    # -- requests
+
+    def _requested(self, event: CreateRequested) -> None:
+        if event.request in self._pending:
+            raise ValueError(f"request {event.request!r} was made before")
+        self._renewed(OwnerRenewed(event.owner))
+        if event.pinned and (gone := self._why_not(event.pinned)):
+            self._reject(event.request, Why.GONE, gone)
+        elif self._is_impossible(event):
+            self._reject(event.request, Why.IMPOSSIBLE, f"no host has room for {event.count} x {event.demand}")
+        elif len(self.waiting) >= self.policy.queue:
+            self._reject(event.request, Why.FULL, f"{len(self.waiting)} requests wait already", self._retry_after())
+        else:
+            self._pending[event.request] = pending = Pending(event, self._now)
+            self.waiting.add(pending)
+            self._serve()
+            if not pending.host:
+                self._wait(pending)
+
+    def _wait(self, pending: Pending) -> None:
+        patience, request = self.policy.patience, pending.wanted.request
+        self._timers.set(pending.since + patience, "patience", request)
+        self._timers.set(pending.since + patience * self.policy.claim_after, "claim", request)
+
+    def _dropped(self, event: RequestDropped) -> None:
+        self._give_up(event.request, Why.LEFT, "its client no longer waits")
+
+    def _impatient(self, request: str) -> None:
+        pending = self._pending.get(request)
+        if pending is not None and not pending.host:
+            seconds = self._now - pending.since
+            self._give_up(request, Why.FULL, f"no room within {seconds:.1f} s", self._retry_after())
+
+    def _give_up(self, request: str, why: Why, reason: str, retry_after: float = 0.0) -> None:
+        pending = self._pending.get(request)
+        if pending is None or pending.answered:
+            return
+        pending.answered = True
+        self._reject(request, why, reason, retry_after)
+        if not pending.host:
+            self.waiting.remove(pending)
+            self._forget(pending)
+
+    def _reject(self, request: str, why: Why, reason: str, retry_after: float = 0.0) -> None:
+        self._out.append(Rejected(request, why, reason, retry_after))
+
+    def _retry_after(self) -> float:
+        return max(1.0, len(self.waiting) / self.policy.fleet_rate)
+
+    def _forget(self, pending: Pending) -> None:
+        self._pending.pop(pending.wanted.request, None)
+        self._unclaim(pending)
+
+    # -- creations
+
+    def _done(self, event: CreateDone) -> None:
+        pending = self._pending.get(event.request)
+        if pending is None or pending.host != event.host:  # too late: it is tried elsewhere, or was given up
+            self._destroy(event.boxes, event.host, "made too late")
+            return
+        self._forget(pending)
+        host = self.hosts[event.host]
+        if pending.answered:
+            self._destroy(event.boxes, event.host, "nobody waits for it")
+            self._release(event.boxes, host)
+            return
+        host.ready(event.boxes, self._now)
+        for box in event.boxes:
+            self._where[box] = event.host, pending.wanted.owner
+            self.leases.add(pending.wanted.owner, box)
+        self._out.append(Granted(event.request, event.host, event.boxes, self._now - pending.since))
+
+    def _failed(self, event: CreateFailed) -> None:
+        pending = self._pending.get(event.request)
+        if pending is None or pending.host != event.host:
+            return
+        if event.elsewhere:  # it may have been made all the same, and only the answer was lost
+            self._destroy(event.boxes, event.host, event.reason)
+        self._release(event.boxes, self.hosts[event.host])
+        self._again(pending, event.reason, elsewhere=event.elsewhere)
+
+    def _again(self, pending: Pending, reason: str, *, elsewhere: bool) -> None:
+        """A creation is the one thing tried twice: it is not known to have happened, and nobody has seen it."""
+        wanted = pending.wanted
+        pending.tried |= {pending.host}
+        pending.host, pending.searched = "", False
+        if pending.answered:
+            self._forget(pending)
+        elif not elsewhere or wanted.pinned or pending.attempt >= self.policy.attempts:
+            self._give_up_unplaced(pending, Why.FAILED, reason)
+        elif self._now >= pending.since + self.policy.patience:
+            self._give_up_unplaced(pending, Why.FULL, f"{reason}; no time is left for another host")
+        elif self.hosts and pending.tried.issuperset(self.hosts):
+            self._give_up_unplaced(pending, Why.FAILED, f"every host failed, the last so: {reason}")
+        else:
+            self.waiting.add(pending, first=True)
+            self._wait(pending)
+
+    def _give_up_unplaced(self, pending: Pending, why: Why, reason: str) -> None:
+        self._forget(pending)
+        self._reject(pending.wanted.request, why, reason, self._retry_after() if why is Why.FULL else 0.0)
+
+    # -- boxes and owners
+
+    def _ended(self, event: BoxEnded) -> None:
+        host, owner = self._where.pop(event.box, ("", ""))
+        if host:
+            self.leases.remove(owner, event.box)
+            self._release((event.box,), self.hosts[host])
+
+    def _renewed(self, event: OwnerRenewed) -> None:
+        opened = event.owner not in self.leases
+        until = self.leases.renew(event.owner, self._now)
+        if opened:
+            self._timers.set(until, "lease", event.owner)
+
+    def _lease_due(self, owner: str) -> None:
+        until = self.leases.deadline(owner)
+        if until is not None and until > self._now:
+            self._timers.set(until, "lease", owner)
+        elif until is not None:
+            self._close(owner, "its owner's lease ran out")
+
+    def _left(self, event: OwnerLeft) -> None:
+        self._close(event.owner, "its owner has left")
+
+    def _close(self, owner: str, reason: str) -> None:
+        for request in [name for name, pending in self._pending.items() if pending.wanted.owner == owner]:
+            self._give_up(request, Why.LEFT, reason)
+        for box in self.leases.end(owner):
+            host, _ = self._where.pop(box)
+            self._destroy((box,), host, reason)
+            self._release((box,), self.hosts[host])
+
+    def _destroy(self, boxes: tuple[str, ...], host: str, reason: str) -> None:
+        if host in self.hosts:  # else it was ended with all that it had
+            self._out += [Destroy(box, host, reason) for box in boxes]
+
+    def _release(self, boxes: tuple[str, ...], host: HostLedger) -> None:
+        for box in boxes:
+            host.release(box)
+        self._file(host)
+        if host.state is HostState.DRAINING and not host.boxes and host.name in self._drains:
+            del self._drains[host.name]
+            self._out.append(HostDrained(host.name))
+
+    # -- hosts
+
+    def _joined(self, event: HostJoined) -> None:
+        if event.host in self.hosts:
+            raise ValueError(f"host {event.host!r} is there already")
+        host = self.hosts[event.host] = HostLedger(event.host, event.capacity, self.policy, self._now)
+        self._sizes[event.capacity] = self._sizes.get(event.capacity, 0) + 1
+        for held in event.held:
+            self._renewed(OwnerRenewed(held.owner))
+            self._where[held.box] = event.host, held.owner
+            self.leases.add(held.owner, held.box)
+            host.adopt(held.box, held.demand, self._now)
+        self._timers.set(self._now + self.policy.silent_seconds, "silence", event.host)
+        self._file(host)
+
+    def _reported(self, event: HostReported) -> None:
+        host = self.hosts.get(event.host)
+        if host is not None:
+            host.report(event.used, event.sampled, self._now)
+            self._file(host)
+
+    def _silence_due(self, name: str) -> None:
+        host = self.hosts.get(name)
+        if host is None:
+            return
+        late, lost = host.heard + self.policy.silent_seconds, host.heard + self.policy.lost_seconds
+        if self._now >= lost:
+            self._lost(HostLost(name, f"it has not reported for {self._now - host.heard:.1f} s"))
+            return
+        if self._now >= late and host.state is HostState.UP:
+            host.state = HostState.SILENT
+            self._file(host, gained=False)
+        self._timers.set(lost if self._now >= late else late, "silence", name)
+
+    def _draining(self, event: HostDraining) -> None:
+        host = self.hosts.get(event.host)
+        if host is None:
+            return
+        host.state = HostState.DRAINING
+        self._drains[event.host] = event.by
+        self._timers.set(event.by, "drain", event.host)
+        self._reject_pinned(event.host, f"host {event.host} is draining")
+        self._void_claim(host)
+        self._release((), host)
+
+    def _drain_due(self, name: str) -> None:
+        if name not in self._drains:
+            return
+        if self._drains[name] <= self._now:
+            for box in [box for box in self.hosts[name].boxes if box in self._where]:
+                self._destroy((box,), name, f"host {name} is drained")
+                self._ended(BoxEnded(box))
+        if name in self._drains:  # it was put off, or a box is still being made
+            self._timers.set(max(self._drains[name], self._now + self.policy.beat_seconds), "drain", name)
+
+    def _lost(self, event: HostLost) -> None:
+        host = self.hosts.pop(event.host, None)
+        if host is None:
+            return
+        size = self._sizes[host.capacity] - 1
+        if size:
+            self._sizes[host.capacity] = size
+        else:
+            del self._sizes[host.capacity]
+        self._drains.pop(event.host, None)
+        self._grown.pop(event.host, None)
+        self._index.forget(event.host)
+        self._void_claim(host)
+        lost = tuple(box for box in host.boxes if box in self._where)
+        for box in lost:
+            _, owner = self._where.pop(box)
+            self.leases.remove(owner, box)
+        self._out.append(DropHost(event.host, event.reason, lost))
+        for pending in [pending for pending in self._pending.values() if pending.host == event.host]:
+            self._again(pending, f"host {event.host} was lost: {event.reason}", elsewhere=True)
+        self._reject_pinned(event.host, f"host {event.host} was lost: {event.reason}")
+
+    def _reject_pinned(self, name: str, reason: str) -> None:
+        for request in [n for n, p in self._pending.items() if p.wanted.pinned == name and not p.host]:
+            self._give_up(request, Why.GONE, reason)
+
+    def _why_not(self, name: str) -> str:
+        host = self.hosts.get(name)
+        if host is None:
+            return f"host {name} is lost"
+        return f"host {name} is draining" if host.state is HostState.DRAINING else ""
+
+    def _is_impossible(self, event: CreateRequested) -> bool:
+        sizes = [self.hosts[event.pinned].capacity] if event.pinned else self._sizes
+        return bool(sizes) and not any(event.count <= size.boxes and self._share(size, event) <= 1.0 for size in sizes)
+
+    # -- placing
+
+    def _serve(self) -> None:
+        while len(self.waiting) and (self._grown or self.waiting.has_fresh):
+            grown, self._grown = self._grown, {}
+            for line in self.waiting.turns(everyone=bool(grown)):
+                if not self._admitted():
+                    self._grown = {**grown, **self._grown}
+                    return
+                pending = self.waiting.head(line)
+                host = self._seek(pending, grown)
+                if host is not None:
+                    self._place(self.waiting.take(line), host)
+                else:
+                    self.waiting.found_nothing(pending)
+                    self._claims(pending.wanted.request)
+        if not len(self.waiting):
+            self._grown.clear()
+
+    def _admitted(self) -> bool:
+        ready = self._admission.ready_at(self._now)
+        if ready > self._now:
+            self._timers.set(ready, "admission")
+        return ready <= self._now
+
+    def _seek(self, pending: Pending, grown: dict[str, None]) -> HostLedger | None:
+        wanted = pending.wanted
+        if pending.claim or wanted.pinned:
+            name = pending.claim or wanted.pinned
+            host = self.hosts.get(name)
+            return host if host is not None and self._may_take(host, pending) else None
+        if pending.searched:
+            hosts = (self.hosts[name] for name in grown if name in self._index and name not in pending.tried)
+            return next((host for host in hosts if host.fits(wanted.demand, wanted.count)), None)
+        share = min((self._share(size, wanted) for size in self._sizes), default=0.0)
+        return self._index.find(wanted, pending.tried, share)
+
+    def _may_take(self, host: HostLedger, pending: Pending) -> bool:
+        wanted = pending.wanted
+        claimed_by_another = host.claimed_by not in ("", wanted.request)
+        return host.takes_boxes and not claimed_by_another and host.fits(wanted.demand, wanted.count)
+
+    def _share(self, size: Capacity, wanted: CreateRequested) -> float:
+        """The part that a request needs of what a host of this size may be given, in what it needs most."""
+        demand, total, ceiling = wanted.demand, size.total, self.policy.ceiling
+        return wanted.count * max(
+            demand.cpus / (total.cpus * ceiling.cpus),
+            demand.memory_mb / (total.memory_mb * ceiling.memory_mb),
+            demand.disk_mb / (total.disk_mb * ceiling.disk_mb),
+        )
+
+    def _place(self, pending: Pending, host: HostLedger) -> None:
+        wanted, boxes = pending.wanted, pending.wanted.boxes
+        self._unclaim(pending)
+        pending.attempt += 1
+        pending.host = host.name
+        self._admission.take(wanted.count, self._now)
+        host.bucket.take(wanted.count, self._now)
+        host.reserve(boxes, wanted.demand)
+        self._index.remember(wanted.image, host.name)
+        ready = host.bucket.ready_at(self._now)
+        if ready > self._now:
+            host.cooling = True
+            self._timers.set(ready, "cooling", host.name)
+        self._file(host, gained=False)
+        self._out.append(Place(wanted.request, host.name, boxes))
+
+    def _cooled(self, name: str) -> None:
+        host = self.hosts.get(name)
+        if host is not None:
+            host.cooling = False
+            self._file(host)
+
+    def _file(self, host: HostLedger, *, gained: bool = True) -> None:
+        """Keeps the index true to a host that has changed; what may have `gained` room is tried for who waits."""
+        if host.takes_boxes and not host.claimed_by:
+            self._index.put(host)
+        else:
+            self._index.remove(host.name)
+        if gained and host.takes_boxes:
+            self._grown[host.name] = None
+
+    # -- claims
+
+    def _claims(self, request: str) -> None:
+        """Keeps a host free for a request that has been passed over for long and is first in its line."""
+        pending = self._pending.get(request)
+        if pending is None or pending.host or pending.claim or not pending.searched:
+            return
+        if self._now < pending.since + self.policy.patience * self.policy.claim_after:
+            return
+        wanted = pending.wanted
+        host = self.hosts.get(wanted.pinned) if wanted.pinned else self._index.roomiest(wanted, pending.tried)
+        if host is not None and not host.claimed_by:
+            host.claimed_by, pending.claim = request, host.name
+            self._file(host, gained=False)
+
+    def _void_claim(self, host: HostLedger) -> None:
+        """The host takes nothing any more. Who waited for it alone has not seen what others gained meanwhile."""
+        if claimant := self._pending.get(host.claimed_by):
+            host.claimed_by = claimant.claim = ""
+            self.waiting.search_again(claimant)
+
+    def _unclaim(self, pending: Pending) -> None:
+        host = self.hosts.get(pending.claim)
+        pending.claim = ""
+        if host is not None:
+            host.claimed_by = ""
+            self._file(host)

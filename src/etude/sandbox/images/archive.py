@@ -1,0 +1,150 @@
+"""Streams of archives: decompressed, hashed as they are read, and their members one by one.
+
+A tar that is cut or damaged is an `ImageError`, where tarfile itself would end quietly at the first bad header.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import hashlib
+import io
+import lzma
+import tarfile
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any, cast
+
+import zstandard
+
+from etude.sandbox.contract import ImageError
+
+_CHUNK = 1 << 20
+_LONG_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
+_HEADER, _HEADERS = 1 << 20, 8 << 20
+"""One header of a member, and all of them together: maps of sparse files, and headers that follow headers."""
+_DAMAGE = (
+    *(tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile),
+    RecursionError,  # Headers, links or JSON that are nested without end.
+)
+
+
+class HashingReader(io.RawIOBase):
+    """Passes a stream on; `hash` and `count` tell what went through."""
+
+    def __init__(self, stream: IO[bytes], hash: hashlib._Hash, limit: int = 0) -> None:
+        self._stream, self._limit = stream, limit
+        self.hash, self.count = hash, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer))
+        self.hash.update(data)
+        self.count += len(data)
+        if self._limit and self.count > self._limit:
+            raise ImageError(f"the archive grows beyond {self._limit} bytes when it is decompressed")
+        buffer[: len(data)] = data
+        return len(data)
+
+    @property
+    def digest(self) -> str:
+        return f"{self.hash.name}:{self.hash.hexdigest()}"
+
+    def drain(self) -> None:
+        """Reads to the end: what follows a tar's end belongs to its digest."""
+        while self.read(_CHUNK):
+            pass
+
+
+def decompressed(stream: IO[bytes]) -> IO[bytes]:
+    """By its first bytes: gzip, zstd, xz or bzip2; else as it is. A file stays the caller's to close."""
+    buffered = (
+        stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream), _CHUNK)
+    )
+    first = buffered.peek(6)[:6]
+    if first.startswith(b"\x1f\x8b"):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=buffered))
+    if first.startswith(b"\x28\xb5\x2f\xfd"):
+        reader = zstandard.ZstdDecompressor().stream_reader(buffered, read_across_frames=True, closefd=False)
+        return cast(IO[bytes], io.BufferedReader(cast(io.RawIOBase, reader), _CHUNK))
+    if first.startswith(b"\xfd7zXZ\x00"):
+        return cast(IO[bytes], lzma.LZMAFile(buffered))
+    if first.startswith(b"BZh"):
+        return cast(IO[bytes], bz2.BZ2File(buffered))
+    return buffered
+
+
+class _Counted:
+    """The stream below a tar. Compressed to nothing, a header could take all memory: so it ends somewhere."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._left: int | None = None
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise tarfile.ReadError(f"the headers of one member have more than {_HEADERS} bytes")
+        return data
+
+    @contextlib.contextmanager
+    def headers(self) -> Iterator[None]:
+        """While one member's headers are read, of which some read others."""
+        outermost = self._left is None
+        self._left = _HEADERS if self._left is None else self._left
+        try:
+            yield
+        finally:
+            if outermost:
+                self._left = None
+
+
+class _Member(tarfile.TarInfo):
+    """Strict where tarfile is lenient, and never headers of gigabytes."""
+
+    _damage: tuple[type[Exception], ...] = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        info = super().frombuf(buf, encoding, errors)
+        if info.size < 0 or (info.type in _LONG_HEADERS and info.size > _HEADER):
+            raise tarfile.ReadError(f"a header says that {info.size} bytes follow")
+        return info
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> _Member:
+        try:
+            with cast(Any, tar.fileobj).fileobj.headers():
+                return super().fromtarfile(tar)
+        except cls._damage as error:
+            raise tarfile.ReadError(f"bad header at byte {tar.offset}: {error}") from error
+
+
+class _MemberOfAWhole(_Member):
+    """Some writers leave out the mark at the end; where no digest tells, that cannot be told from a cut."""
+
+    _damage = (*_Member._damage, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def damage_named(what: str) -> Iterator[None]:
+    """What a damaged archive raises becomes an ImageError with its name."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise ImageError(f"{what} is damaged ({error}); fetch or make it again") from error
+
+
+def tar_members(stream: IO[bytes], *, whole: bool = False) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    """Each member with its content, to be read before the next is asked for. `whole`: the end must be marked."""
+    kind = _MemberOfAWhole if whole else _Member
+    counted = cast(IO[bytes], _Counted(stream))
+    with tarfile.open(fileobj=counted, mode="r|", bufsize=_CHUNK, tarinfo=kind, errors="surrogateescape") as tar:
+        while (info := tar.next()) is not None:
+            tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every member it has seen.
+            yield info, tar.extractfile(info) if info.isreg() else None

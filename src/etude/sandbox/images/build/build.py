@@ -1,0 +1,60 @@
+"""From a folder with a Dockerfile to an image."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from etude.sandbox.contract import NO_EGRESS, Egress, ImageError, Limits, Sandboxes
+from etude.sandbox.images.build.builder import Builder
+from etude.sandbox.images.build.compose import COMPOSE_FILES, refuse_side_cars
+from etude.sandbox.images.build.context import Context
+from etude.sandbox.images.build.dockerfile import parse_dockerfile
+from etude.sandbox.images.build.plan import make_plan, unused
+from etude.sandbox.images.build.running import Say
+from etude.sandbox.images.store import ImageStore
+
+BUILD_LIMITS = Limits(
+    memory_mb=4096, processes=1024, cpu_seconds=3600, file_mb=4096, disk_mb=8192, output_bytes=16 << 20
+)
+"""Of one step: compilers and package managers need more than commands of an agent."""
+STEP_SECONDS = 1800.0
+
+
+async def build_image(
+    sandboxes: Sandboxes,
+    store: ImageStore,
+    context: Path,
+    *,
+    dockerfile: Path | None = None,
+    target: str = "",
+    arguments: dict[str, str] | None = None,
+    egress: Egress = NO_EGRESS,
+    say: Say | None = None,
+    limits: Limits = BUILD_LIMITS,
+    step_seconds: float = STEP_SECONDS,
+) -> str:
+    """Builds the stage `target` (by default the last) and those that it needs; returns the image's id.
+
+    ImageError names file, line and instruction. `say` hears each step and the lines that its command writes.
+    """
+    file = dockerfile or context / "Dockerfile"
+    if file.name in COMPOSE_FILES:
+        refuse_side_cars(file.parent)
+    tell, given = say or (lambda _: None), arguments or {}
+    opened = await asyncio.to_thread(Context.open, context, file)
+    parsed = parse_dockerfile(await asyncio.to_thread(_read, file), str(file))
+    plan = make_plan(parsed, target, given)
+    for name in unused(parsed, given):
+        tell(f"no ARG declares {name}: its value is not used")
+    builder = Builder(sandboxes, store, opened, plan, given, egress, limits, step_seconds, tell)
+    return store.record(await builder.build(), f"built from {file.absolute()}")
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ImageError(f"cannot read the Dockerfile {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ImageError(f"cannot read the Dockerfile {file}: {error}") from error

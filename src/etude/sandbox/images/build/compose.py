@@ -1,0 +1,35 @@
+"""Side-cars: services beside a box, as a compose file asks for them. There are none, and nothing pretends there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from etude.sandbox.contract import ImageError
+
+COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
+
+
+def refuse_side_cars(folder: Path) -> None:
+    """ImageError if a compose file lies in the folder: what would run beside its box is named."""
+    for name in COMPOSE_FILES:
+        path = folder / name
+        if path.is_file():
+            services = ", ".join(_services(path.read_text(encoding="utf-8", errors="replace")))
+            raise ImageError(
+                f"{path}: services of a compose file ({services or 'none named'}) are not supported: a box is one set "
+                "of processes; start what is needed inside it, or leave the file out"
+            )
+
+
+def _services(text: str) -> list[str]:
+    """Names at the first level below `services:`. Enough of YAML for a message."""
+    found, depth = [], None
+    for line in text.splitlines():
+        if re.match(r"\S", line) and not line.startswith("#"):
+            depth = 0 if re.match(r"services\s*:", line) else None
+        elif depth is not None and (match := re.match(r"""(\s+)["']?([\w.-]+)["']?\s*:""", line)):
+            depth = depth or len(match[1])
+            if len(match[1]) == depth:
+                found.append(match[2])
+    return found

@@ -1,0 +1,123 @@
+"""The context: the folder from which COPY and ADD take files, without what .dockerignore leaves out.
+
+Nothing outside the folder is ever read: links are followed only where a source itself is one, and only within it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import stat
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from etude.sandbox.contract import ImageError
+from etude.sandbox.images.build.members import Member, Source
+from etude.sandbox.images.build.patterns import Ignored, compile_pattern, is_pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    root: Path
+    """Resolved."""
+    ignored: Ignored = field(default_factory=Ignored)
+    ignore_file: str = ".dockerignore"
+
+    @classmethod
+    def open(cls, folder: Path, dockerfile: Path) -> Context:
+        """With the ignore file that belongs to the Dockerfile, or else the folder's."""
+        if not folder.is_dir():
+            raise ImageError(f"{folder}: expected a folder with a Dockerfile in it")
+        for path in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), folder / ".dockerignore"):
+            try:
+                text = path.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                continue
+            except (OSError, UnicodeDecodeError) as error:
+                raise ImageError(f"cannot read {path}: {error}") from error
+            try:
+                return cls(folder.resolve(), Ignored.from_text(text), path.name)
+            except ValueError as error:
+                raise ImageError(f"{path}: {error}") from error
+        return cls(folder.resolve())
+
+    def select(self, pattern: str) -> list[Source]:
+        """What a source of COPY names; ValueError when that is nothing, or lies outside."""
+        # As in a root folder: nothing is above it.
+        names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
+        found = list(self._matching(self.root, names if names != [""] else []))
+        sources = [self._source(path) for path in sorted(found) if not self._left_out(path)]
+        if not sources:
+            hint = f"; {self.ignore_file} leaves it out" if found else ""
+            raise ValueError(f"there is no {pattern} in the context {self.root}{hint}")
+        return sources
+
+    def _matching(self, folder: Path, names: list[str]) -> Iterator[Path]:
+        if not names:
+            yield folder
+            return
+        name, rest = names[0], names[1:]
+        if is_pattern(name):
+            matches = compile_pattern(name).fullmatch
+            candidates = sorted(path for path in self._listed(folder) if matches(path.name))
+        else:
+            candidates = [folder / name]
+        for path in candidates:
+            if path.exists() or (not rest and path.is_symlink()):
+                yield from self._matching(path, rest)
+
+    def _listed(self, folder: Path) -> list[Path]:
+        return list(self._inside(folder).iterdir()) if folder.is_dir() else []
+
+    def _inside(self, path: Path) -> Path:
+        found = path.resolve()
+        if not found.is_relative_to(self.root):
+            raise ValueError(f"{path.relative_to(self.root)} leads out of the context")
+        return found
+
+    def _left_out(self, path: Path) -> bool:
+        relative = str(path.relative_to(self.root))
+        if relative == "." or not self.ignored.leaves_out(relative):
+            return False
+        return not (self.ignored.takes_back and path.is_dir() and any(self._below(self._inside(path), "")))
+
+    def _source(self, path: Path) -> Source:
+        place = self._inside(path)
+        if not place.exists():
+            raise ValueError(f"{path.relative_to(self.root)} is a link to nothing")
+        top = self._member(place, "")
+        below = self._below(place, "") if top.kind == tarfile.DIRTYPE else ()
+        return Source(path.name if path != self.root else "", [top, *below])
+
+    def _below(self, folder: Path, prefix: str) -> Iterator[Member]:
+        """Sorted, so that the same files give the same copy."""
+        for path in sorted(folder.iterdir()):
+            name = f"{prefix}{path.name}"
+            info = path.lstat()
+            left_out = self.ignored.leaves_out(str(path.relative_to(self.root)))
+            if stat.S_ISDIR(info.st_mode):
+                if left_out and not self.ignored.takes_back:
+                    continue
+                below = list(self._below(path, f"{name}/"))
+                if below or not left_out:
+                    yield self._member(path, name)
+                yield from below
+            elif not left_out and not stat.S_ISSOCK(info.st_mode):  # A socket means nothing without its process.
+                yield self._member(path, name)
+
+    def _member(self, path: Path, name: str) -> Member:
+        info = path.lstat()
+        mode = stat.S_IMODE(info.st_mode)
+        if stat.S_ISDIR(info.st_mode):
+            return Member(name, tarfile.DIRTYPE, mode)
+        if stat.S_ISLNK(info.st_mode):
+            return Member(name, tarfile.SYMTYPE, 0o777, goal=str(path.readlink()))
+        if not stat.S_ISREG(info.st_mode):
+            raise ValueError(f"{path.relative_to(self.root)} is neither file, folder nor link")
+        return Member(name, tarfile.REGTYPE, mode, size=info.st_size, open=_opener(path))
+
+
+def _opener(path: Path) -> Callable[[], IO[bytes]]:
+    return lambda: path.open("rb")

@@ -1,0 +1,144 @@
+"""Where copied files land in a box, and to whom they belong.
+
+A source that is a folder arrives as what is in it. A target that ends in "/", or is a folder already, takes files under
+their own names; any other is the file's new name. Folders on the way that are missing are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import posixpath
+import re
+import tarfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Literal
+
+from etude.sandbox.contract import Box, RequestRefused
+from etude.sandbox.images.build.members import Member, Source, members_of_tar, pack
+from etude.sandbox.images.build.patterns import compile_pattern, is_pattern
+
+MAX_BYTES = 900 << 20
+"""Of one source of COPY --from: it leaves its box in one piece."""
+MAX_FILES = 2_000_000
+_CHUNK = 64 << 20
+"""Of what is copied, held in memory at a time."""
+
+Owner = tuple[int, int]
+
+
+async def look(box: Box, path: str) -> Literal["folder", "file", "nothing"]:
+    try:
+        await box.read_file(path, max_bytes=0)
+    except IsADirectoryError:
+        return "folder"
+    except FileNotFoundError:
+        return "nothing"
+    except NotADirectoryError:
+        raise ValueError(f"{path} leads through something that is no folder") from None
+    except RequestRefused:
+        pass  # It is longer than nothing.
+    return "file"
+
+
+async def copy_into(
+    box: Box, sources: Sequence[Source], target: str, *, owner: Owner | None, mode: int | None, usual: Owner
+) -> None:
+    """`target` is absolute. Owner and mode replace those of the sources; `usual` owns what has no owner, and folders
+    made on the way."""
+    path = target.rstrip("/") or "/"
+    exists = await look(box, path) == "folder"
+    as_folder = exists or target.endswith("/")
+    if len(sources) > 1 and not as_folder:
+        raise ValueError(f"{len(sources)} sources need a folder as target: {path}/")
+    # A folder that is made for a source becomes like it; else it is an ordinary one.
+    brings_top = any(source.has_top and source.is_folder for source in sources)
+    make = not brings_top and (as_folder or any(source.is_folder for source in sources))
+    base, members = await _missing_parents(box, path, owner or usual, with_last=make)
+    for source in sources:
+        theirs = owner or (None if source.owned else usual)
+        folder = path if source.is_folder or not as_folder else posixpath.join(path, source.name)
+        for member in source.members:
+            if member.path or not source.is_folder or not exists:
+                members.append(_placed(member, folder, base, theirs, mode))
+        exists = exists or source.is_folder
+    tars = pack(members, _CHUNK)
+    while (tar := await asyncio.to_thread(next, tars, None)) is not None:
+        await box.write_tree(base, tar, max_bytes=MAX_BYTES, max_files=MAX_FILES)
+
+
+async def make_folder(box: Box, path: str, owner: Owner) -> bool:
+    """False if it is there."""
+    there = await look(box, path)
+    if there == "file":
+        raise ValueError(f"{path} is a file")
+    if there == "nothing":
+        base, members = await _missing_parents(box, path, owner, with_last=True)
+        for tar in pack(members, _CHUNK):
+            await box.write_tree(base, tar)
+    return there == "nothing"
+
+
+async def _missing_parents(box: Box, path: str, owner: Owner, *, with_last: bool) -> tuple[str, list[Member]]:
+    """The deepest folder above a path that is there, and those to be made below it."""
+    missing = [path] if with_last else []
+    base = path if with_last else posixpath.dirname(path)
+    while (there := await look(box, base)) == "nothing":
+        if base != path:
+            missing.append(base)
+        base = posixpath.dirname(base)
+    if there == "file":
+        raise ValueError(f"{base} is a file, and a folder is needed")
+    missing = [folder for folder in missing if folder != base]
+    return base, [Member(_below(folder, base), tarfile.DIRTYPE, 0o755, *owner) for folder in reversed(missing)]
+
+
+def _placed(member: Member, folder: str, base: str, owner: Owner | None, mode: int | None) -> Member:
+    uid, gid = owner or (member.uid, member.gid)
+    kept = mode is None or member.kind == tarfile.SYMTYPE
+    path = posixpath.join(folder, member.path) if member.path else folder
+    goal = _below(posixpath.join(folder, member.goal), base) if member.kind == tarfile.LNKTYPE else member.goal
+    chosen = member.mode if kept or mode is None else mode
+    return replace(member, path=_below(path, base), goal=goal, uid=uid, gid=gid, mode=chosen)
+
+
+def _below(path: str, base: str) -> str:
+    return posixpath.relpath(path, base)
+
+
+async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list[Source]:
+    """What a source of COPY --from names in the files of a box."""
+    names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
+    literal = next((at for at, name in enumerate(names) if is_pattern(name)), len(names))
+    folder = "/" + "/".join(names[:literal])
+    there = await look(box, folder)
+    if there == "nothing" or (there == "file" and literal < len(names)):
+        raise ValueError(f"there is no {pattern}")
+    data = await box.read_tree(folder, max_bytes=MAX_BYTES, max_files=MAX_FILES)
+    archive = open_files.enter_context(tarfile.open(fileobj=io.BytesIO(data)))  # noqa: SIM115
+    members = list(members_of_tar(archive, folder))
+    if literal == len(names):
+        if there == "file":
+            members = [replace(members[0], path="")]
+        return [Source(posixpath.basename(folder), members, owned=True)]
+    found = _matching(members, [compile_pattern(name) for name in names[literal:]])
+    if not found:
+        raise ValueError(f"nothing matches {pattern}")
+    return found
+
+
+def _matching(members: list[Member], patterns: list[re.Pattern[str]]) -> list[Source]:
+    """The members whose paths match, each with all that is below it."""
+    found: dict[str, Source] = {}
+    for member in members:
+        names = PurePosixPath(member.path).parts
+        if len(names) < len(patterns) or not all(map(re.Pattern.fullmatch, patterns, names)):
+            continue
+        top = "/".join(names[: len(patterns)])
+        source = found.setdefault(top, Source(names[len(patterns) - 1], [], owned=True))
+        goal = member.goal.removeprefix(f"{top}/") if member.kind == tarfile.LNKTYPE else member.goal
+        source.members.append(replace(member, path="/".join(names[len(patterns) :]), goal=goal))
+    return [found[top] for top in sorted(found)]

@@ -1,0 +1,133 @@
+"""A Dockerfile's text as logical lines: continuations joined, comments gone, heredocs beside the line that opened them.
+
+Every logical line knows the number of its first physical line; ImageError names it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from etude.sandbox.contract import ImageError
+from etude.sandbox.images.build.variables import expand, split_words
+
+_DIRECTIVE = re.compile(r"#\s*([a-zA-Z][a-zA-Z0-9]*)\s*=\s*(.+?)\s*")
+_SYNTAX = re.compile(r"(docker\.io/)?docker/dockerfile:1(\.\d+){0,2}")
+_OPENING = re.compile(r"\d*<<(-?)([^<-][^<]*)")
+_WITH_HEREDOCS = {"RUN", "COPY", "ADD"}
+
+
+@dataclass(frozen=True, slots=True)
+class Heredoc:
+    name: str
+    content: str
+    literal: bool = False
+    """Its name was quoted: no variables in it."""
+    indented: bool = False
+    """Opened by <<-: the tabs before its lines do not count."""
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"^\t+", "", self.content, flags=re.MULTILINE) if self.indented else self.content
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    number: int
+    name: str
+    """The instruction's, in upper case."""
+    rest: str
+    heredocs: tuple[Heredoc, ...] = ()
+
+
+def logical_lines(text: str, file: str) -> tuple[str, list[Line]]:
+    """The escape character and the lines."""
+    if "\0" in text:
+        raise ImageError(f"{file}:{text[: text.index(chr(0))].count(chr(10)) + 1}: a zero byte; is this a text file?")
+    reader = _Reader(file, re.split(r"\r?\n", text.removeprefix("\ufeff")))
+    reader.read_directives()
+    lines = []
+    while reader.at < len(reader.lines):
+        if line := reader.read_line():
+            lines.append(line)
+    return reader.escape, lines
+
+
+class _Reader:
+    def __init__(self, file: str, lines: list[str]) -> None:
+        self.file, self.lines, self.at, self.escape = file, lines, 0, "\\"
+
+    def read_directives(self) -> None:
+        """Those at the very top; the first other line ends them."""
+        seen = set()
+        while self.at < len(self.lines) and (match := _DIRECTIVE.fullmatch(self.lines[self.at].strip())):
+            name, value = match[1].lower(), match[2]
+            if name not in ("syntax", "escape", "check"):
+                return
+            self.at += 1
+            if name in seen:
+                raise self._wrong(self.at, f"a second '# {name}=' directive; one is allowed")
+            seen.add(name)
+            if name == "escape":
+                if value not in ("\\", "`"):
+                    raise self._wrong(self.at, f"'# escape={value}': expected \\ or `")
+                self.escape = value
+            if name == "syntax" and not _SYNTAX.fullmatch(value):
+                raise self._wrong(self.at, f"'# syntax={value}': only docker/dockerfile:1 and 1.x are known")
+
+    def read_line(self) -> Line | None:
+        """The next instruction; None for an empty line or a comment."""
+        number, joined = self.at + 1, self._join().strip()
+        if not joined:
+            return None
+        name, _, rest = re.sub(r"\s+", " ", joined, count=1).partition(" ")
+        name = name.upper()
+        openings = self._openings(number, rest) if name in _WITH_HEREDOCS else []
+        return Line(number, name, rest, tuple(self._read_heredoc(number, *opening) for opening in openings))
+
+    def _join(self) -> str:
+        """Up to the first line that does not end in the escape character, without comments and empty lines between."""
+        mark = re.escape(self.escape)
+        continued = re.compile(rf"(?:^|(?<=[^{mark}])){mark}[ \t]*$")
+        parts: list[str] = []
+        while self.at < len(self.lines):
+            line = self.lines[self.at]
+            self.at += 1
+            if line.lstrip().startswith("#") or (parts and not line.strip()):
+                if parts:
+                    continue
+                break
+            parts.append(continued.sub("", line))
+            if parts[-1] == line:
+                break
+        return "".join(parts)
+
+    def _openings(self, number: int, rest: str) -> list[tuple[str, bool, bool]]:
+        """Name, literal and indented of each heredoc that the line opens."""
+        try:
+            words = split_words(rest, self.escape) if "<<" in rest else []
+        except ValueError:
+            return []  # Quotes that only a shell understands: such a line opens nothing here.
+        found = []
+        for word in words:
+            if match := _OPENING.fullmatch(word):
+                try:
+                    name = expand(match[2].replace("$", f"{self.escape}$"), {}, self.escape)
+                except ValueError as error:
+                    raise self._wrong(number, f"heredoc {word}: {error}") from error
+                if name:
+                    found.append((name, name != match[2], bool(match[1])))
+        return found
+
+    def _read_heredoc(self, opened: int, name: str, literal: bool, indented: bool) -> Heredoc:
+        first = self.at
+        while self.at < len(self.lines):
+            line = self.lines[self.at]
+            self.at += 1
+            if (line.lstrip("\t") if indented else line) == name:
+                content = "".join(f"{line}\n" for line in self.lines[first : self.at - 1])
+                return Heredoc(name, content, literal, indented)
+        raise self._wrong(opened, f"heredoc {name}: the line {name} that would end it is missing")
+
+    def _wrong(self, number: int, problem: str) -> ImageError:
+        return ImageError(f"{self.file}:{number}: {problem}")

@@ -1,0 +1,149 @@
+"""What a COPY carries: files, folders and links as members of tars, whatever they come from.
+
+A digest of them names what is copied: names, kinds, modes, owners and bytes; never times, since those change without
+anything being different. Whatever is packed is what the digest was made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import IO
+
+FIXED_TIME = 946_684_800
+MAX_FILE = 900 << 20
+"""Of one file: it goes into a box in one piece."""
+_CHUNK = 1 << 20
+_KIND = {tarfile.REGTYPE: "file", tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "name"}
+
+
+@dataclass(slots=True)
+class Member:
+    path: str
+    """Relative to its source; empty for the source itself."""
+    kind: bytes
+    """One of tarfile's."""
+    mode: int
+    uid: int = 0
+    gid: int = 0
+    goal: str = ""
+    """Of a symbolic link, as it is; of a hard link, the path of the other name, relative to its source."""
+    size: int = 0
+    open: Callable[[], IO[bytes]] | None = None
+    """Of a regular file; also of a hard link, which may have to become one."""
+    digest: bytes = b""
+
+    def facts(self) -> bytes:
+        if self.kind == tarfile.REGTYPE and self.open and not self.digest:
+            self.digest = hash_of(self.open())
+        text = f"{self.path}\0{_KIND[self.kind]}\0{self.mode:o}\0{self.uid}\0{self.gid}\0{self.goal}\0"
+        return text.encode("utf-8", "surrogateescape") + self.digest
+
+
+@dataclass(slots=True)
+class Source:
+    """One of the things that a COPY names."""
+
+    name: str
+    members: list[Member]
+    """Folders before what is in them."""
+    owned: bool = False
+    """Its members say whose they are; else they are nobody's yet."""
+
+    @property
+    def has_top(self) -> bool:
+        """Else it says only what is in a folder, not what the folder itself is like."""
+        return bool(self.members) and not self.members[0].path
+
+    @property
+    def is_folder(self) -> bool:
+        return not self.has_top or self.members[0].kind == tarfile.DIRTYPE
+
+    def digest(self) -> str:
+        digest = hashlib.blake2b(self.name.encode("utf-8", "surrogateescape") + b"\0", digest_size=16)
+        for member in self.members:
+            facts = member.facts()
+            digest.update(len(facts).to_bytes(8, "big") + facts)
+        return digest.hexdigest()
+
+
+def hash_of(file: IO[bytes]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    with closing(file):
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.digest()
+
+
+def source_of_text(name: str, text: str) -> Source:
+    data = text.encode("utf-8", "surrogateescape")
+    return Source(name, [Member("", tarfile.REGTYPE, 0o644, size=len(data), open=lambda: io.BytesIO(data))])
+
+
+def members_of_tar(archive: tarfile.TarFile, name: str) -> Iterator[Member]:
+    """Those of an archive that stays open; ValueError for what a copy cannot carry."""
+    for info in archive:
+        path = "" if info.name in (".", "./") else info.name.removeprefix("./").rstrip("/")
+        if path.startswith("/") or ".." in path.split("/"):
+            raise ValueError(f"{name}: {info.name} leads out of the folder it is unpacked in")
+        kind = tarfile.REGTYPE if info.isreg() else info.type
+        if kind not in _KIND:
+            raise ValueError(f"{name}: {info.name} is neither file, folder nor link")
+        goal = info.linkname.removeprefix("./") if info.islnk() else info.linkname
+        facts = (info.mode & 0o7777, info.uid, info.gid, goal, info.size if info.isreg() else 0)
+        yield Member(path, kind, *facts, open=_opener(archive, info))
+
+
+def _opener(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], IO[bytes]]:
+    def open_member() -> IO[bytes]:
+        file = archive.extractfile(info)
+        assert file is not None
+        return file
+
+    return open_member
+
+
+def pack(members: list[Member], most: int) -> Iterator[bytes]:
+    """Tars of at most about that many bytes, unless one file is larger."""
+    kept: list[Member] = []
+    size = 0
+    for member in members:
+        if member.size > MAX_FILE:
+            raise ValueError(f"{member.path} has {member.size} bytes; at most {MAX_FILE} can be copied")
+        if kept and size + member.size > most:
+            yield _tar(kept)
+            kept, size = [], 0
+        kept.append(member)
+        size += member.size + 1024
+    if kept:
+        yield _tar(kept)
+
+
+def _tar(members: list[Member]) -> bytes:
+    buffer = io.BytesIO()
+    packed = set()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
+        for member in members:
+            info = tarfile.TarInfo(member.path)
+            info.type, info.mode, info.uid, info.gid = member.kind, member.mode, member.uid, member.gid
+            info.linkname, info.mtime = member.goal, FIXED_TIME
+            if member.kind == tarfile.LNKTYPE and member.goal not in packed:
+                info.type, info.linkname = tarfile.REGTYPE, ""  # Its other name is in another tar, or not copied.
+            data = _content(member) if info.isreg() else b""
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+            packed.add(member.path)
+    return buffer.getvalue()
+
+
+def _content(member: Member) -> bytes:
+    assert member.open is not None
+    with closing(member.open()) as file:
+        data = file.read()
+    if member.digest and hash_of(io.BytesIO(data)) != member.digest:
+        raise ValueError(f"{member.path} was changed while it was copied; build again")
+    return data

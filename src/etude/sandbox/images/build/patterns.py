@@ -1,0 +1,107 @@
+"""Patterns of file names, as COPY and .dockerignore know them: * ? [a-z] [^a] within one name, ** across names."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+
+_SPECIAL = re.compile(r"[*?\[\\]")
+
+
+def is_pattern(text: str) -> bool:
+    return bool(_SPECIAL.search(text))
+
+
+def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
+    """Matches whole paths with "/" between names; only with `across` has ** a meaning. ValueError names a bad one."""
+    parts, at = [], 0
+    while at < len(pattern):
+        char = pattern[at]
+        at += 1
+        if char == "*":
+            if across and pattern.startswith("*", at):
+                at = re.compile(r"\*+/?").match(pattern, at).end()  # type: ignore[union-attr]
+                parts.append(".*" if at == len(pattern) else "(?:.*/)?")
+            else:
+                parts.append("[^/]*")
+        elif char == "?":
+            parts.append("[^/]")
+        elif char == "[":
+            found, at = _one_of(pattern, at)
+            parts.append(found)
+        elif char == "\\":
+            if at == len(pattern):
+                raise ValueError(f"pattern {pattern!r} ends in a \\")
+            parts.append(re.escape(pattern[at]))
+            at += 1
+        else:
+            parts.append(re.escape(char))
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def _one_of(pattern: str, at: int) -> tuple[str, int]:
+    """A [...] as a regular expression, and where it ends."""
+    negated = pattern.startswith("^", at)
+    at += negated
+    ranges: list[str] = []
+    while not (ranges and pattern.startswith("]", at)):
+        low, at = _one_char(pattern, at)
+        high = low
+        if pattern.startswith("-", at):
+            high, at = _one_char(pattern, at + 1)
+        if low > high:
+            raise ValueError(f"pattern {pattern!r}: {low}-{high} goes backwards")
+        ranges.append(f"{re.escape(low)}-{re.escape(high)}")
+    return f"(?!/)[{'^' if negated else ''}{''.join(ranges)}]", at + 1
+
+
+def _one_char(pattern: str, at: int) -> tuple[str, int]:
+    if pattern.startswith("\\", at):
+        at += 1
+    elif pattern.startswith(("-", "]"), at):
+        raise ValueError(f"pattern {pattern!r}: {pattern[at]} in a [...] needs a \\ before it")
+    if at >= len(pattern):
+        raise ValueError(f"pattern {pattern!r}: a [ that is not closed")
+    return pattern[at], at + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """What a .dockerignore leaves out of the context: the last line that matches a path or a folder above it counts."""
+
+    rules: tuple[tuple[re.Pattern[str], bool], ...] = ()
+    """With whether they leave out, or take back in."""
+
+    @classmethod
+    def from_text(cls, text: str) -> Ignored:
+        rules = []
+        for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
+            if line.startswith("#") or not line.strip():
+                continue
+            pattern = line.strip()
+            out = not pattern.startswith("!")
+            pattern = pattern.removeprefix("!").strip()
+            if not pattern:
+                raise ValueError(f"line {number}: a ! without a pattern")
+            pattern = posixpath.normpath(pattern).lstrip("/")
+            if pattern in ("", "."):
+                continue
+            try:
+                rules.append((compile_pattern(pattern, across=True), out))
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from error
+        return cls(tuple(rules))
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether a folder that is left out may hold files that are not."""
+        return any(not out for _, out in self.rules)
+
+    def leaves_out(self, path: str) -> bool:
+        names = path.split("/")
+        paths = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
+        for rule, out in reversed(self.rules):
+            if any(rule.fullmatch(candidate) for candidate in paths):
+                return out
+        return False

@@ -1,0 +1,114 @@
+"""Which stages a target needs, and from what each starts: settled before anything is built."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from etude.sandbox.contract import ImageError
+from etude.sandbox.images.build.instructions import Arg, Copy, Dockerfile, Stage
+from etude.sandbox.images.build.variables import expand
+
+PROXIES = {f"{kind}_proxy" for kind in ("http", "https", "ftp", "no", "all")}
+PROXIES |= {name.upper() for name in PROXIES}
+"""Arguments that a RUN sees without an ARG, and that do not count in the cache."""
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    dockerfile: Dockerfile
+    defaults: dict[str, str]
+    """Of arguments that stages may declare: those before the first FROM, and the platform's."""
+    bases: tuple[str, ...]
+    """Of all stages, expanded."""
+    needed: tuple[Stage, ...]
+    """In order; the target last."""
+
+    def base_stage(self, stage: Stage) -> Stage | None:
+        return self.dockerfile.stage_before(self.bases[stage.index], stage.index)
+
+
+def host_platform() -> dict[str, str]:
+    machine = os.uname().machine
+    architecture = _ARCHITECTURES.get(machine, machine)
+    facts = {"PLATFORM": f"linux/{architecture}", "OS": "linux", "ARCH": architecture, "VARIANT": ""}
+    return {f"{side}{name}": value for side in ("TARGET", "BUILD") for name, value in facts.items()}
+
+
+def make_plan(dockerfile: Dockerfile, target: str, given: dict[str, str]) -> Plan:
+    defaults = _defaults(dockerfile, given)
+    bases = []
+    for stage in dockerfile.stages:
+        try:
+            base, platform = (expand(text, defaults, dockerfile.escape) for text in (stage.base, stage.platform))
+            _require_platform(platform, defaults)
+            if not base:
+                raise ValueError(
+                    "the name of the image is empty; has its ARG a value, and is it before the first FROM?"
+                )
+        except ValueError as error:
+            raise ImageError(f"{dockerfile.file}:{stage.line}: {stage.text}: {error}") from error
+        bases.append(base)
+    plan = Plan(dockerfile, defaults, tuple(bases), ())
+    needed = _needed(plan, _target(dockerfile, target))
+    return Plan(
+        dockerfile, defaults, tuple(bases), tuple(stage for stage in dockerfile.stages if stage.index in needed)
+    )
+
+
+def unused(dockerfile: Dockerfile, given: dict[str, str]) -> list[str]:
+    """Arguments that no ARG declares: likely a slip of the pen."""
+    stages = (stage.instructions for stage in dockerfile.stages)
+    declared = {
+        name
+        for instructions in (dockerfile.arguments, *stages)
+        for instruction in instructions
+        if isinstance(instruction.action, Arg)
+        for name, _ in instruction.action.names
+    }
+    return sorted(set(given) - declared - PROXIES)
+
+
+def _defaults(dockerfile: Dockerfile, given: dict[str, str]) -> dict[str, str]:
+    values = host_platform()
+    for instruction in dockerfile.arguments:
+        assert isinstance(instruction.action, Arg)
+        for name, default in instruction.action.names:
+            try:
+                if name in given:
+                    values[name] = given[name]
+                elif default is not None:
+                    values[name] = expand(default, values, dockerfile.escape)
+            except ValueError as error:
+                raise ImageError(f"{dockerfile.file}:{instruction.line}: {instruction.text}: {error}") from error
+    return values
+
+
+def _require_platform(platform: str, defaults: dict[str, str]) -> None:
+    here = defaults["BUILDPLATFORM"]
+    if platform and platform.split("/")[:2] != here.split("/"):
+        raise ValueError(f"--platform={platform}: boxes of this host are {here}")
+
+
+def _target(dockerfile: Dockerfile, target: str) -> Stage:
+    if not target:
+        return dockerfile.stages[-1]
+    stage = dockerfile.stage_before(target, len(dockerfile.stages))
+    if stage is None:
+        names = ", ".join(stage.name or str(stage.index) for stage in dockerfile.stages)
+        raise ImageError(f"{dockerfile.file}: no stage {target!r}; there are {names}")
+    return stage
+
+
+def _needed(plan: Plan, target: Stage) -> set[int]:
+    waiting, needed = [target], set()
+    while waiting:
+        stage = waiting.pop()
+        if stage.index in needed:
+            continue
+        needed.add(stage.index)
+        copied = (i.action.stage for i in stage.instructions if isinstance(i.action, Copy))
+        below = [plan.base_stage(stage), *(plan.dockerfile.stage_before(name, stage.index) for name in copied)]
+        waiting += [found for found in below if found is not None]
+    return needed

@@ -1,0 +1,84 @@
+"""A RUN: a command in a box, its output shown line by line, and why it failed if it did."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+
+from etude.sandbox.contract import Box, DiskFull, ExecResult, Limits
+from etude.sandbox.images.build.instructions import Run
+from etude.sandbox.images.build.settings import StageState
+
+Say = Callable[[str], None]
+_KEPT_LINES = 20
+_FULL = "No space left on device"
+_ALMOST_FULL = 0.97 * (1 << 20)
+"""Bytes per MB of disk: what fails above that failed for want of more, whatever it says."""
+
+
+def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:
+    """What to execute, and what to give it on stdin."""
+    if not run.heredocs or not run.command.shell:
+        return list(state.command_line(run.command)), b""
+    (text,) = run.command.words
+    if not re.fullmatch(r"\d*<<-?\S+", text):
+        bodies = (f"\n{heredoc.content}{heredoc.name}" for heredoc in run.heredocs)
+        return [*state.config.shell, text + "".join(bodies)], b""
+    script = run.heredocs[0].text
+    if not script.startswith("#!"):
+        return [*state.config.shell, script], b""
+    interpreter = script.partition("\n")[0][2:].split(maxsplit=1)
+    return [*interpreter, "/dev/stdin"], script.encode("utf-8", "surrogateescape")
+
+
+class LiveOutput:
+    """Whole lines to a listener as they come; the last ones are kept for an error."""
+
+    def __init__(self, say: Say) -> None:
+        self._say, self._open, self.last = say, {1: b"", 2: b""}, deque[str](maxlen=_KEPT_LINES)
+
+    def __call__(self, stream: int, data: bytes) -> None:
+        *lines, self._open[stream] = (self._open[stream] + data).split(b"\n")
+        for line in lines:
+            self._tell(line)
+
+    def close(self) -> None:
+        for line in self._open.values():
+            if line:
+                self._tell(line)
+
+    def _tell(self, line: bytes) -> None:
+        # A progress bar draws over itself; its last state is what a line is.
+        text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+        self.last.append(text)
+        self._say(f"    {text}")
+
+
+async def run_in(
+    box: Box, command: list[str], stdin: bytes, env: dict[str, str], limits: Limits, seconds: float, say: Say
+) -> None:
+    """ValueError says how it failed, with its last lines; DiskFull where that was why."""
+    output = LiveOutput(say)
+    result = await box.exec(command, timeout=seconds, env=env, stdin=stdin, on_output=output)
+    output.close()
+    if result.code == 0 and not result.limit:
+        return
+    tail = "".join(f"\n    {line}" for line in output.last)
+    full = any(_FULL in line for line in output.last)
+    if full or (await box.stats()).disk_bytes > limits.disk_mb * _ALMOST_FULL:
+        raise DiskFull(f"more than the {limits.disk_mb} MB that a step may add{tail}")
+    raise ValueError(f"{_why(result, limits, seconds)}{tail}")
+
+
+def _why(result: ExecResult, limits: Limits, seconds: float) -> str:
+    reasons = {
+        "time": f"was not done in {seconds / 60:g} minutes",
+        "cpu": f"took more than {limits.cpu_seconds} s of processor time",
+        "memory": f"needed more than {limits.memory_mb} MB of memory",
+        "file": f"wrote a file of more than {limits.file_mb} MB",
+    }
+    if result.limit:
+        return reasons.get(result.limit, f"was ended by the limit {result.limit}")
+    hint = {126: " (not executable)", 127: " (no such program in the image)"}.get(result.code, "")
+    return f"exit code {result.code}{hint}"

@@ -1,0 +1,99 @@
+"""What a stage knows besides its files: variables, user, folder, shell and commands. Pure: nothing is run here."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, field, replace
+
+from etude.sandbox.images.build.instructions import (
+    Arg,
+    Cmd,
+    Command,
+    Entrypoint,
+    Env,
+    Shell,
+    User,
+)
+from etude.sandbox.images.build.variables import expand, expand_document
+from etude.sandbox.images.host_base import PATH
+from etude.sandbox.images.image import HOST, Image, ImageConfig
+
+_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    image: Image
+    escape: str
+    arguments: dict[str, str] = field(default_factory=dict)
+    """Those declared so far that have a value."""
+    has_command: bool = False
+    """By a CMD of this stage, not of its base."""
+
+    @property
+    def config(self) -> ImageConfig:
+        return self.image.config
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """For expansion; an ENV hides an ARG of its name."""
+        path = PATH if self.image.base == HOST else _USUAL_PATH
+        return {"PATH": path, **self.arguments, **dict(self.config.env)}
+
+    def expand(self, text: str) -> str:
+        return expand(text, self.variables, self.escape)
+
+    def expand_document(self, text: str) -> str:
+        return expand_document(text, self.variables, self.escape)
+
+    def with_config(self, **changes: object) -> StageState:
+        config = replace(self.config, **changes)  # type: ignore[arg-type]
+        return replace(self, image=replace(self.image, config=config))
+
+    def with_files_of(self, image: Image) -> StageState:
+        return replace(self, image=replace(self.image, layers=image.layers))
+
+    def folder(self, path: str) -> str:
+        """Absolute, from the working folder."""
+        return "/" + posixpath.normpath(posixpath.join("/", self.config.workdir, path)).lstrip("/")
+
+    def target(self, path: str) -> str:
+        """Of a copy: with a / at its end where it must be a folder."""
+        must = path.endswith("/") or posixpath.basename(path) in (".", "..")
+        return posixpath.join(self.folder(path), "") if must else self.folder(path)
+
+    def command_line(self, command: Command) -> tuple[str, ...]:
+        return (*self.config.shell, *command.words) if command.shell else command.words
+
+
+def declare(state: StageState, action: Arg, given: dict[str, str], defaults: dict[str, str]) -> StageState:
+    arguments = dict(state.arguments)
+    for name, default in action.names:
+        if name in given:
+            arguments[name] = given[name]
+        elif default is not None:
+            arguments[name] = replace(state, arguments=arguments).expand(default)
+        elif name in defaults:
+            arguments[name] = defaults[name]
+    return replace(state, arguments=arguments)
+
+
+def apply_setting(state: StageState, action: Env | User | Shell | Entrypoint | Cmd) -> StageState:
+    match action:
+        case Env(pairs):
+            # All values are those from before the line.
+            fresh = {name: state.expand(value) for name, value in pairs}
+            return state.with_config(env=tuple({**dict(state.config.env), **fresh}.items()))
+        case User(name):
+            user = state.expand(name)
+            if not user:
+                raise ValueError("the name of the user is empty")
+            return state.with_config(user=user)
+        case Shell(words):
+            return state.with_config(shell=words)
+        case Cmd(command):
+            return replace(state.with_config(command=state.command_line(command)), has_command=True)
+        case Entrypoint(command):
+            # The arguments that a base gives to its own program mean nothing to another.
+            kept = state.config.command if state.has_command else ()
+            return state.with_config(entrypoint=state.command_line(command), command=kept)

@@ -1,0 +1,148 @@
+"""Words of a Dockerfile: where one ends, its quotes and escapes, and $NAME, ${NAME:-word} and their kin.
+
+The rules are a shell's, cut down: single quotes keep all, double quotes keep spaces, nothing is executed. A ValueError
+says what is wrong.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-]")
+_END = ""
+_DEEPEST = 40
+
+
+def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
+    """Quotes and escapes taken away, variables put in."""
+    return _Expansion(text, variables, escape).until(_END)
+
+
+def expand_document(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
+    """Of a heredoc: quotes mean nothing in it, and the escape character only before a $ or itself."""
+    return _Expansion(text, variables, escape).lines()
+
+
+def split_words(text: str, escape: str = "\\") -> list[str]:
+    """At white space outside of quotes; quotes and escapes stay."""
+    words: list[str] = []
+    word, quote, at = "", "", 0
+    while at < len(text):
+        char = text[at]
+        if char == escape and quote != "'":
+            char = text[at : at + 2]
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char.isspace():
+            words.append(word)
+            word, at = "", at + 1
+            continue
+        word += char
+        at += len(char)
+    if quote:
+        raise ValueError(f"{text!r}: a {quote} that is not closed")
+    return [word for word in [*words, word] if word]
+
+
+class _Expansion:
+    def __init__(self, text: str, variables: Mapping[str, str], escape: str) -> None:
+        self.text, self.variables, self.escape, self.at, self.depth = text, variables, escape, 0, 0
+
+    def until(self, stop: str) -> str:
+        parts = []
+        while (char := self._next()) != stop:
+            if char == _END:
+                raise ValueError(f"{self.text!r}: ${{ without {stop}")
+            if char == "'":
+                parts.append(self._single_quoted())
+            elif char == '"':
+                parts.append(self._double_quoted())
+            elif char == "$":
+                parts.append(self._dollar())
+            else:
+                parts.append(self._next() if char == self.escape else char)
+        return "".join(parts)
+
+    def _peek(self) -> str:
+        return self.text[self.at : self.at + 1]
+
+    def _next(self) -> str:
+        char = self._peek()
+        self.at += len(char)
+        return char
+
+    def _single_quoted(self) -> str:
+        end = self.text.find("'", self.at)
+        if end < 0:
+            raise ValueError(f"{self.text!r}: a ' that is not closed")
+        quoted, self.at = self.text[self.at : end], end + 1
+        return quoted
+
+    def _double_quoted(self) -> str:
+        return self._kept_as_is('"', ("$", '"', self.escape))
+
+    def lines(self) -> str:
+        return self._kept_as_is(_END, ("$", self.escape))
+
+    def _kept_as_is(self, stop: str, escaped: tuple[str, ...]) -> str:
+        parts = []
+        while (char := self._next()) != stop:
+            if char == _END:
+                raise ValueError(f"{self.text!r}: a {stop} that is not closed")
+            if char == "$":
+                parts.append(self._dollar())
+            else:
+                parts.append(self._next() if char == self.escape and self._peek() in escaped else char)
+        return "".join(parts)
+
+    def _dollar(self) -> str:
+        braced = self._peek() == "{"
+        match = _NAME.match(self.text, self.at + braced)
+        if match is None:
+            if braced:
+                raise ValueError(f"{self.text!r}: ${{ without a name")
+            return "$"
+        self.at = match.end()
+        value = self.variables.get(match[0])
+        return self._modified(match[0], value) if braced else value or ""
+
+    def _modified(self, name: str, value: str | None) -> str:
+        kind = self._next()
+        if kind == "}":
+            return value or ""
+        if kind == ":":
+            kind = self._next()
+            known = kind in ("-", "+", "?")
+            value = value or None  # With a colon, an empty value counts as none.
+        else:
+            known = kind in ("-", "+", "?", "#", "%")
+        if not known:
+            raise ValueError(f"{self.text!r}: what follows {name} is not known; there are :- - :+ + :? ? # ## % and %%")
+        greedy = kind in ("#", "%") and self._peek() == kind and bool(self._next())
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise ValueError(f"more than {_DEEPEST} ${{ within each other")
+        word = self.until("}")
+        self.depth -= 1
+        if kind == "-":
+            return word if value is None else value
+        if kind == "+":
+            return "" if value is None else word
+        if kind != "?":
+            return _trimmed(value or "", word, front=kind == "#", greedy=greedy)
+        if value is None:
+            raise ValueError(f"{name} has no value: {word or 'it must be given'}")
+        return value
+
+
+def _trimmed(value: str, pattern: str, *, front: bool, greedy: bool) -> str:
+    """Without the shortest or longest beginning or end that the pattern matches."""
+    cuts = range(len(value) + 1)
+    for cut in cuts if front != greedy else reversed(cuts):
+        if fnmatch.fnmatchcase(value[:cut] if front else value[cut:], pattern):
+            return value[cut:] if front else value[:cut]
+    return value

@@ -1,0 +1,112 @@
+"""A minimal Debian tree by debootstrap, as an image.
+
+debootstrap wants root and gets it for this one folder only: what it leaves is imported like any other root file system.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from etude.sandbox.apt import SOURCES, apt_addresses
+from etude.sandbox.contract import ImageError, RequestRefused, SandboxUnavailable
+from etude.sandbox.images.importing import import_root
+from etude.sandbox.images.oci import Say, quiet
+from etude.sandbox.images.owners import remove_tree
+from etude.sandbox.images.store import ImageStore
+
+_SUITE = re.compile(r"[a-z][a-z0-9.-]*")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*")
+_MIRROR = re.compile(r"(https?|file)://[^\s]+")
+# It ends with us, and with it all that it started and mounted.
+_APART = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+# Of the making, not of the system: what differs each time, and what apt fetches again when it is asked.
+_LEFTOVERS = ("var/log/bootstrap.log", "var/log/dpkg.log", "var/log/alternatives.log", "var/log/apt", "debootstrap")
+_EMPTIED = ("var/cache/apt/archives", "var/lib/apt/lists", "var/cache/debconf")
+
+
+def bootstrap(store: ImageStore, suite: str, *, mirror: str = "", include: Sequence[str] = (), say: Say = quiet) -> str:
+    """A minimal tree of a Debian suite and the packages asked for; returns the image's id. Takes a minute or two."""
+    if not _SUITE.fullmatch(suite):
+        raise RequestRefused(f"suite {suite!r}: expected such as bookworm")
+    for package in include:
+        if not _PACKAGE.fullmatch(package):
+            raise RequestRefused(f"package {package!r}: expected a Debian package's name, such as git")
+    mirror = mirror or host_mirror()
+    if not _MIRROR.fullmatch(mirror):
+        raise RequestRefused(f"mirror {mirror!r}: expected an address such as https://mirror.example/debian")
+    program = shutil.which("debootstrap", path=_PATH)
+    if program is None:
+        raise SandboxUnavailable("debootstrap is not installed: apt-get install debootstrap")
+    if os.geteuid() != 0:
+        raise SandboxUnavailable(
+            "debootstrap makes devices and owners, which only root may: run this with sudo, or pull an image "
+            "(etude sandbox images pull debian:stable-slim)"
+        )
+    options = ["--variant=minbase", *([f"--include={','.join(include)}"] if include else [])]
+    packages = f" with {', '.join(include)}" if include else ""
+    with store.fresh("debootstrap") as tree:
+        _run([*_APART, program, *options, suite, str(tree), mirror], say)
+        _tidy(tree)
+        return import_root(store, tree, f"debootstrap {suite}{packages} from {mirror}", say)
+
+
+def host_mirror(sources: Path = SOURCES) -> str:
+    """Where this host fetches its own packages from, if it is a Debian; else RequestRefused."""
+    for address in apt_addresses(sources):
+        if address.endswith("/debian"):
+            return address
+    raise RequestRefused(
+        "this host's apt has no mirror of Debian: name one with --mirror https://mirror.example/debian"
+    )
+
+
+def _run(command: list[str], say: Say) -> None:
+    last: deque[str] = deque(maxlen=5)
+    environment = {"PATH": _PATH, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    environment |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            _follow(process.stdout, last, say)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise ImageError(f"debootstrap failed (code {process.returncode}): {' | '.join(last)}")
+
+
+def _follow(output: IO[str], last: deque[str], say: Say) -> None:
+    """Says the first line of each kind: there is one of several kinds for each package."""
+    kinds: set[str] = set()
+    for line in output:
+        text = line.strip().removeprefix("I: ")
+        if text:
+            last.append(text)
+            kind = text.split()[0]
+            if line.startswith("I: ") and kind not in kinds:
+                kinds.add(kind)
+                say(text)
+
+
+def _tidy(tree: Path) -> None:
+    for name in _LEFTOVERS:
+        remove_tree(tree / name)
+    for name in _EMPTIED:
+        for path in (tree / name).glob("*"):
+            remove_tree(path)

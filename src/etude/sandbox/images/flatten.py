@@ -1,0 +1,101 @@
+"""Merging a chain of layers into one that shows the same over whatever lies below.
+
+Files are not copied but get a second name: layers never change, so sharing them is safe, and a merge costs no disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import shutil
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from etude.sandbox.images.stack import look_in, make_opaque, make_whiteout
+
+_ORIGIN = "user.overlay.origin"
+
+
+def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None] = lambda: None) -> None:
+    """`check` is called now and then, and may raise."""
+    target.mkdir(mode=0o700)
+    _merge(layers, target, check)
+
+
+def _merge(folders: Sequence[Path], target: Path, check: Callable[[], None]) -> None:
+    check()
+    names = {name for folder in folders for name in os.listdir(folder)}  # noqa: PTH208
+    removes = False
+    for name in sorted(names):
+        sight, goal = look_in(folders, name), target / name
+        if not sight.places:
+            make_whiteout(goal)
+            removes = True
+        elif stat.S_ISDIR(sight.places[0].lstat().st_mode):
+            goal.mkdir(mode=0o700)
+            if sight.closed:
+                make_opaque(goal)
+            _merge(sight.places, goal, check)
+        else:
+            _link(sight.places[0], goal)
+    if removes:
+        # Tells overlayfs to look for whiteouts here even when the folder merges with none.
+        os.setxattr(target, _ORIGIN, b"merged")
+    info = folders[0].lstat()
+    if (info.st_uid, info.st_gid) != (os.geteuid(), os.getegid()):
+        os.chown(target, info.st_uid, info.st_gid)
+    target.chmod(stat.S_IMODE(info.st_mode))
+    os.utime(target, ns=(info.st_mtime_ns, info.st_mtime_ns))
+
+
+def _link(source: Path, goal: Path) -> None:
+    try:
+        os.link(source, goal, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.EMLINK:
+            raise
+        info = source.lstat()
+        shutil.copy2(source, goal, follow_symlinks=False)
+        os.chown(goal, info.st_uid, info.st_gid, follow_symlinks=False)
+
+
+class Stopped(Exception):
+    """The store closes before the merge is done; what is half-made goes with its scratch."""
+
+
+class Background:
+    """One job at a time on one thread, which starts with the first and ends with the store."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def do(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="merge-layers", daemon=True)
+            self._thread.start()
+
+    def check(self) -> None:
+        if self._closing.is_set():
+            raise Stopped
+
+    def close(self) -> None:
+        self._closing.set()
+        self._jobs.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self.check()
+                job()
+            except Stopped:
+                return
+            except OSError:
+                continue  # The chain stays as it is, which is slower but right; what fails matters when it must be.

@@ -1,0 +1,58 @@
+"""The Image noun: layers over a base, and how commands start in it. Its id is the digest of all that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+FORMAT = "etude-image/2"
+HOST = "host"
+"""The base of the host's system folders: unpinned, so not for benchmarks."""
+EMPTY = "empty"
+"""The base of images that bring their whole root."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    workdir: str = "/work"
+    user: str = "agent"
+    """Under whom commands run that name nobody: a user's name or number, as in a Dockerfile."""
+    env: tuple[tuple[str, str], ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    shell: tuple[str, ...] = ("/bin/sh", "-c")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    base: str
+    layers: tuple[str, ...]
+    """Names of layers, the top first."""
+    config: ImageConfig = field(default_factory=ImageConfig)
+
+    @property
+    def id(self) -> str:
+        return hashlib.blake2b(self.to_json().encode(), digest_size=16).hexdigest()
+
+    @property
+    def pinned(self) -> bool:
+        """Whether another host makes the same boxes from it."""
+        return self.base != HOST
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Image:
+        """ValueError, KeyError or TypeError for anything that to_json did not write."""
+        record: dict[str, Any] = json.loads(text)
+        if record.pop("format") != FORMAT:
+            raise ValueError(f"not of format {FORMAT}")
+        config = {key: _frozen(value) for key, value in record.pop("config").items()}
+        return cls(record["base"], tuple(record["layers"]), ImageConfig(**config))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,313 @@
+"""From a tar to a layer: the folder tree that overlayfs stacks on those below it.
+
+Invariant: nothing is written outside the target folder or through a link, whatever the tar says. What the layer removes
+from those below becomes whiteouts and opaque folders, and only where there is something below to remove: elsewhere a
+box would see them.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import tarfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, cast
+
+from etude.sandbox.contract import ImageError
+from etude.sandbox.images.owners import remove_tree
+from etude.sandbox.images.stack import Stack, make_opaque, make_whiteout
+
+FIXED_TIME = 946_684_800
+"""Of files that no source has given a time, so that a box is the same every time."""
+_WHITEOUT, _RESERVED, _OPAQUE_MARK = ".wh.", ".wh..wh.", ".wh..wh..opq"
+_CHUNK, _DEPTH, _IDS = 1 << 20, 256, 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class IdRange:
+    """Ids in a row that boxes have for themselves."""
+
+    first: int
+    """The host's number of the boxes' user 0."""
+    count: int = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one layer: a small archive can ask for any amount of disk."""
+
+    bytes: int = 64 << 30
+    members: int = 4_000_000
+
+
+DEFAULT_BOUNDS = Bounds()
+
+
+@dataclass(slots=True)
+class Unpacker:
+    name: str
+    """Of the layer, for messages."""
+    target: Path
+    below: Stack
+    ids: IdRange | None
+    """None: every file belongs to the caller."""
+    bounds: Bounds = DEFAULT_BOUNDS
+    skipped: Counter[str] = field(default_factory=Counter)
+    """What boxes do not need and do not get, by kind."""
+    _folders: dict[PurePosixPath, tarfile.TarInfo | None] = field(default_factory=dict)
+    """Made so far, with what the tar says about them; None for parents that it does not mention."""
+    _opaque: set[PurePosixPath] = field(default_factory=set)
+    _removed: set[PurePosixPath] = field(default_factory=set)
+    _bytes: int = 0
+    _members: int = 0
+    _parent: PurePosixPath | None = None
+    """The last parent that was found to be a folder."""
+
+    def __post_init__(self) -> None:
+        self.target.mkdir(mode=0o700)
+        self._folders[PurePosixPath()] = None
+
+    def add(self, info: tarfile.TarInfo, data: IO[bytes] | None) -> None:
+        """Writes one member. Those that come again replace what came before, as when a tar is unpacked."""
+        path = self._checked(info.name, info.name)
+        self._count(info)
+        if any(part.startswith(_WHITEOUT) for part in path.parts):
+            self._note_removal(info.name, path)
+            return
+        if info.ischr() or info.isblk():
+            self.skipped["device"] += 1
+            return
+        self._note_what_is_dropped(info)
+        try:
+            self._write(info, path, data)
+        except OSError as error:
+            if error.errno in _OF_THE_MEMBER:
+                raise self._refusal(info.name, f"cannot be a file's name ({error.strerror})") from error
+            raise
+
+    def finish(self) -> None:
+        """Says what the layer removes, and gives folders their owners, modes and times."""
+        replaced = {path for path in self._removed if self._is_folder(path)}
+        emptied = self._opaque | replaced
+        for path in sorted(self._removed - replaced):
+            if not _below_any(path, emptied) and self.below.look(path).places and self._make_folders(path.parent):
+                place = self.target / path
+                if not os.path.lexists(place):
+                    make_whiteout(place)
+                    self._own(place, 0, 0)
+        for path in sorted(emptied):
+            if not _below_any(path, emptied) and self._merges(path) and self._make_folders(path):
+                make_opaque(self.target / path)
+        for path, info in sorted(self._folders.items(), key=lambda item: len(item[0].parts), reverse=True):
+            if self._is_folder(path):
+                inherits = path not in replaced and not _below_any(path, emptied) and self._merges(path)
+                self._finish_folder(path, info, inherits=inherits)
+
+    # -- one member
+
+    def _write(self, info: tarfile.TarInfo, path: PurePosixPath, data: IO[bytes] | None) -> None:
+        goal = self.target / path
+        if not path.parts:
+            if not info.isdir():
+                raise self._refusal(info.name, "is the root itself, which must be a folder")
+            self._folders[path] = info
+            return
+        self._require_folder(info.name, path.parent)
+        if info.islnk() and self._checked(info.name, info.linkname) == path and os.path.lexists(goal):
+            return  # A link to itself.
+        if os.path.lexists(goal) and not (info.isdir() and self._is_folder(path)):
+            self._remove(path)
+        if info.isdir():
+            goal.mkdir(mode=0o700, exist_ok=True)
+            self._folders[path] = info
+        elif info.islnk():
+            self._link(info, goal)
+        elif info.issym():
+            goal.symlink_to(info.linkname)
+            self._give(info, goal)
+        elif info.isfifo():
+            os.mkfifo(goal)
+            self._give(info, goal)
+        elif info.isreg() and data is not None:
+            with goal.open("xb") as file:
+                _copy(info, data, file)
+            self._give(info, goal)
+        else:
+            raise self._refusal(info.name, f"is of a kind ({info.type!r}) that no image needs")
+
+    def _link(self, info: tarfile.TarInfo, goal: Path) -> None:
+        path = self._checked(info.name, info.linkname)
+        source = self.target / path
+        if not all(self._is_folder(parent) or not os.path.lexists(self.target / parent) for parent in path.parents):
+            raise self._refusal(info.name, f"is a hard link to {path}, which leads through a link or file")
+        if os.path.lexists(source):
+            if self._is_folder(path):
+                raise self._refusal(info.name, f"is a hard link to the folder {path}")
+            os.link(source, goal, follow_symlinks=False)
+            return
+        # Of a layer below: names in two layers cannot share a file, so this one gets a copy.
+        places = self.below.look(path).places
+        found = places[0].lstat() if places else None
+        if found is None or not stat.S_ISREG(found.st_mode):
+            raise self._refusal(info.name, f"is a hard link to {path}, which is in no layer")
+        self._bytes += found.st_size
+        with places[0].open("rb") as old, goal.open("xb") as new:
+            while chunk := old.read(_CHUNK):
+                new.write(chunk)
+        _copy_facts(found, goal, owned=self.ids is not None)
+
+    def _remove(self, path: PurePosixPath) -> None:
+        place = self.target / path
+        self._parent = None
+        if self._is_folder(path):
+            self._folders.pop(path, None)
+            remove_tree(place)
+        else:
+            place.unlink()
+
+    def _note_removal(self, name: str, path: PurePosixPath) -> None:
+        if any(part.startswith(_RESERVED) for part in path.parts[:-1]):
+            return  # A builder's own book-keeping, as is every other name of this kind.
+        if any(part.startswith(_WHITEOUT) for part in path.parts[:-1]):
+            raise self._refusal(name, f"lies below a name with {_WHITEOUT}, which is for removals alone")
+        if path.name == _OPAQUE_MARK:
+            self._opaque.add(path.parent)
+        elif not path.name.startswith(_RESERVED):
+            gone = path.name.removeprefix(_WHITEOUT)
+            if gone in ("", ".", ".."):
+                raise self._refusal(name, "removes no name that can be")
+            self._removed.add(path.with_name(gone))
+
+    def _note_what_is_dropped(self, info: tarfile.TarInfo) -> None:
+        if info.mode & 0o6000 and not info.isdir():
+            self.skipped["set-uid or set-gid bit"] += 1
+        for key in info.pax_headers:
+            if key.startswith(("SCHILY.xattr.", "LIBARCHIVE.xattr.")):
+                self.skipped["capability" if key.endswith("security.capability") else "extended attribute"] += 1
+
+    # -- folders
+
+    def _require_folder(self, name: str, path: PurePosixPath) -> None:
+        """Makes the parents that the tar did not mention; none may be a link."""
+        if path != self._parent and not self._make_folders(path):
+            raise self._refusal(name, f"would be written through {path}, which this layer does not make a folder")
+        self._parent = path
+
+    def _make_folders(self, path: PurePosixPath) -> bool:
+        """False where this layer has put something else in the way."""
+        for parent in (*reversed(path.parents), path):
+            place = self.target / parent
+            if not os.path.lexists(place):
+                place.mkdir(mode=0o700)
+                self._folders.setdefault(parent, None)
+            elif not self._is_folder(parent):
+                return False
+        return True
+
+    def _is_folder(self, path: PurePosixPath) -> bool:
+        try:
+            return stat.S_ISDIR((self.target / path).lstat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _merges(self, path: PurePosixPath) -> bool:
+        places = self.below.look(path).places
+        return bool(places) and stat.S_ISDIR(places[0].lstat().st_mode)
+
+    def _finish_folder(self, path: PurePosixPath, info: tarfile.TarInfo | None, *, inherits: bool) -> None:
+        place = self.target / path
+        if info is not None:
+            self._give(info, place)
+        elif inherits:
+            found = self.below.look(path).places[0].lstat()
+            _copy_facts(found, place, owned=self.ids is not None)
+        else:
+            self._own(place, 0, 0)
+            place.chmod(0o755)
+            os.utime(place, (FIXED_TIME, FIXED_TIME))
+
+    # -- facts of files
+
+    def _give(self, info: tarfile.TarInfo, place: Path) -> None:
+        count = self.ids.count if self.ids else _IDS
+        if not (0 <= info.uid < count and 0 <= info.gid < count):
+            found = f"belongs to user {info.uid}, group {info.gid}"
+            raise self._refusal(info.name, f"{found}; boxes have ids below {count}")
+        self._own(place, info.uid, info.gid)
+        if not info.issym():
+            place.chmod(self._mode(info))
+        os.utime(place, (info.mtime, info.mtime), follow_symlinks=False)
+
+    def _mode(self, info: tarfile.TarInfo) -> int:
+        """No file gives rights to those who run it. Without ids of its own a store must be able to look into each of
+        its folders, as root could."""
+        if not info.isdir():
+            return info.mode & 0o1777
+        return info.mode & 0o3777 | (0o700 if self.ids is None else 0)
+
+    def _own(self, place: Path, uid: int, gid: int) -> None:
+        if self.ids is not None:
+            os.chown(place, self.ids.first + uid, self.ids.first + gid, follow_symlinks=False)
+
+    # -- checks
+
+    def _checked(self, member: str, name: str) -> PurePosixPath:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\0" in name:
+            raise self._refusal(member, f"names {name!r}; expected a path below the root, without '..'")
+        if len(path.parts) > _DEPTH:
+            raise self._refusal(member, f"lies {len(path.parts)} folders deep; at most {_DEPTH} are possible")
+        return path
+
+    def _count(self, info: tarfile.TarInfo) -> None:
+        self._members += 1
+        # Holes take no room, but an absurd length would still harm those who read the file.
+        self._bytes += sum(size for _, size in _pieces(info))
+        if self._members > self.bounds.members:
+            raise self._refusal(info.name, f"is one of more than {self.bounds.members} members")
+        if self._bytes > self.bounds.bytes or info.size > self.bounds.bytes:
+            raise self._refusal(info.name, f"takes the layer beyond {self.bounds.bytes} bytes")
+
+    def _refusal(self, member: str, why: str) -> ImageError:
+        return ImageError(f"layer {self.name}: member {member!r} {why}")
+
+
+_OF_THE_MEMBER = {errno.EINVAL, errno.ENAMETOOLONG, errno.EILSEQ}
+
+
+def _below_any(path: PurePosixPath, folders: set[PurePosixPath]) -> bool:
+    return any(parent in folders for parent in path.parents)
+
+
+def _pieces(info: tarfile.TarInfo) -> list[tuple[int, int]]:
+    """Start and length of what is not a hole."""
+    sparse = cast("list[tuple[int, int]] | None", info.sparse)
+    return [(0, info.size)] if sparse is None else sparse
+
+
+def _copy(info: tarfile.TarInfo, data: IO[bytes], file: IO[bytes]) -> None:
+    # Below its buffer a member of a stream can be moved forward, over the holes.
+    source = data.raw if info.sparse and isinstance(data, io.BufferedReader) else data
+    for start, size in _pieces(info):
+        if start:
+            source.seek(start)
+            file.seek(start)
+        while size > 0:
+            chunk = source.read(min(size, _CHUNK))
+            if not chunk:
+                raise tarfile.ReadError("unexpected end of data")
+            file.write(chunk)
+            size -= len(chunk)
+    if info.sparse:
+        file.truncate(info.size)  # It may end with a hole.
+
+
+def _copy_facts(found: os.stat_result, place: Path, *, owned: bool) -> None:
+    if owned:
+        os.chown(place, found.st_uid, found.st_gid)
+    place.chmod(stat.S_IMODE(found.st_mode))
+    os.utime(place, ns=(found.st_mtime_ns, found.st_mtime_ns))

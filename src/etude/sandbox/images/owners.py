@@ -1,0 +1,63 @@
+"""Owners of a store: each living process has a folder with a lock in it, so that the dead are told from the living.
+
+Invariant: what is not finished lies in its owner's folder alone, and goes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from etude.sandbox.inside import removal
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
+    """Holds a lock that goes with the process. Kept for moments only: nothing long is done under it."""
+    number = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
+
+
+def remove_dead_owners(owners: Path) -> list[str]:
+    """The janitor: folders whose owner holds no lock any more go. Returns their names."""
+    removed = []
+    for folder in sorted(owners.iterdir()):
+        try:
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue  # Another janitor was first, or it is another user's.
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        else:
+            remove_tree(folder)
+            removed.append(folder.name)
+        finally:
+            os.close(lock)
+    return removed
+
+
+def remove_tree(path: Path) -> None:
+    removal.remove_tree(str(path))
+
+
+def disk_bytes(folder: Path) -> int:
+    """What a tree takes on its disk; a file with several names counts once."""
+    seen: set[tuple[int, int]] = set()
+    total = folder.lstat().st_blocks * 512
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            info = Path(place, name).lstat()
+            if info.st_nlink == 1 or stat.S_ISDIR(info.st_mode) or (info.st_dev, info.st_ino) not in seen:
+                seen.add((info.st_dev, info.st_ino))
+                total += info.st_blocks * 512
+    return total

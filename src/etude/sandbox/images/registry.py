@@ -1,0 +1,167 @@
+"""Pulling from an OCI registry: the manifest for this machine, then the blobs that are missing, a few at a time.
+
+Invariant: nothing is believed but digests. What is half-fetched lies in the owner's scratch, and goes with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+import httpx
+
+from etude.sandbox.contract import ImageError
+from etude.sandbox.images.credentials import RegistryAuth
+from etude.sandbox.images.layers import DEFAULT_BOUNDS, Bounds
+from etude.sandbox.images.oci import (
+    INDEXES,
+    MANIFESTS,
+    MAX_JSON,
+    Blob,
+    Say,
+    chain_names,
+    choose,
+    make_image,
+    make_plan,
+    quiet,
+    read_config,
+    read_json,
+    read_manifest,
+)
+from etude.sandbox.images.reference import Reference, is_loopback
+from etude.sandbox.images.store import ImageStore
+
+_AT_ONCE = 4
+_FAILURES, _WAIT_SECONDS = 6, 0.25
+"""In a row, without a byte; waits double from one to the next."""
+_TIMEOUT = httpx.Timeout(60.0, connect=15.0)
+
+
+def pull(store: ImageStore, reference: str, *, say: Say = quiet, bounds: Bounds = DEFAULT_BOUNDS) -> str:
+    """Returns the image's id; ImageError says what the registry refused or which blob is damaged."""
+    name = Reference.parse(reference)
+    with store.fresh("pull") as folder, Registry(name, say) as registry:
+        folder.mkdir()
+        digest, config, blobs = registry.resolve()
+        say(f"{name} is {digest}")
+        what = f"{name}, config {config.digest}"
+        settings = registry.read(f"blobs/{config.digest}", config)
+        names = chain_names(read_config(settings, what)[1])
+        with store.hold(names):
+            missing = (blob for blob, layer in zip(blobs, names, strict=False) if not store.has_layer(layer))
+            opener = registry.download(dict.fromkeys(missing), folder)
+            plan = make_plan(settings, [(blob, opener(blob)) for blob in blobs], what)
+            return make_image(store, plan, f"pulled from {name.registry}/{name.repository}@{digest}", say, bounds)
+
+
+class Registry:
+    """One repository of a registry."""
+
+    def __init__(self, reference: Reference, say: Say) -> None:
+        self.reference, self._say = reference, say
+        self._stopped = False
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "fetch-blobs")
+        self._client = httpx.Client(
+            auth=RegistryAuth(reference),
+            timeout=_TIMEOUT,
+            follow_redirects=True,
+            trust_env=not is_loopback(reference.host),  # A proxy's loopback is another machine's.
+            headers={"Accept-Encoding": "identity"},
+        )
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped = True
+        self._pool.shutdown(cancel_futures=True)
+        self._client.close()
+
+    def resolve(self) -> tuple[str, Blob, list[Blob]]:
+        """The digest that the reference stands for now, the configuration's blob, and the layers', the lowest first."""
+        wanted = Blob(self.reference.digest) if self.reference.digest else None
+        data = self.read(f"manifests/{self.reference.wanted}", wanted)
+        digest = self.reference.digest or f"sha256:{hashlib.sha256(data).hexdigest()}"
+        for _ in range(3):  # An index may name another.
+            record = read_json(data, f"{self.reference}, manifest")
+            if record.get("mediaType") not in INDEXES and "manifests" not in record:
+                break
+            chosen = choose(record, f"{self.reference}, index")
+            data = self.read(f"manifests/{chosen.digest}", chosen)
+        return digest, *read_manifest(data, f"{self.reference}, manifest")
+
+    def read(self, path: str, blob: Blob | None) -> bytes:
+        """Something small, checked where its digest is known."""
+        file = io.BytesIO()
+        self._fetch(path, file, -1)
+        return blob.check(file.getvalue(), f"{self.reference}, {path}") if blob else file.getvalue()
+
+    def download(self, blobs: Iterable[Blob], folder: Path) -> Callable[[Blob], Callable[[], IO[bytes]]]:
+        """Begins to fetch blobs; what is returned gives, for a blob, a function that waits for it and opens it."""
+        coming = {
+            blob.digest: self._pool.submit(self._download, blob, folder / str(index))
+            for index, blob in enumerate(blobs)
+        }
+        return lambda blob: lambda: coming[blob.digest].result().open("rb")
+
+    def _download(self, blob: Blob, path: Path) -> Path:
+        with path.open("wb") as file:
+            self._fetch(f"blobs/{blob.digest}", file, blob.size)
+        self._say(f"fetched {blob.digest[:19]}, {path.stat().st_size / 1e6:.1f} MB")
+        return path
+
+    def _fetch(self, path: str, file: IO[bytes], size: int) -> None:
+        """Goes on where it was when the connection breaks."""
+        failures = 0
+        while failures < _FAILURES and not self._stopped:
+            had = file.tell()
+            try:
+                self._fetch_rest(path, file, size)
+                if size in (-1, file.tell()):
+                    return
+                error = f"ended after {file.tell()} of {size} bytes"
+            except (httpx.TransportError, _Busy) as failure:
+                error = str(failure) or type(failure).__name__
+            if file.tell() <= had:
+                failures += 1
+                time.sleep(_WAIT_SECONDS * 2**failures)
+        raise ImageError(f"{self.reference}: cannot fetch {path} ({error if failures else 'stopped'}); try again")
+
+    def _fetch_rest(self, path: str, file: IO[bytes], size: int) -> None:
+        start = file.tell()
+        headers = {"Accept": ", ".join((*MANIFESTS, *INDEXES, "*/*"))}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        with self._client.stream("GET", f"{self.reference.url}/{path}", headers=headers) as response:
+            self._check_status(response, path)
+            if start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+                file.seek(0)
+                file.truncate()
+            for chunk in response.iter_raw():
+                file.write(chunk)
+                if self._stopped:
+                    return
+                if file.tell() > (most := MAX_JSON if size < 0 else size):
+                    raise ImageError(f"{self.reference}: expected {most} bytes or fewer of {path}, found more")
+
+    def _check_status(self, response: httpx.Response, path: str) -> None:
+        status = response.status_code
+        if status in (200, 206):
+            return
+        if status in (408, 429) or status >= 500:
+            raise _Busy(f"HTTP {status}")
+        if status in (401, 403):
+            hint = f"log in with `docker login {self.reference.registry}`, or ask for access"
+            raise ImageError(f"{self.reference}: the registry refuses this (HTTP {status}); {hint}")
+        if status == 404:
+            raise ImageError(f"{self.reference}: {self.reference.host} has no {path}; check name, tag and digest")
+        raise ImageError(f"{self.reference}: expected {path}, got HTTP {status} from {self.reference.host}")
+
+
+class _Busy(Exception):
+    """The registry asks to come again."""

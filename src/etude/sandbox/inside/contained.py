@@ -1,0 +1,162 @@
+"""Pid 1 of a container: the same init as in a box of the embedded backend, behind walls that an engine has built.
+
+The engine gives the container's standard streams to the owner: they are the control channel, so the box ends when the
+owner goes. Init first enters a user namespace of its own with the container's ids. There it has the rights that it
+needs to mark commands and to change users, and none over what belongs to the container: nor has the box's root.
+"""
+
+# Plain strings and descriptors instead of Path: as everywhere in `inside`.
+# ruff: noqa: PTH101, PTH103, PTH108, PTH112, PTH115, PTH123
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import stat
+import sys
+from typing import Any
+
+from etude.sandbox.inside import files, init, kernel, processes, seccomp, spawn, wire
+from etude.sandbox.inside.memory import MemoryEvents
+
+_FIRST_FREE = 10
+_MS_REMOUNT = 0x20
+_CLOSED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+
+
+def take_streams() -> tuple[int, int]:
+    """Takes stdin and stdout of the container away from 0 and 1, which stay open on nothing: commands get their own."""
+    line = _moved_up(0), _moved_up(1)
+    nothing = os.open("/dev/null", os.O_RDWR)
+    for number in (0, 1):
+        os.dup2(nothing, number)
+    os.close(nothing)
+    return line
+
+
+def _moved_up(number: int) -> int:
+    return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+
+
+def enter_user_namespace() -> None:
+    """A new user namespace in which every id of the container keeps its number.
+
+    Only a process that stays outside may write such a map."""
+    maps = {name: _same_ids(name) for name in ("uid_map", "gid_map")}
+    entered, enter = os.pipe()
+    helper = os.fork()
+    if helper == 0:
+        os.close(enter)
+        os.read(entered, 1)
+        try:
+            for name, text in maps.items():
+                with open(f"/proc/{os.getppid()}/{name}", "w") as file:
+                    file.write(text)
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os._exit(0)
+    try:
+        kernel.unshare(kernel.CLONE_NEWUSER, "user namespace")
+    finally:
+        os.close(entered)
+        os.close(enter)
+        _, status = os.waitpid(helper, 0)
+    if status:
+        raise kernel.StepFailed("id map", os.waitstatus_to_exitcode(status))
+
+
+def _same_ids(name: str) -> str:
+    with open(f"/proc/self/{name}") as file:
+        rows = [line.split() for line in file]
+    return "".join(f"{inside} {inside} {count}\n" for inside, _, count in rows)
+
+
+def close_doors() -> None:
+    """Closes what engines leave open: set-uid programs, writing to /dev, /sys, the container's name in
+    /proc/self/cgroup, and the files of /proc that are for the host's root alone. It happens in a mount namespace of our
+    own, from which nobody in the box has a way back."""
+    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP, "mount namespace")
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
+    kernel.restrict_mount("/", kernel.MOUNT_ATTR_NOSUID, "no set-uid programs")
+    kernel.mount("closed", "/sys", "tmpfs", _CLOSED, "mode=0700,size=64k", "cover /sys")
+    # Nobody can open a socket as a file, not even root.
+    dead = "/sys/closed"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(dead)
+    for entry in os.scandir("/proc"):
+        if entry.is_file(follow_symlinks=False) and not entry.stat().st_mode & 0o044:
+            kernel.mount(dead, entry.path, None, kernel.MS_BIND, None, f"cover {entry.path}")
+    os.unlink(dead)
+    os.chmod("/sys", 0)
+    for path, flags in (("/sys", _CLOSED), ("/dev", kernel.MS_NOSUID | kernel.MS_NOEXEC)):
+        again = kernel.MS_BIND | _MS_REMOUNT | kernel.MS_RDONLY
+        kernel.mount("none", path, None, again | flags, None, f"close {path}")
+
+
+class Contained(init.Init):
+    """Init with one request more (the engine knows which paths have changed, but not what is in them) and one rule more
+    (a root that is the host's is not to be had)."""
+
+    def serve(self) -> None:
+        with contextlib.suppress(files.Refused):  # A user that the image does not know: init says so.
+            if not os.path.isdir(self.workdir):
+                owner = self.users.find("")
+                os.makedirs(self.workdir)
+                os.chown(self.workdir, owner.uid, owner.gid)
+        super().serve()
+
+    def launch_of(self, header: wire.Header) -> spawn.Launch:
+        launch = super().launch_of(header)
+        if launch.user.uid == 0 and self.identity.at_files.uid != 0 and not self.message["root_is_apart"]:
+            raise files.Refused(
+                "user root: this engine's containers share the host's root id; give them ids of their own (Docker: "
+                "userns-remap; podman: rootless), or use an image whose own user is root"
+            )
+        return launch
+
+    def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
+        if header["op"] != "digest":
+            return super().perform(header, payload)
+        self.identity.be_root()
+        try:
+            return {"digest": digest_of([path for path in payload.split(b"\0") if path])}, b""
+        finally:
+            self.identity.rest()
+
+
+def digest_of(paths: list[bytes]) -> str:
+    """Names, kinds, modes, owners and content of these files, not their times."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        info = os.lstat(path)
+        content = b""
+        if stat.S_ISREG(info.st_mode):
+            with open(path, "rb") as file:
+                content = hashlib.file_digest(file, hashlib.blake2b).digest()
+        elif stat.S_ISLNK(info.st_mode):
+            content = os.readlink(path)
+        for part in (path, repr((info.st_mode, info.st_uid, info.st_gid, info.st_nlink)).encode(), content):
+            digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
+
+
+def main() -> None:
+    message: dict[str, Any] = json.loads(sys.argv[1])
+    line = take_streams()
+    os.umask(0o022)
+    try:
+        program = seccomp.build_program(kernel.MACHINE)
+        enter_user_namespace()
+        close_doors()
+        processes.open_own_score()
+        init.let_go_of_inheritance()
+        init.take_identity(wide=True)
+    except (OSError, KeyError, kernel.StepFailed) as error:
+        step = getattr(error, "step", "machine" if isinstance(error, KeyError) else "box")
+        os.write(line[1], wire.pack({"ready": False, "error": str(error), "step": step}))
+        return
+    init.run(line, message, program, wide=True, memory=MemoryEvents(None), kind=Contained)

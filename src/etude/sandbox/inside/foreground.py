@@ -1,0 +1,88 @@
+"""A command that the owner waits for: both streams kept up to a bound, or passed on as they come; then one answer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from etude.sandbox.inside.command import Command, wide_pipe
+from etude.sandbox.inside.events import Events
+from etude.sandbox.inside.spawn import Launch, Spawner
+from etude.sandbox.inside.wire import Header
+
+Tell = Callable[[Header, bytes], None]
+
+
+class Foreground(Command):
+    def __init__(self, number: int, launch: Launch, events: Events, tell: Tell, *, room: int, stream: bool) -> None:
+        super().__init__(number, launch, events)
+        self._tell, self._stream = tell, stream
+        self._kept = {1: bytearray(), 2: bytearray()}
+        self._room = {1: room, 2: room}
+        self._names: dict[int, int] = {}
+        """Descriptor -> 1 (stdout) or 2 (stderr)."""
+        self._dropped = False
+
+    def start(self, launch: Launch, spawner: Spawner, stdin: bytes) -> None:
+        child: list[int] = []
+        try:
+            for name in (1, 2):
+                reading, writing = wide_pipe()
+                self._names[reading] = name
+                child.append(writing)
+            if stdin:
+                child.append(_filled(stdin))
+            self.begin(spawner, launch, (child[2] if stdin else None, child[0], child[1]))
+        finally:
+            for number in child:
+                os.close(number)
+        for number in self._names:
+            self.events.read(number, lambda number=number: self.take_output(number))  # type: ignore[misc]
+
+    def heard(self, number: int, data: bytes) -> None:
+        self._keep(self._names[number], data)
+
+    def complain(self, line: bytes) -> None:
+        self._keep(2, line)
+
+    def _keep(self, name: int, data: bytes) -> None:
+        if len(data) > self._room[name]:
+            self._dropped = True
+            data = data[: self._room[name]]
+        self._room[name] -= len(data)
+        if not self._stream:
+            self._kept[name] += data
+        elif data:
+            self._tell({"ticket": self.number, "stream": name}, data)
+
+    def release(self) -> None:
+        for number in self._names:
+            self.take_rest(number)
+        super().release()
+
+    def answer(self, code: int) -> None:
+        out, err = self._kept.values()
+        header = {
+            "ticket": self.number,
+            "code": code,
+            "seconds": time.monotonic() - self.began,
+            "limit": self.limit,
+            "truncated": self._dropped,
+            "split": len(out),
+        }
+        self._tell(header, bytes(out + err))
+
+
+def _filled(data: bytes) -> int:
+    """A file in memory: a command that reads nothing holds nobody up, however much there is."""
+    number = os.memfd_create("stdin")
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(number, view) :]
+        os.lseek(number, 0, os.SEEK_SET)
+    except OSError:
+        os.close(number)
+        raise
+    return number

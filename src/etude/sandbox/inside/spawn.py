@@ -1,0 +1,156 @@
+"""From pid 1 to a command, without a copy of pid 1: for the moment of the start, pid 1 wears the command's identity.
+
+posix_spawn lends the child pid 1's memory until its program starts, so a start costs half of what fork() does and no
+page is copied. What cannot be said to posix_spawn (user, folder, limits) the child inherits from pid 1, which therefore
+takes it on before and puts it off after. The saved user id stays 0 meanwhile: it is the way back, and keeps others from
+touching pid 1. A program's start takes the last right from the child: the saved id is overwritten, capabilities go.
+"""
+
+# Plain strings and descriptors instead of Path: this runs for every command of every box.
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+
+from etude.sandbox.inside import files, kernel, processes
+from etude.sandbox.inside.users import User
+
+_OWN_MEMORY = 128 << 20
+"""What pid 1 may need beyond what a command may: requests and answers under way."""
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_DENIED, _NOT_FOUND = 126, 127
+
+
+class CannotStart(Exception):
+    """The program does not run: the code and the line that a shell would give for it."""
+
+    def __init__(self, code: int, line: str) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+class Launch:
+    """All that a command is started with, but its streams."""
+
+    def __init__(self, argv: list[str], env: dict[str, str], cwd: str, user: User, timeout: float) -> None:
+        self.argv, self.env, self.cwd, self.user, self.timeout = argv, env, cwd, user, timeout
+
+
+class Identity:
+    """Who pid 1 is between commands: root of the box, with the files' user for its file accesses."""
+
+    def __init__(self, wide: bool, at_files: User) -> None:
+        self.wide, self.at_files = wide, at_files
+        """`wide`: whether there is more than one id in the box, so that there is someone else to be."""
+
+    def rest(self) -> None:
+        if self.wide:
+            os.setresuid(0, 0, 0)
+            os.setresgid(0, 0, 0)
+            os.setgroups(self.at_files.groups)
+            kernel.act_as(self.at_files.uid, self.at_files.gid)
+
+    def be_root(self) -> None:
+        """For looking at other users' processes."""
+        if self.wide:
+            kernel.act_as(0, 0)
+
+    def wear(self, user: User) -> None:
+        if self.wide:
+            os.setgroups(user.groups)
+            os.setresgid(user.gid, user.gid, 0)
+            os.setresuid(user.uid, user.uid, 0)
+
+
+def set_standing_limits(limits: dict[str, int]) -> None:
+    """Limits that pid 1 keeps itself, so that no process of the box can have more."""
+    memory = limits["memory_mb"] << 20
+    file = limits["file_mb"] << 20
+    for kind, soft, hard in (
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_FSIZE, file, file),
+        (resource.RLIMIT_NPROC, limits["processes"], limits["processes"]),
+        (resource.RLIMIT_NOFILE, 1024, 1024),
+        (resource.RLIMIT_STACK, 8 << 20, 8 << 20),
+        (resource.RLIMIT_MEMLOCK, 64 << 10, 64 << 10),
+        (resource.RLIMIT_DATA, resource.RLIM_INFINITY, memory + file + _OWN_MEMORY),
+    ):
+        ceiling = resource.getrlimit(kind)[1]
+        if ceiling != resource.RLIM_INFINITY:
+            hard = min(hard, ceiling)
+        if hard != resource.RLIM_INFINITY:
+            soft = hard if soft == resource.RLIM_INFINITY else min(soft, hard)
+        resource.setrlimit(kind, (soft, hard))
+
+
+class Spawner:
+    def __init__(self, identity: Identity, limits: dict[str, int]) -> None:
+        self._identity = identity
+        # Private writable memory and CPU time of one process: pid 1 itself may have more, so only for the start.
+        # Pid 1 watches the sums over all. RLIMIT_AS would break programs that only reserve addresses (Go, node).
+        self._for_commands = [
+            (resource.RLIMIT_DATA, limits["memory_mb"] << 20),
+            (resource.RLIMIT_CPU, limits["cpu_seconds"]),
+        ]
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+
+    def spawn(self, launch: Launch, streams: tuple[int | None, int, int] | str) -> int:
+        """Starts it on three descriptors (None: nothing to read), or on the terminal of that path, as the leader of a
+        session of its own. CannotStart where a shell would say so; Refused for words that no program can be given."""
+        before = [resource.getrlimit(kind) for kind, _ in self._for_commands]
+        try:
+            for (kind, soft), (_, hard) in zip(self._for_commands, before, strict=True):
+                resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+            self._identity.wear(launch.user)
+            os.chdir(launch.cwd)
+            program = find_program(launch.argv[0], launch.env.get("PATH", _DEFAULT_PATH))
+            processes.offer_next_to_the_killer(True)
+            return os.posix_spawn(program, launch.argv, launch.env, file_actions=self._actions(streams), setsid=True)
+        except ValueError as error:
+            raise files.Refused(f"not a command: {error}") from None
+        except OSError as error:
+            missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+            name = error.filename or launch.argv[0]
+            raise CannotStart(_NOT_FOUND if missing else _DENIED, f"{name}: {error.strerror}\n") from None
+        finally:
+            processes.offer_next_to_the_killer(False)
+            os.chdir("/")
+            self._identity.rest()
+            for (kind, _), limit in zip(self._for_commands, before, strict=True):
+                resource.setrlimit(kind, limit)
+
+    def open_terminal(self, user: User) -> tuple[int, int]:
+        """A new terminal that belongs to the user: the master's end and the slave's."""
+        self._identity.wear(user)
+        try:
+            return os.openpty()
+        except OSError as error:
+            raise files.Refused(f"no terminal to be had: {error.strerror} (/dev/ptmx)") from None
+        finally:
+            self._identity.rest()
+
+    def _actions(self, streams: tuple[int | None, int, int] | str) -> list[tuple[int, ...]]:
+        if isinstance(streams, str):
+            # A session's leader without a terminal gets the first one that it opens.
+            opened = (os.POSIX_SPAWN_OPEN, 0, streams, os.O_RDWR, 0)
+            return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]  # type: ignore[list-item]
+        numbers = [self._null if number is None else number for number in streams]
+        return [(os.POSIX_SPAWN_DUP2, number, place) for place, number in enumerate(numbers)]
+
+
+def find_program(name: str, path: str) -> str:
+    """Where the user's PATH finds it; the name itself where it does not, so that the start says why."""
+    if "/" in name or not name:
+        return name
+    denied = ""
+    for folder in path.split(":"):
+        place = f"{folder or '.'}/{name}"
+        if os.access(place, os.X_OK) and not os.path.isdir(place):  # noqa: PTH112
+            return place
+        if os.path.lexists(place):
+            denied = denied or place
+    if denied:
+        return denied
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)

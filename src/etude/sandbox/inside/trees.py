@@ -1,0 +1,232 @@
+"""Whole folders in and out: an index of entries and, in the same order, the bytes of all files.
+
+The owner's side turns tars into that and back (etude.sandbox.tars), and has judged names and sizes. What only the box
+knows is judged here: nothing is reached through a link, neither when a tree is checked nor when it is written, whatever
+happens in the box in between.
+"""
+
+# Plain strings and descriptors instead of Path: as everywhere in `inside`.
+# ruff: noqa: PTH116, PTH123
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+
+from etude.sandbox.inside import files, kernel
+from etude.sandbox.inside.files import Refused
+
+Entry = list[str | int]
+"""name, kind, mode, uid, gid, modified (seconds), size of a file, goal of a link (of a hard one: a file before it)"""
+FILE, FOLDER, LINK, HARD = "file", "folder", "link", "hard"
+_NAME, _KIND, _MODE, _UID, _GID, _TIME, _SIZE, _GOAL = range(8)
+_MODES = 0o1777
+"""No set-user-id and set-group-id: they have no effect in a box."""
+_RULE = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
+_FOLDER = os.O_PATH | os.O_DIRECTORY
+
+
+def read(workdir: str, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes]:
+    """A folder, itself first, as "."; or one file, under its own name."""
+    try:
+        with files.opened_folder(workdir, path) as top:
+            return _read_below(top, path, max_bytes, max_files, proc)
+    except NotADirectoryError:
+        info, data = files.read_with_facts(workdir, path, max_bytes, proc)
+        return [_entry(path.rpartition("/")[2], FILE, info, size=len(data))], data
+
+
+def _read_below(top: int, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes]:
+    entries = [_entry(".", FOLDER, os.fstat(top))]
+    contents = bytearray()
+    seen: dict[tuple[int, int], str] = {}
+    for name, folder, info in _walk(top, proc):
+        if len(entries) > max_files:
+            raise Refused(f"more than {max_files} files below {path}")
+        last = name.rpartition("/")[2]
+        if stat.S_ISDIR(info.st_mode):
+            entry = _entry(name, FOLDER, info)
+        elif stat.S_ISLNK(info.st_mode):
+            entry = _entry(name, LINK, info, goal=os.readlink(last, dir_fd=folder))
+        elif info.st_nlink > 1 and (info.st_dev, info.st_ino) in seen:
+            entry = _entry(name, HARD, info, goal=seen[info.st_dev, info.st_ino])
+        else:
+            seen[info.st_dev, info.st_ino] = name
+            data = _content(folder, last, max_bytes - len(contents))
+            if data is None:
+                raise Refused(f"more than {max_bytes} bytes below {path}")
+            entry = _entry(name, FILE, info, size=len(data))
+            contents += data
+        entries.append(entry)
+    return entries, bytes(contents)
+
+
+def _entry(name: str, kind: str, info: os.stat_result, size: int = 0, goal: str = "") -> Entry:
+    return [name, kind, info.st_mode & _MODES, info.st_uid, info.st_gid, int(info.st_mtime), size, goal]
+
+
+def _walk(top: int, proc: int) -> Iterator[tuple[str, int, os.stat_result]]:
+    """Files, folders and links, each with the open folder it is in; pipes and sockets mean nothing elsewhere."""
+    for folder, folders, names, number in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+        files.require_shallow(folder)
+        prefix = folder.removeprefix(".").lstrip("/")
+        folders.sort()
+        for name in sorted([*folders, *names]):
+            try:
+                info = os.stat(name, dir_fd=number, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISDIR(info.st_mode) and (info.st_dev == proc or (not prefix and name == "dev" and _is_root(top))):
+                folders.remove(name)
+            elif stat.S_IFMT(info.st_mode) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+                yield f"{prefix}/{name}" if prefix else name, number, info
+
+
+def _is_root(folder: int) -> bool:
+    return os.path.samestat(os.fstat(folder), os.stat("/"))
+
+
+def _content(folder: int, name: str, room: int) -> bytes | None:
+    number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with open(number, "rb") as file:
+        size = os.fstat(number).st_size
+        if size > room:
+            return None
+        data = file.read(size + 1)
+        return data if len(data) <= room else None
+
+
+# -- in
+
+
+def check(workdir: str, path: str, entries: list[Entry]) -> None:
+    """Refused or OSError where an entry cannot be written; changes nothing but that the folder is there."""
+    files.make_folder(workdir, path)
+    good: set[str] = set()
+    with files.opened_folder(workdir, path) as top:
+        for entry in entries:
+            name = str(entry[_NAME])
+            parent = name.rpartition("/")[0]
+            if parent and parent not in good:
+                _require_folder(top, parent, name)
+                good.add(parent)
+            if entry[_KIND] == FOLDER:
+                _require_folder(top, name, name)
+            elif _is_folder(top, name):
+                raise Refused(f"{name} is a folder already; the tree has a file or link there")
+
+
+def _require_folder(top: int, folder: str, name: str) -> None:
+    """It is one, or is not there at all."""
+    try:
+        os.close(kernel.openat2(top, folder, _FOLDER, 0, _RULE))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno in (18, 20, 40):  # EXDEV, ENOTDIR, ELOOP
+            raise Refused(f"{name} would be written through a link or a file, at {folder}") from None
+        raise
+
+
+def _is_folder(top: int, name: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def write(workdir: str, path: str, entries: list[Entry], contents: bytes, *, owners: bool) -> None:
+    """Writes entries in order. Files and links take the place of what had their name; folders are merged."""
+    view = memoryview(contents)
+    with files.opened_folder(workdir, path) as top:
+        for entry in entries:
+            parent, _, last = str(entry[_NAME]).rpartition("/")
+            folder = _enter(top, parent)
+            try:
+                if entry[_KIND] == FOLDER:
+                    _write_folder(folder, last, entry, owners=owners)
+                else:
+                    size = int(entry[_SIZE])
+                    _write_other(top, folder, last, entry, view[:size], owners=owners)
+                    view = view[size:]
+            finally:
+                os.close(folder)
+
+
+def _enter(top: int, parent: str) -> int:
+    """The open folder, made where it is missing, step by step and never through a link."""
+    folder = kernel.openat2(top, ".", _FOLDER, 0, _RULE)
+    for step in parent.split("/") if parent else ():
+        try:
+            below = _step(folder, step)
+        except FileNotFoundError:
+            os.mkdir(step, 0o755, dir_fd=folder)
+            below = _step(folder, step)
+        finally:
+            os.close(folder)
+        folder = below
+    return folder
+
+
+def _step(folder: int, name: str) -> int:
+    try:
+        return kernel.openat2(folder, name, _FOLDER, 0, _RULE)
+    except OSError as error:
+        if error.errno in (18, 20, 40):
+            raise Refused(f"{name} has become a link or a file while the tree was written") from None
+        raise
+
+
+def _write_folder(folder: int, name: str, entry: Entry, *, owners: bool) -> None:
+    ours = True
+    try:
+        os.mkdir(name, 0o755, dir_fd=folder)
+    except FileExistsError:
+        ours = False
+    try:
+        number = kernel.openat2(folder, name, os.O_RDONLY | os.O_DIRECTORY, 0, _RULE)
+        try:
+            _dress(number, entry, owners=owners)
+        finally:
+            os.close(number)
+    except PermissionError:
+        if ours:  # Someone else's folder stays as it is.
+            raise
+
+
+def _dress(number: int, entry: Entry, *, owners: bool) -> None:
+    if owners:
+        os.fchown(number, int(entry[_UID]), int(entry[_GID]))
+    os.fchmod(number, int(entry[_MODE]) & _MODES)
+    os.utime(number, (int(entry[_TIME]), int(entry[_TIME])))
+
+
+def _write_other(top: int, folder: int, name: str, entry: Entry, data: memoryview, *, owners: bool) -> None:
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        raise Refused(f"{entry[_NAME]} is a folder; the tree has a file or link there") from None
+    if entry[_KIND] == HARD:
+        source, _, last = str(entry[_GOAL]).rpartition("/")
+        other = _enter(top, source)
+        try:
+            os.link(last, name, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
+        finally:
+            os.close(other)
+        return
+    if entry[_KIND] == LINK:
+        os.symlink(str(entry[_GOAL]), name, dir_fd=folder)
+        if owners:
+            os.chown(name, int(entry[_UID]), int(entry[_GID]), dir_fd=folder, follow_symlinks=False)
+        os.utime(name, (int(entry[_TIME]), int(entry[_TIME])), dir_fd=folder, follow_symlinks=False)
+        return
+    number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        while data:
+            data = data[os.write(number, data) :]
+        _dress(number, entry, owners=owners)
+    finally:
+        os.close(number)

@@ -1,0 +1,135 @@
+"""Whom a command runs as: names and numbers as in a Dockerfile's USER, looked up in the box's own /etc/passwd.
+
+`root` is always 0; `agent` and `grader` exist in every box, also where the image does not name them.
+"""
+
+# Plain strings and descriptors instead of Path: this runs for every command of every box.
+# ruff: noqa: PTH116
+
+from __future__ import annotations
+
+import os
+
+from etude.sandbox.inside import files
+
+USERS = {"agent": 1000, "grader": 1001}
+MAX_ID = 65535
+_MAX_BYTES = 1 << 20
+
+
+class User:
+    __slots__ = ("gid", "groups", "home", "name", "shell", "uid")
+
+    def __init__(
+        self, name: str, uid: int, gid: int, groups: tuple[int, ...] = (), home: str = "/", shell: str = "/bin/sh"
+    ) -> None:
+        """`groups` are the supplementary ones."""
+        self.name, self.uid, self.gid = name, uid, gid
+        self.groups, self.home, self.shell = groups, home, shell
+
+
+class Group:
+    __slots__ = ("gid", "members")
+
+    def __init__(self, gid: int, members: frozenset[str]) -> None:
+        self.gid, self.members = gid, members
+
+
+def parse_passwd(text: str) -> dict[str, User]:
+    """Lines that are not of the format are passed over, as the C library does; the first of a name counts."""
+    found: dict[str, User] = {}
+    for fields in _fields(text, 7):
+        uid, gid = _number(fields[2]), _number(fields[3])
+        if uid is not None and gid is not None:
+            found.setdefault(fields[0], User(fields[0], uid, gid, home=fields[5] or "/", shell=fields[6] or "/bin/sh"))
+    return found
+
+
+def parse_group(text: str) -> dict[str, Group]:
+    found: dict[str, Group] = {}
+    for fields in _fields(text, 4):
+        gid = _number(fields[2])
+        if gid is not None:
+            found.setdefault(fields[0], Group(gid, frozenset(name for name in fields[3].split(",") if name)))
+    return found
+
+
+def _fields(text: str, count: int) -> list[list[str]]:
+    rows = (line.split(":") for line in text.split("\n"))
+    return [row for row in rows if len(row) == count and row[0]]
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) <= MAX_ID else None
+
+
+def resolve(wanted: str, people: dict[str, User], groups: dict[str, Group]) -> User:
+    """`name`, `number`, each also with `:group`; Refused for what neither the image nor the box knows."""
+    name, separator, group = wanted.partition(":")
+    user = _person(name, people)
+    if user is None:
+        known = ", ".join(sorted({"root", *USERS, *people})[:20])
+        raise files.Refused(f"there is no user {name!r} in this box; there are {known}")
+    if not separator:
+        extra = {other.gid for other in groups.values() if user.name in other.members} - {user.gid}
+        return User(user.name, user.uid, user.gid, tuple(sorted(extra)), user.home, user.shell)
+    gid = groups[group].gid if group in groups else _number(group)
+    if gid is None:
+        raise files.Refused(f"there is no group {group!r} in this box, which user {wanted!r} asks for")
+    return User(user.name, user.uid, gid, (), user.home, user.shell)
+
+
+def _person(name: str, people: dict[str, User]) -> User | None:
+    if name == "root":
+        return User("root", 0, 0, home=people["root"].home if "root" in people else "/")
+    if name in people:
+        return people[name]
+    uid = _number(name)
+    if uid is not None:
+        named = next((person for person in people.values() if person.uid == uid), None)
+        return named or User(name, uid, 0)
+    return User(name, USERS[name], USERS[name], home=f"/home/{name}") if name in USERS else None
+
+
+class Users:
+    """The box's users as its files say now. `only`: the one id that exists in the box, if it has no more."""
+
+    def __init__(self, default: str, only: int | None) -> None:
+        self._only = only
+        self._default = default or "agent"
+        self._seen: tuple[object, ...] = ()
+        self._people: dict[str, User] = {}
+        self._groups: dict[str, Group] = {}
+
+    def find(self, wanted: str) -> User:
+        self._refresh()
+        user = resolve(wanted or self._default, self._people, self._groups)
+        if self._only is None or (user.uid == self._only and user.gid == self._only):
+            return user
+        if wanted in ("", self._default):
+            return User(user.name, self._only, self._only, home=user.home, shell=user.shell)
+        raise files.Refused(
+            f"user {wanted!r}: this box has one user only, {self._default!r}; boxes made by root have all users"
+        )
+
+    def _refresh(self) -> None:
+        seen = (_look("/etc/passwd"), _look("/etc/group"))
+        if seen != self._seen:
+            self._people, self._groups = parse_passwd(_text("/etc/passwd")), parse_group(_text("/etc/group"))
+            self._seen = seen
+
+
+def _look(path: str) -> tuple[int, ...]:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return ()
+    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
+
+
+def _text(path: str) -> str:
+    """Empty where an image has no such file, or something else in its place."""
+    try:
+        return files.read("/", path, _MAX_BYTES, proc=-1).decode("utf-8", "surrogateescape")
+    except (OSError, files.Refused):
+        return ""

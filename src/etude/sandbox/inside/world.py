@@ -1,0 +1,190 @@
+"""The zygote's world: a small root directory, made once, with what boxes are made of and nothing else of the host.
+
+    /store  images and layers          /base  the host's system folders, read-only
+    /dev    harmless devices           /proc  the host's, to write id maps
+    /own    a box's own /proc          /cells what each box writes          /root  where a new root is put together
+
+A box's first mount namespace is a copy of this world as it was before any cell was mounted: boxes do not see, and do
+not pay for, the cells of the others.
+"""
+
+# Plain strings and descriptors instead of Path: as everywhere in `inside`.
+# ruff: noqa: PTH102, PTH103, PTH211
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from etude.sandbox.inside import kernel
+
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+_READ_ONLY = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID
+HOSTNAME = "box"
+OWNERS = {"work": 1000, "home/agent": 1000, "home/grader": 1001}
+"""Places of a generated tree that are not root's."""
+
+
+class World:
+    """What the owner tells the zygote at its start; its variables are all JSON."""
+
+    def __init__(
+        self,
+        *,
+        store: str,
+        stage: str,
+        skeletons: dict[str, str],
+        binds: list[tuple[str, str]],
+        range_base: int | None,
+        range_count: int,
+        memory: bool,
+    ) -> None:
+        self.store, self.stage = store, stage
+        """The backend's folder on the host, and an empty one on which the world is mounted."""
+        self.skeletons = skeletons
+        """Lowest layer of the boxes of each base, relative to the store."""
+        self.binds = binds
+        """(host folder, folder in a box of the host base): read-only. A source starting with "store:" lies in the
+        store."""
+        self.range_base, self.range_count = range_base, range_count
+        """The host's number of the boxes' id 0, and how many they have in a row. None: one id, the caller's own."""
+        self.memory = memory
+        """Cells are size-limited memory file systems; else plain folders of the store."""
+
+    @property
+    def wide(self) -> bool:
+        return self.range_base is not None
+
+    def outer(self, inner: int) -> int | None:
+        """The host's number of a box's id; None where boxes have but one, the caller's own."""
+        return None if self.range_base is None else self.range_base + inner
+
+    def tops(self) -> list[str]:
+        """The folders of a box of the host base on which something is mounted, and not below another such."""
+        targets = {target for _, target in self.binds}
+        return sorted(t for t in targets if not any(t.startswith(f"{other}/") for other in targets))
+
+
+def enter_world(world: World) -> None:
+    """Builds the world and makes it the root directory."""
+    # A network namespace of our own, too: from it we may enter those of boxes and come back.
+    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET, "mount namespace")
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
+    stage = world.stage
+    kernel.mount("etude", stage, "tmpfs", kernel.MS_NOSUID, "mode=755", "memory file system")
+    for folder in ("store", "base", "dev", "proc", "own", "cells", "root"):
+        os.mkdir(f"{stage}/{folder}")
+    kernel.mount(world.store, f"{stage}/store", None, kernel.MS_BIND, None, "bind the store")
+    for skeleton in world.skeletons.values():
+        _give_to_boxes(world, f"{stage}/store/{skeleton}")
+    with _ids_of_boxes(world) as namespace:
+        for source, target in world.binds:
+            place = f"{stage}/base/{target}"
+            os.makedirs(place, exist_ok=True)
+            if source.startswith("store:"):
+                source = f"{stage}/store/{source.removeprefix('store:')}"
+            _bind_for_boxes(source, place, namespace)
+    _make_devices(world, f"{stage}/dev")
+    kernel.mount("/proc", f"{stage}/proc", None, kernel.MS_BIND | kernel.MS_REC, None, "bind /proc")
+    kernel.pivot_into(stage)
+
+
+def _give_to_boxes(world: World, skeleton: str) -> None:
+    """A generated tree becomes the property of the boxes' users: homes and /work the agent's or grader's, the rest
+    root's."""
+    if world.range_base is None or os.lstat(skeleton).st_uid == world.range_base:
+        return
+    places = [(skeleton, 0)]
+    for folder, folders, files in os.walk(skeleton):
+        for name in (*folders, *files):
+            places.append((f"{folder}/{name}", OWNERS.get(os.path.relpath(f"{folder}/{name}", skeleton), 0)))
+    for path, inner in reversed(places):  # The top goes last: it says that the rest is done.
+        os.chown(path, world.range_base + inner, world.range_base + inner, follow_symlinks=False)
+
+
+@contextmanager
+def _ids_of_boxes(world: World) -> Iterator[int | None]:
+    """A user namespace with the ids of boxes, to show the host's files by."""
+    if world.range_base is None:
+        yield None
+        return
+    ready, go = os.pipe()
+    pid = kernel.clone(kernel.CLONE_NEWUSER)
+    if pid == 0:
+        os.close(go)
+        os.read(ready, 1)
+        os._exit(0)
+    os.close(ready)
+    try:
+        write_ids(f"/proc/{pid}", [(0, world.range_base, world.range_count)])
+        namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(go)
+        os.waitpid(pid, 0)
+    try:
+        yield namespace
+    finally:
+        os.close(namespace)
+
+
+def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
+    """Fills in a new user namespace: (first id within, first id outside, count). `process` is its folder in /proc."""
+    lines = "\n".join(" ".join(map(str, row)) for row in rows)
+    for kind in ("uid_map", "gid_map"):
+        _write(f"{process}/{kind}", lines)
+
+
+def _write(path: str, text: str) -> None:
+    """In one piece, as /proc wants it, into a file that is there."""
+    number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(number, text.encode())
+    finally:
+        os.close(number)
+
+
+def _bind_for_boxes(source: str, place: str, namespace: int | None) -> None:
+    tree = kernel.copy_mount(source, f"bind {source}")
+    if namespace is not None:
+        # The host's root is no user of a box: without this its files would belong to "nobody" there. Not every file
+        # system can do it; on others that is how it looks.
+        with suppress(kernel.StepFailed):
+            kernel.map_mount_ids(tree, namespace, "show ids")
+    kernel.attach_mount(tree, place, f"bind {source}")
+    os.close(tree)
+    kernel.restrict_mount(place, _READ_ONLY | kernel.MOUNT_ATTR_NODEV, f"make {source} read-only")
+
+
+def _make_devices(world: World, folder: str) -> None:
+    for name in DEVICES:
+        os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_CLOEXEC, 0o644))
+        kernel.mount(f"/dev/{name}", f"{folder}/{name}", None, kernel.MS_BIND, None, f"bind /dev/{name}")
+    for name, goal in _LINKS.items():
+        os.symlink(goal, f"{folder}/{name}")
+    for name in ("pts", "shm"):
+        os.mkdir(f"{folder}/{name}")
+    if world.range_base is not None:
+        for path in (folder, *(f"{folder}/{name}" for name in (*_LINKS, "pts", "shm"))):
+            os.chown(path, world.range_base, world.range_base, follow_symlinks=False)
+    kernel.mount(folder, folder, None, kernel.MS_BIND | kernel.MS_REC, None, "bind /dev")
+    kernel.restrict_mount(folder, _READ_ONLY, "make /dev read-only")
+
+
+def enter_user_namespace() -> None:
+    """An ordinary user becomes root of a user namespace in which only its own id exists."""
+    uid, gid = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.CLONE_NEWUSER, "user namespace")
+    try:
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"0 {uid} 1")
+        _write("/proc/self/gid_map", f"0 {gid} 1")
+    except OSError as error:
+        raise kernel.StepFailed("id map", error.errno or 0) from error

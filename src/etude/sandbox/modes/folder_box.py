@@ -1,0 +1,270 @@
+"""A box that is a folder of the host: its files are read and written by us, its commands run behind walls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from etude.sandbox.commands import ENVIRONMENT, shell_line
+from etude.sandbox.contract import (
+    Box,
+    BoxBusy,
+    BoxSpec,
+    BoxStats,
+    DiskFull,
+    ExecResult,
+    OnOutput,
+    Process,
+    RequestRefused,
+    SandboxLost,
+    Terminal,
+)
+from etude.sandbox.images.host_base import SYSTEM
+from etude.sandbox.images.image import Image
+from etude.sandbox.inside import files, trees
+from etude.sandbox.modes.folder_process import FolderProcess
+from etude.sandbox.modes.run import Run
+from etude.sandbox.modes.walls import Place
+from etude.sandbox.tars import Member, Tar, pack
+
+if TYPE_CHECKING:
+    from etude.sandbox.modes.folders import FolderSandboxes
+
+T = TypeVar("T")
+_CHUNK = 1 << 16
+_NOT_FILES = ("/proc", "/dev", "/sys", *SYSTEM)
+_NO_PROC = -1
+"""inside/files.py refuses what lies on the device of /proc; a folder has none below it."""
+
+
+class FolderBox:
+    def __init__(
+        self, backend: FolderSandboxes, name: str, spec: BoxSpec, image: Image, place: Place, commands: list[str]
+    ) -> None:
+        self.id, self.spec, self.image, self.place = name, spec, image, place
+        self._backend, self._commands = backend, list(commands)
+        self._runs: dict[Run, str] = {}
+        self._made, self._spent, self._ended = time.monotonic(), 0.0, False
+
+    @property
+    def commands(self) -> list[str]:
+        return list(self._commands)
+
+    # -- commands
+
+    async def exec(
+        self,
+        command: list[str] | str,
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: bytes = b"",
+        user: str = "",
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        run = await self._start(command, timeout, cwd, env, user)
+        room = self.spec.limits.output_bytes
+        kept = {1: bytearray(), 2: bytearray()}
+        truncated = False
+
+        async def drain(number: int, stream: asyncio.StreamReader) -> None:
+            nonlocal truncated
+            while data := await stream.read(_CHUNK):
+                fits = data[: room - len(kept[number])]
+                truncated |= len(fits) < len(data)
+                kept[number] += fits
+                if fits and on_output is not None:
+                    on_output(number, fits)
+
+        assert run.process.stdout is not None
+        assert run.process.stderr is not None
+        clock = asyncio.get_running_loop().call_later(timeout, run.end, "time")
+        streams = asyncio.gather(
+            self._feed(run, stdin), drain(1, run.process.stdout), drain(2, run.process.stderr), run.result()
+        )
+        try:
+            code, limit = (await asyncio.shield(streams))[-1]
+        except BaseException:
+            run.end("cancelled")
+            with contextlib.suppress(SandboxLost):
+                await streams
+            raise
+        finally:
+            clock.cancel()
+            self._over(run)
+        if self._ended:
+            raise self._lost()
+        seconds = time.monotonic() - run.began
+        return ExecResult(code, bytes(kept[1]), bytes(kept[2]), seconds, limit == "time", truncated, limit)
+
+    async def start(
+        self,
+        command: list[str] | str,
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str = "",
+        terminal: Terminal | None = None,
+    ) -> Process:
+        if terminal is not None:
+            raise RequestRefused(f"mode {self._backend.walls.name} has no terminals; see `etude sandbox doctor`")
+        run = await self._start(command, timeout, cwd, env, user, merged=True)
+
+        return FolderProcess(run, timeout, self.spec.limits.output_bytes, lambda: self._over(run), self._check)
+
+    def _over(self, run: Run) -> None:
+        if self._runs.pop(run, None) is not None:
+            self._spent += run.cpu_seconds
+
+    async def _start(
+        self,
+        command: list[str] | str,
+        timeout: float,
+        cwd: str | None,
+        env: dict[str, str] | None,
+        user: str,
+        *,
+        merged: bool = False,
+    ) -> Run:
+        self._check()
+        if user not in ("", "agent", "1000"):
+            raise RequestRefused(f"user {user!r}: mode {self._backend.walls.name} has agent alone")
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
+        if any("\0" in word for word in (*argv, cwd or "", *(env or {}), *(env or {}).values())):
+            raise RequestRefused("a word of the command has a zero byte, which no program can be given")
+        if not argv or timeout <= 0:
+            raise RequestRefused(f"a command of at least one word and a positive timeout, not {argv!r} in {timeout} s")
+        own = {"HOME": "/home/agent", "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/bash"}
+        full = {**ENVIRONMENT, **own, **dict(self.image.config.env), **dict(self.spec.env), **(env or {})}
+        where = os.path.normpath(os.path.join(self.spec.workdir, cwd or "."))  # noqa: PTH118
+        limits = self.spec.limits
+        used = {
+            "memory_mb": limits.memory_mb,
+            "file_mb": limits.file_mb,
+            "cpu_seconds": limits.cpu_seconds,
+        }
+        job = {**self._backend.walls.job(self.place, argv, where, full), "limits": used}
+        self._commands.append(shell_line(command, cwd, env) + (" &" if merged else ""))
+        run = await Run.start(job, f"box {self.id}", merged=merged)
+        self._runs[run] = argv[-1][:80]
+        return run
+
+    async def _feed(self, run: Run, stdin: bytes) -> None:
+        assert run.process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            run.process.stdin.write(stdin)
+            await run.process.stdin.drain()
+        run.process.stdin.close()
+
+    # -- files
+
+    async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
+        return await self._ask(path, lambda top, rest: files.read(top, rest, max_bytes, _NO_PROC))
+
+    async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        largest = self.spec.limits.file_mb
+        if len(data) > largest << 20:
+            raise RequestRefused(f"{len(data)} bytes for {path}; a file has at most file_mb = {largest} MiB")
+        await self._ask(path, lambda top, rest: files.write(top, rest, data, executable=executable, proc=_NO_PROC))
+
+    async def list_files(self, path: str = ".") -> list[str]:
+        return await self._ask(path, files.list_below)
+
+    async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
+        def read(top: str, rest: str) -> bytes:
+            entries, contents = trees.read(top, rest, max_bytes, max_files, _NO_PROC)
+            return pack([Member(*entry) for entry in entries], contents)  # type: ignore[arg-type]
+
+        return await self._ask(path, read)
+
+    async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
+        judged = await asyncio.to_thread(lambda: Tar(tar, max_bytes=max_bytes, max_files=max_files))
+        largest = self.spec.limits.file_mb << 20
+        for member in judged.members:
+            if member.size > largest:
+                raise RequestRefused(f"{member.name} has {member.size} bytes; a file has at most {largest}")
+
+        def write(top: str, rest: str) -> None:
+            trees.check(top, rest, [member.entry() for member in judged.members])
+            for batch in judged.batches(4 << 20):
+                entries = [member.entry() for member in batch]
+                trees.write(top, rest, entries, judged.contents(batch), owners=False)
+
+        await self._ask(path, write)
+
+    async def _ask(self, path: str, work: Callable[[str, str], T]) -> T:
+        """A path from the box's root is one below its folder; no link leads out of it either way."""
+        self._check()
+        root = str(self.place.root)
+        if path.startswith(_NOT_FILES):
+            raise RequestRefused(f"{path} is not among the box's own files; a command can look there")
+        top, rest = (root, path.lstrip("/") or ".") if path.startswith("/") else (f"{root}{self.spec.workdir}", path)
+        try:
+            return await asyncio.to_thread(work, top, rest)
+        except files.Refused as refusal:
+            raise RequestRefused(f"box {self.id}: {refusal}") from None
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"box {self.id}: the host's disk is full") from error
+            raise
+
+    async def stats(self) -> BoxStats:
+        self._check()
+        usages = [run.usage() for run in self._runs]
+        size = await asyncio.to_thread(self._backend.size, self.place.root)
+        before = await asyncio.to_thread(self._backend.size_of, self.image)
+        return BoxStats(
+            processes=sum(count for count, _, _ in usages),
+            memory_bytes=sum(memory for _, memory, _ in usages),
+            cpu_seconds=self._spent + sum(seconds for _, _, seconds in usages),
+            disk_bytes=max(0, size - before),
+            seconds=time.monotonic() - self._made,
+        )
+
+    # -- copies and the end
+
+    def _require_quiet(self) -> None:
+        if self._runs:
+            names = "; ".join(self._runs.values())
+            raise BoxBusy(f"box {self.id} runs commands that may write: {names}: wait, or kill=True")
+
+    async def snapshot(self) -> str:
+        self._check()
+        self._require_quiet()
+        return await self._backend.keep(self)
+
+    async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
+        self._check()
+        if count < 1:
+            raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
+        if kill:
+            await self._end_runs()
+        self._require_quiet()
+        return [await self._backend.copy_of(self) for _ in range(count)]
+
+    async def _end_runs(self) -> None:
+        runs = list(self._runs)
+        for run in runs:
+            run.end("killed")
+        await asyncio.gather(*(run.process.wait() for run in runs))
+        for run in runs:
+            self._runs.pop(run, None)
+
+    async def destroy(self) -> None:
+        self._ended = True
+        await self._end_runs()
+        await self._backend.forget(self)
+
+    def _check(self) -> None:
+        if self._ended:
+            raise self._lost()
+
+    def _lost(self) -> SandboxLost:
+        return SandboxLost(f"box {self.id} has ended; it cannot be used again, make a new one")

@@ -1,0 +1,192 @@
+"""A backend whose boxes are folders of the host, copied from an image's layers; images are those of the `host` base."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from etude.sandbox.contract import (
+    NO_EGRESS,
+    Box,
+    BoxSpec,
+    Egress,
+    Feature,
+    ImageError,
+    RequestRefused,
+    SandboxError,
+)
+from etude.sandbox.images.host_base import build_bases
+from etude.sandbox.images.image import HOST, Image
+from etude.sandbox.images.owners import remove_tree
+from etude.sandbox.images.store import ImageStore, check_workdir
+from etude.sandbox.inside.files import MAX_DEPTH
+from etude.sandbox.modes.folder_box import FolderBox
+from etude.sandbox.modes.walls import Place, Walls
+
+
+class FolderSandboxes:
+    def __init__(self, root: Path, walls: Walls) -> None:
+        self.walls = walls
+        self.store = ImageStore(Path(root).absolute(), None)
+        self._boxes: dict[str, FolderBox] = {}
+        self._names = itertools.count(1)
+        self._closed = False
+        bases = build_bases(self.store.root, None)
+        self._skeleton = self.store.root / bases.skeletons[HOST]
+        self._binds = tuple((self._on_host(source), target) for source, target in bases.binds)
+
+    def _on_host(self, source: str) -> str:
+        return str(self.store.root / source.removeprefix("store:")) if source.startswith("store:") else source
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        return self.walls.features
+
+    # -- images
+
+    async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
+        return await asyncio.to_thread(self.store.add, files, base, workdir)
+
+    async def import_image(self, source: Path) -> str:
+        raise self._no_images()
+
+    async def pull_image(self, reference: str) -> str:
+        raise self._no_images()
+
+    async def build_image(
+        self,
+        context: Path,
+        *,
+        dockerfile: Path | None = None,
+        target: str = "",
+        arguments: dict[str, str] | None = None,
+        egress: Egress = NO_EGRESS,
+        say: Callable[[str], None] | None = None,
+    ) -> str:
+        raise self._no_images()
+
+    def _no_images(self) -> RequestRefused:
+        return RequestRefused(
+            f"mode {self.walls.name} has images of the host's folders alone; see `etude sandbox doctor`"
+        )
+
+    # -- boxes
+
+    async def create(self, spec: BoxSpec) -> Box:
+        image = self.store.image(spec.image)
+        if image.base != HOST:
+            raise self._no_images()
+        if spec.egress.allow:
+            raise RequestRefused(f"mode {self.walls.name} has no egress; see `etude sandbox doctor`")
+        workdir = spec.workdir or image.config.workdir
+        check_workdir(workdir)
+        return await self._make(
+            replace(spec, workdir=workdir), image, [], lambda root: self._build(root, image, workdir)
+        )
+
+    async def copy_of(self, box: FolderBox) -> FolderBox:
+        spec, source = box.spec, box.place.root
+        return await self._make(spec, box.image, box.commands, lambda root: copy_tree(source, root))
+
+    async def _make(self, spec: BoxSpec, image: Image, commands: list[str], fill: Callable[[Path], None]) -> FolderBox:
+        if self._closed:
+            raise SandboxError("this backend is closed; open another")
+        name = f"{self.store.owner}-{next(self._names)}"
+        root = self.store.scratch / "boxes" / name
+        root.mkdir(parents=True)
+        try:
+            await asyncio.to_thread(fill, root)
+        except BaseException:
+            remove_tree(root)
+            raise
+        box = FolderBox(self, name, spec, image, Place(root, self.store.scratch, spec.workdir, self._binds), commands)
+        self._boxes[name] = box
+        return box
+
+    def _build(self, root: Path, image: Image, workdir: str) -> None:
+        copy_tree(self._skeleton, root)
+        for layer in reversed(image.layers):
+            copy_tree(self.store.layers / layer, root)
+        for folder in (f".{workdir}", "bin-of-box", "tmp"):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+        for name in ("python", "python3"):
+            with contextlib.suppress(FileExistsError):
+                (root / "bin-of-box" / name).symlink_to(sys.executable)
+
+    async def keep(self, box: FolderBox) -> str:
+        """The box's files as one layer over the host's folders."""
+
+        def copy() -> str:
+            with self.store.fresh("snapshot") as fresh:
+                copy_tree(box.place.root, fresh)
+                layer = digest_of(fresh)
+                self.store.adopt(fresh, layer)
+            return layer
+
+        config = replace(box.image.config, workdir=box.spec.workdir)
+        return self.store.record(Image(HOST, (await asyncio.to_thread(copy),), config))
+
+    def size(self, tree: Path) -> int:
+        return sum(path.lstat().st_size for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
+
+    def size_of(self, image: Image) -> int:
+        return self.size(self._skeleton) + sum(self.size(self.store.layers / layer) for layer in image.layers)
+
+    async def forget(self, box: FolderBox) -> None:
+        if self._boxes.pop(box.id, None):
+            await asyncio.to_thread(remove_tree, box.place.root)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await asyncio.gather(*(box.destroy() for box in list(self._boxes.values())))
+            await asyncio.to_thread(self.store.close)
+
+
+def copy_tree(source: Path, target: Path, depth: int = 0) -> None:
+    """Files, folders and links. What has a meaning only for overlayfs says that another mode has made it."""
+    if depth > MAX_DEPTH:
+        raise RequestRefused(f"folders are nested more than {MAX_DEPTH} deep")
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in os.scandir(source):
+        goal = target / entry.name
+        info = entry.stat(follow_symlinks=False)
+        if stat.S_ISDIR(info.st_mode):
+            if goal.is_symlink() or goal.is_file():
+                goal.unlink()
+            copy_tree(Path(entry.path), goal, depth + 1)
+            continue
+        if goal.is_dir() and not goal.is_symlink():
+            remove_tree(goal)
+        goal.unlink(missing_ok=True)
+        if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+            shutil.copy2(entry.path, goal, follow_symlinks=False)
+        elif stat.S_ISCHR(info.st_mode):
+            raise ImageError(
+                f"{entry.path} deletes a file of a layer below: the embedded backend made it; add the image again"
+            )
+    shutil.copystat(source, target)
+
+
+def digest_of(tree: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(tree.rglob("*")):
+        info = path.lstat()
+        content = b""
+        if path.is_symlink():
+            content = os.fsencode(path.readlink())
+        elif path.is_file():
+            content = hashlib.blake2b(path.read_bytes()).digest()
+        name = os.fsencode(path.relative_to(tree))
+        for part in (name, f"{info.st_mode:o}".encode(), content):
+            digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()

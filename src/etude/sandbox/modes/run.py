@@ -1,0 +1,95 @@
+"""The owner's side of runner.py: one command with its streams, its leash and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from etude.sandbox.contract import SandboxLost
+from etude.sandbox.modes.runner import descendants, usage
+
+# Stub packages: the runner loads its own few files and none of the project's dependencies.
+_BOOT = """
+import sys, types
+for name, folder in zip(("etude", "etude.sandbox", "etude.sandbox.modes"), sys.argv[4:7]):
+    sys.modules[name] = module = types.ModuleType(name)
+    module.__path__ = [folder]
+from etude.sandbox.modes.runner import main
+main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+"""
+_LIMITS = {"time", "cpu", "memory", "file"}
+_HERE = Path(__file__).parent
+_PACKAGES = [str(_HERE.parents[1]), str(_HERE.parent), str(_HERE)]
+
+
+class Run:
+    def __init__(self, process: asyncio.subprocess.Process, leash: int, answer: int, name: str) -> None:
+        self.process, self.name, self.began = process, name, time.monotonic()
+        self.cpu_seconds = 0.0
+        """Once it has ended."""
+        self._leash, self._answer = leash, answer
+
+    @classmethod
+    async def start(cls, job: dict[str, Any], name: str, *, merged: bool = False) -> Run:
+        leash_end, leash = os.pipe()
+        answer, answer_end = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(
+                    sys.executable,
+                    "-S",
+                    "-E",
+                    "-c",
+                    _BOOT,
+                    json.dumps(job),
+                    str(leash_end),
+                    str(answer_end),
+                    *_PACKAGES,
+                ),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT if merged else asyncio.subprocess.PIPE,
+                pass_fds=[leash_end, answer_end],
+                start_new_session=True,
+                env={},
+                cwd="/",
+            )
+        except BaseException:
+            os.close(leash)
+            os.close(answer)
+            raise
+        finally:
+            os.close(leash_end)
+            os.close(answer_end)
+        return cls(process, leash, answer, name)
+
+    def end(self, why: str) -> None:
+        """Ends the tree; `why` becomes its limit unless it has another already. Safe to call twice."""
+        if self._leash >= 0:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._leash, why.encode())
+            os.close(self._leash)
+            self._leash = -1
+
+    async def result(self) -> tuple[int, str]:
+        """Exit code and limit, once everything that the command started has ended."""
+        await self.process.wait()
+        self.end("")
+        with os.fdopen(self._answer, "rb") as file:
+            said = file.read()
+        if not said:
+            raise SandboxLost(f"the runner of {self.name} was killed from outside")
+        answer = json.loads(said)
+        self.cpu_seconds = answer["cpu_seconds"]
+        return answer["code"], answer["limit"] if answer["limit"] in _LIMITS else ""
+
+    def usage(self) -> tuple[int, int, float]:
+        """Processes, bytes, seconds of the processor: of what lives."""
+        pids = descendants(self.process.pid)
+        return len(pids), *usage(pids)

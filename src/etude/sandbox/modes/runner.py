@@ -1,0 +1,175 @@
+"""Runs one command of a folder box and ends its whole tree: a process of its own per command, standard library only.
+
+It is the subreaper of all that the command starts: a process that loses its parent becomes a child of the runner, so
+walking down from the runner finds everybody. The owner holds the other end of a pipe, the leash: when it is closed, in
+whatever way, the tree ends. What came of it goes to the owner as one line of JSON.
+"""
+
+# Plain strings and descriptors instead of Path: nothing else is imported here.
+# ruff: noqa: PTH123, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+from typing import Any, NoReturn
+
+from etude.sandbox.inside import kernel, seccomp
+from etude.sandbox.modes import landlock
+
+FILTER = 9
+_WATCH_SECONDS = 0.1
+_TICKS = os.sysconf("SC_CLK_TCK")
+_SUBREAPER, _DROP_CAPABILITY = 36, 24
+_LAST_CAPABILITY = 63
+
+
+def main(job_text: str, leash: int, answer: int) -> None:
+    job: dict[str, Any] = json.loads(job_text)
+    kernel.prctl(_SUBREAPER, 1)
+    pid = os.fork()
+    if pid == 0:
+        _become(job)
+    for number in range(3):  # The streams are the command's alone, or they would never end.
+        os.close(number)
+    status, limit = _attend(pid, leash, job["limits"])
+    _end_all()
+    code = os.waitstatus_to_exitcode(status)
+    code = code if code >= 0 else 128 - code
+    limit = limit or {128 + signal.SIGXCPU: "cpu", 128 + signal.SIGXFSZ: "file"}.get(code, "")
+    usage_of_all = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = usage_of_all.ru_utime + usage_of_all.ru_stime
+    os.write(answer, json.dumps({"code": code, "limit": limit, "cpu_seconds": seconds}).encode() + b"\n")
+
+
+def _attend(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
+    """Until the command ends, is told to, or uses too much with all that it started."""
+    poll = select.poll()
+    poll.register(os.pidfd_open(pid), select.POLLIN)
+    poll.register(leash, select.POLLIN)
+    limit = ""
+    while True:
+        for number, _ in poll.poll(_WATCH_SECONDS * 1000):
+            if number != leash:
+                return os.waitpid(pid, 0)[1], limit
+            limit = limit or (os.read(leash, 64).decode() or "cancelled")
+        limit = limit or _over(limits)
+        if limit:
+            os.kill(pid, signal.SIGKILL)
+            return os.waitpid(pid, 0)[1], limit
+
+
+def _over(limits: dict[str, int]) -> str:
+    memory, seconds = usage(descendants(os.getpid()))
+    if memory > limits["memory_mb"] << 20:
+        return "memory"
+    return "cpu" if seconds > limits["cpu_seconds"] else ""
+
+
+def usage(pids: list[int]) -> tuple[int, float]:
+    """Bytes of memory and seconds of the processor."""
+    memory = ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                ticks += sum(map(int, file.read().rpartition(b")")[2].split()[11:15]))
+            with open(f"/proc/{pid}/status", "rb") as file:
+                memory += sum(int(line.split()[1]) for line in file if line.startswith((b"RssAnon:", b"RssShmem:")))
+    return memory << 10, ticks / _TICKS
+
+
+def descendants(top: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+                children.setdefault(parent, []).append(int(name))
+    found = list(children.get(top, []))
+    for pid in found:  # Grows while it is walked.
+        found += children.get(pid, [])
+    return found
+
+
+def _end_all() -> None:
+    """Stopped ones cannot fork: when a walk finds nobody new, everybody is known."""
+    known: set[int] = set()
+    while fresh := set(descendants(os.getpid())) - known:
+        for pid in fresh:
+            _send(pid, signal.SIGSTOP)
+        known |= fresh
+    for pid in known:
+        _send(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+# -- in the child
+
+
+def _become(job: dict[str, Any]) -> NoReturn:
+    try:
+        os.setsid()
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        os.umask(0o022)
+        os.chdir(job["cwd"])
+        _limit(job["limits"])
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        if job["confine"] is not None:
+            _confine(job["confine"])
+        os.closerange(3, 1 << 20)
+        if job["filter"]:
+            _offer_filter()
+        os.execvpe(job["argv"][0], job["argv"], job["env"])
+    except FileNotFoundError as error:
+        os.write(2, f"{job['argv'][0]}: {error.strerror}\n".encode())
+        os._exit(127)
+    except (OSError, kernel.StepFailed) as error:
+        os.write(2, f"{job['argv'][0]}: {error}\n".encode())
+    finally:
+        os._exit(126)
+
+
+def _limit(limits: dict[str, int]) -> None:
+    memory, file, cpu = limits["memory_mb"] << 20, limits["file_mb"] << 20, limits["cpu_seconds"]
+    for kind, soft, hard in (
+        (resource.RLIMIT_DATA, memory, memory),
+        (resource.RLIMIT_FSIZE, file, file),
+        (resource.RLIMIT_CPU, cpu, cpu + 1),
+        (resource.RLIMIT_NOFILE, 1024, 1024),
+        (resource.RLIMIT_CORE, 0, 0),
+    ):
+        ceiling = resource.getrlimit(kind)[1]
+        if ceiling != resource.RLIM_INFINITY:
+            soft, hard = min(soft, ceiling), min(hard, ceiling)
+        resource.setrlimit(kind, (soft, hard))
+
+
+def _confine(places: dict[str, list[str]]) -> None:
+    """Landlock for files, TCP and signals; no right of root; our deny-list of calls, and no sockets but local ones."""
+    for capability in range(_LAST_CAPABILITY):
+        ctypes.CDLL(None).prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
+    program = seccomp.build_program(kernel.MACHINE, families=("unix",))
+    landlock.restrict(places["read"], places["write"])
+    kernel.install_filter(program)
+
+
+def _offer_filter() -> None:
+    """Bubblewrap reads the program from a descriptor, and installs it when its own work is done."""
+    number = os.memfd_create("filter", 0)
+    os.write(number, seccomp.build_program(kernel.MACHINE))
+    os.lseek(number, 0, os.SEEK_SET)
+    os.dup2(number, FILTER)

@@ -1,0 +1,143 @@
+"""What keeps the commands of a folder box in: three kinds, best first. Each says what it holds and what it does not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from etude.sandbox.contract import Feature
+from etude.sandbox.images.host_base import SYSTEM
+from etude.sandbox.inside import kernel
+from etude.sandbox.inside.world import HOSTNAME
+from etude.sandbox.modes import landlock
+from etude.sandbox.modes.runner import FILTER
+
+_COMMON = frozenset({Feature.FORK, Feature.SNAPSHOT, Feature.MEMORY_LIMIT, Feature.BACKGROUND})
+_OF_ETC = (
+    "alternatives", "ssl", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group",
+    "nsswitch.conf", "hosts", "hostname", "services", "protocols", "os-release", "debian_version", "localtime",
+    "profile",
+    "bash.bashrc", "shells", "terminfo", "magic", "mime.types", "python3", "python3.11",
+)  # fmt: skip
+_NOT_AS_ROOT = "not as root: the host's root would be inside, and what it owns with it; run as an ordinary user"
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A box's folder, and what it shows of the host."""
+
+    root: Path
+    tools: Path
+    """A folder of ours beside it, out of the box's reach."""
+    workdir: str
+    binds: tuple[tuple[str, str], ...] = field(default=())
+    """(host folder, folder in the box)"""
+
+
+class Walls(Protocol):
+    name: str
+    features: frozenset[Feature]
+
+    @property
+    def text(self) -> str:
+        """One line for the doctor."""
+        ...
+
+    def refusal(self) -> str:
+        """Why they do not stand here; empty if they do."""
+        ...
+
+    def job(self, place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
+        """What runner.py is told, but for limits. Paths in `cwd` are the box's."""
+        ...
+
+
+class Bubblewrap:
+    name = "bubblewrap"
+    features = _COMMON | {Feature.ISOLATED, Feature.NO_NETWORK}
+    text = "namespaces made by bwrap, which may be set-uid root where yours are forbidden; one user per box"
+
+    def __init__(self) -> None:
+        self.program = shutil.which("bwrap") or ""
+
+    def refusal(self) -> str:
+        if os.geteuid() == 0:
+            return _NOT_AS_ROOT
+        if not self.program:
+            return "bwrap is not installed: sudo apt install bubblewrap"
+        trial = [self.program, *self._namespaces(), "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+        done = subprocess.run(trial, capture_output=True, text=True, check=False)
+        return "" if done.returncode == 0 else f"bwrap fails here ({done.stderr.strip()})"
+
+    def _namespaces(self) -> list[str]:
+        ids = ["--unshare-user", "--uid", "1000", "--gid", "1000"]
+        set_uid = bool(self.program) and bool(Path(self.program).stat().st_mode & 0o4000)
+        return ["--unshare-all", *([] if set_uid else ids), "--die-with-parent", "--new-session"]
+
+    def _as_init(self, tools: Path) -> Path:
+        """Its name is what commands see as their first process."""
+        link = tools / "init"
+        if not link.is_symlink():
+            link.symlink_to(self.program)
+        return link
+
+    def job(self, place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
+        shown = [part for host, inside in place.binds for part in ("--ro-bind", host, f"/{inside}")]
+        wrap = [
+            str(self._as_init(place.tools)), *self._namespaces(), "--hostname", HOSTNAME,
+            "--bind", str(place.root), "/", *shown,
+            "--proc", "/proc", "--dev", "/dev", "--seccomp", str(FILTER), "--",
+            # The shell tells a missing program or folder from one that may not be used; bwrap does not.
+            "/bin/sh", "-c", 'cd "$1" || exit 127; shift; exec "$@"', "sh", cwd, *argv,
+        ]  # fmt: skip
+        return {"argv": wrap, "cwd": "/", "env": env, "confine": None, "filter": True}
+
+
+class Landlock:
+    name = "landlock"
+    features = _COMMON | {Feature.NO_NETWORK}
+
+    @property
+    def text(self) -> str:
+        scope = "" if landlock.version() >= 6 else "; signals reach your own processes"
+        return f"files of the box and system folders alone, no network; other processes are seen{scope}; grades nothing"
+
+    def refusal(self) -> str:
+        if os.geteuid() == 0:
+            return _NOT_AS_ROOT
+        if kernel.MACHINE not in ("x86_64", "aarch64"):
+            return f"the deny-list does not know {kernel.MACHINE}"
+        return (
+            "" if landlock.version() else "the kernel has no Landlock: add landlock to its lsm= parameter (Linux 5.13)"
+        )
+
+    def job(self, place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
+        read = [*SYSTEM, *(f"/etc/{name}" for name in _OF_ETC), "/proc", sys.base_prefix]
+        write = [str(place.root), *(f"/dev/{name}" for name in _DEVICES)]
+        confine = {"read": [os.path.realpath(path) for path in read], "write": write}
+        return {**_on_the_host(place, argv, cwd, env), "confine": confine}
+
+
+class Plain:
+    name = "plain"
+    features = _COMMON
+    text = "nothing keeps commands in: for code that you trust; grades nothing; only by sandbox.mode=plain"
+
+    def refusal(self) -> str:
+        return ""
+
+    def job(self, place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
+        return _on_the_host(place, argv, cwd, env)
+
+
+def _on_the_host(place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
+    """Commands see the host's paths: home and temporary folder are pointed into the box."""
+    root = str(place.root)
+    moved = {"HOME": f"{root}{env['HOME']}", "TMPDIR": f"{root}/tmp", "PATH": f"{root}/bin-of-box:{env['PATH']}"}
+    return {"argv": argv, "cwd": f"{root}{cwd}", "env": {**env, **moved}, "confine": None, "filter": False}

@@ -1,0 +1,90 @@
+"""A container's standard streams over one upgraded HTTP connection: what goes in is raw, what comes out is in frames.
+
+Invariant: stdout goes to the channel byte for byte; the last of stderr is kept to say why a box could not start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from etude.sandbox.contract import SandboxError, SandboxLost
+
+_HEAD = struct.Struct("!BxxxI")
+_STDOUT = 1
+_KEPT_STDERR = 4000
+_ANSWER_SECONDS = 30.0
+
+
+class Attachment(asyncio.Protocol):
+    def __init__(self, container: str, channel: asyncio.Protocol) -> None:
+        self.container = container
+        self._channel = channel
+        self._buffer = bytearray()
+        self._upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport | None = None
+        self._stderr = bytearray()
+
+    @property
+    def complaint(self) -> str:
+        return self._stderr.decode(errors="replace").strip()
+
+    async def upgrade(self, path: str) -> None:
+        """Asks for the streams; returns once they are joined."""
+        assert self._transport is not None
+        request = (
+            f"POST {path} HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n"
+        )
+        self._transport.write(request.encode())
+        try:
+            await asyncio.wait_for(self._upgraded, _ANSWER_SECONDS)
+        except TimeoutError:
+            raise SandboxLost(f"the engine did not join the streams of {self.container}") from None
+        finally:
+            if self._upgraded.cancelled() or self._upgraded.exception():
+                self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if not self._upgraded.done() and not self._take_answer():
+            return
+        while len(self._buffer) >= _HEAD.size:
+            stream, size = _HEAD.unpack_from(self._buffer)
+            if len(self._buffer) < _HEAD.size + size:
+                return
+            payload = bytes(self._buffer[_HEAD.size : _HEAD.size + size])
+            del self._buffer[: _HEAD.size + size]
+            if stream == _STDOUT:
+                self._channel.data_received(payload)
+            else:
+                self._stderr = (self._stderr + payload)[-_KEPT_STDERR:]
+
+    def _take_answer(self) -> bool:
+        head, end, rest = self._buffer.partition(b"\r\n\r\n")
+        if not end:
+            return False
+        status = head.split(b" ", 2)[1:2]
+        if status not in ([b"101"], [b"200"]):
+            text = (head.partition(b"\r\n")[0] + b" " + rest).decode(errors="replace").strip()
+            self._upgraded.set_exception(SandboxError(f"no streams of container {self.container}: {text[:500]}"))
+            return False
+        self._buffer = bytearray(rest)
+        self._upgraded.set_result(None)
+        assert self._transport is not None
+        self._channel.connection_made(self._transport)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._upgraded.done():
+            self._upgraded.set_exception(SandboxLost(f"the engine closed the streams of {self.container}"))
+        self._channel.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._channel.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._channel.resume_writing()

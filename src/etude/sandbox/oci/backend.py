@@ -1,0 +1,237 @@
+"""The OCI backend: boxes are containers of a Docker or podman engine, in which our own init is pid 1.
+
+Invariant: a box lives as long as the connection to its container's streams. The engine closes them when the owner goes,
+init ends with them, and the engine removes the container. All that a command can do is decided by the same init as in
+the embedded backend, so both keep one contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from etude.sandbox.commands import ENVIRONMENT
+from etude.sandbox.contract import (
+    NO_EGRESS,
+    Box,
+    BoxSpec,
+    Egress,
+    Feature,
+    RequestRefused,
+    SandboxError,
+    SandboxLost,
+)
+from etude.sandbox.images.image import HOST
+from etude.sandbox.images.store import check_workdir
+from etude.sandbox.inside.world import HOSTNAME
+from etude.sandbox.oci.api import Engine
+from etude.sandbox.oci.box import ForkImage, OciBox
+from etude.sandbox.oci.carried import HOME, INIT, carried_tar
+from etude.sandbox.oci.images import Known, OciImages
+from etude.sandbox.oci.owner import FORKS, OWNER, Owner, remove_dead
+from etude.sandbox.oci.tars import chunks
+from etude.sandbox.served.channel import Channel
+
+_INIT_MB, _INIT_PROCESSES = 32, 4
+"""What init itself may take. The engine's memory limit is twice the box's: behind that of each process and init's watch
+over all, which can name the command that is to blame, it holds what no process maps."""
+# Init has these for a moment, to give its user namespace the container's ids; commands never have them.
+_RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
+
+
+class OciSandboxes:
+    def __init__(self, root: Path, *, endpoint: str, runtime: str = "", base: str = "") -> None:
+        """`base` is an image of the engine or a tar; empty: this host's system folders, if the engine is on this host.
+
+        `runtime` is one of the engine's (runc, runsc, kata); empty: its default."""
+        self.engine, self.runtime, self.owner = Engine(endpoint), runtime, Owner.new()
+        self._root = Path(root).absolute()
+        self._root.mkdir(parents=True, exist_ok=True)
+        self.images = OciImages(self.engine, self._root, base)
+        self._volume = f"etude-{self.owner.name}"
+        self._opening: asyncio.Future[None] | None = None
+        self._boxes: dict[str, OciBox] = {}
+        self._names = itertools.count(1)
+        self._closed = False
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        absent = {Feature.EGRESS, Feature.DISK_LIMIT}
+        return frozenset(Feature) - (absent if self.engine.root_is_apart else absent | {Feature.ROOT_USER})
+
+    # -- images
+
+    async def add_image(self, files: dict[str, bytes], *, base: str = HOST, workdir: str = "/work") -> str:
+        return await self.images.add(files, base, workdir)
+
+    async def import_image(self, source: Path) -> str:
+        return await self.images.import_file(Path(source))
+
+    async def pull_image(self, reference: str) -> str:
+        return await self.images.pull(reference)
+
+    async def build_image(
+        self,
+        context: Path,
+        *,
+        dockerfile: Path | None = None,
+        target: str = "",
+        arguments: dict[str, str] | None = None,
+        egress: Egress = NO_EGRESS,
+        say: Callable[[str], None] | None = None,
+    ) -> str:
+        _refuse_egress(egress)
+        return await self.images.build(Path(context), dockerfile, target, arguments, say or (lambda _: None))
+
+    # -- boxes
+
+    async def create(self, spec: BoxSpec) -> Box:
+        _refuse_egress(spec.egress)
+        known = await self.images.known(spec.image)
+        if spec.workdir:
+            check_workdir(spec.workdir)
+        return await self.create_over(replace(spec, workdir=spec.workdir or known.image.config.workdir), known, None)
+
+    async def create_over(self, spec: BoxSpec, known: Known, fork_image: ForkImage | None) -> OciBox:
+        await self._open(known)
+        number = next(self._names)
+        name = f"etude-{self.owner.name}-{number}"
+        config = known.image.config
+        message = {
+            "id": name,
+            "workdir": spec.workdir,
+            "user": config.user,
+            "root_is_apart": self.engine.root_is_apart,
+            "limits": asdict(spec.limits),
+            "env": {**ENVIRONMENT, **dict(config.env), **dict(spec.env)},
+        }
+        container = await self.engine.create(name, self._container(spec, known, message))
+        try:
+            channel = Channel(spec.name or name)
+            attachment = await self.engine.attach(container, channel)
+            box = OciBox(self, spec, known, name, channel, container, attachment, fork_image)
+            await self.engine.call("POST", f"/containers/{container}/start")
+            await box.wait_until_ready()
+        except BaseException:
+            await asyncio.shield(self.engine.remove("containers", container))
+            raise
+        self._boxes[box.id] = box
+        if fork_image:
+            fork_image.users += 1
+        return box
+
+    def _container(self, spec: BoxSpec, known: Known, message: dict[str, Any]) -> dict[str, Any]:
+        image = replace(known.image, config=replace(known.image.config, workdir=spec.workdir))
+        memory = (2 * spec.limits.memory_mb + _INIT_MB) << 20
+        host = {
+            "Runtime": self.runtime,
+            "AutoRemove": True,
+            "NetworkMode": "none",
+            "IpcMode": "private",
+            "CgroupnsMode": "private",
+            "LogConfig": {"Type": "none"},
+            "Binds": [f"{self._volume}:{HOME}:ro", *self._binds(known)],
+            "CapDrop": ["ALL"],
+            "CapAdd": _RIGHTS,
+            # Init installs our own deny-list, for itself and all it starts; the engine's would deny it its namespaces.
+            "SecurityOpt": ["no-new-privileges", "seccomp=unconfined", "apparmor=unconfined"],
+            "Sysctls": {"net.ipv4.ip_unprivileged_port_start": "0"},
+            "Memory": memory,
+            "MemorySwap": memory,
+            "PidsLimit": spec.limits.processes + _INIT_PROCESSES,
+        }
+        return {
+            "Image": known.reference,
+            "Entrypoint": INIT,
+            "Cmd": [json.dumps(message)],
+            "User": "0:0",
+            "WorkingDir": "/",
+            "Hostname": HOSTNAME,
+            "Labels": {**self.images.labels(image), OWNER: str(self.owner)},
+            "NetworkDisabled": True,
+            "OpenStdin": True,
+            "StdinOnce": True,
+            "AttachStdin": True,
+            "AttachStdout": True,
+            "AttachStderr": True,
+            "StopSignal": "SIGKILL",
+            "HostConfig": host,
+        }
+
+    def _binds(self, known: Known) -> list[str]:
+        return self.images.binds if known.image.base == HOST else []
+
+    def mount_points(self, known: Known) -> list[str]:
+        return [bind.split(":")[1] for bind in self._binds(known)]
+
+    async def _open(self, known: Known) -> None:
+        """Before the first box, once: its opening is shared by all who come meanwhile."""
+        if self._closed:
+            raise SandboxError("this backend is closed; open another")
+        opening = self._opening = self._opening or asyncio.ensure_future(self._prepare(known))
+        try:
+            await asyncio.shield(opening)
+        except (SandboxError, OSError):
+            self._opening = None
+            raise
+
+    async def _prepare(self, known: Known) -> None:
+        """The janitor, and a volume of our own with what every container is given."""
+        await remove_dead(self.engine)
+        labels = {OWNER: str(self.owner)}
+        await self.engine.call("POST", "/volumes/create", body={"Name": self._volume, "Labels": labels})
+        host = {"Binds": [f"{self._volume}:{HOME}"], "NetworkMode": "none"}
+        body = {"Image": known.reference, "Cmd": ["-"], "Labels": labels, "HostConfig": host}
+        container = await self.engine.create("", body)
+        try:
+            tar = await asyncio.to_thread(carried_tar, self._root)
+            await self.engine.put(container, HOME, chunks(tar))
+        finally:
+            await self.engine.remove("containers", container)
+
+    # -- frozen copies
+
+    async def keep(self, container: str, name: str) -> None:
+        if await self.engine.image(f"{self.images.repository}:{name}") is None:
+            await self.engine.commit(container, self.images.repository, name)
+
+    async def commit_fork(self, box: OciBox) -> ForkImage:
+        tag = f"{self.owner.name}-{next(self._names)}"
+        await self.engine.commit(box.container, FORKS, tag)
+        found = await self.engine.image(f"{FORKS}:{tag}")
+        if not found:
+            raise SandboxError(f"the engine lost the image {FORKS}:{tag} that it has just made")
+        image = replace(box.known.image, config=replace(box.known.image.config, workdir=box.spec.workdir))
+        return ForkImage(Known(f"{FORKS}:{tag}", found["Id"], image))
+
+    async def forget(self, box: OciBox) -> None:
+        self._boxes.pop(box.id, None)
+        with contextlib.suppress(SandboxLost):  # With the engine gone there is nothing to remove it from.
+            await self.engine.remove("containers", box.container)
+            if box.fork_image:
+                box.fork_image.users -= 1
+                await self.release(box.fork_image)
+
+    async def release(self, fork_image: ForkImage) -> None:
+        if fork_image.users == 0:
+            await self.engine.remove("images", fork_image.known.reference)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.gather(*(box.destroy() for box in list(self._boxes.values())))
+        if self._opening:
+            with contextlib.suppress(SandboxLost):
+                await self.engine.remove("volumes", self._volume)
+
+
+def _refuse_egress(egress: Egress) -> None:
+    if egress.allow:
+        raise RequestRefused(f"egress policy {egress.name!r}: boxes of an engine have no network; use embedded boxes")

@@ -1,0 +1,104 @@
+"""What a container must be given to run our init: the running interpreter with the few files that it needs, as one tar.
+
+An image brings neither Python nor, perhaps, a C library; so its loader comes along and starts it by name. Everything
+lies below one folder, and nothing of it is found by chance: what pid 1 loads is listed by a process that loads it here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import py_compile
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from etude.sandbox.contract import SandboxUnavailable
+
+HOME = "/.etude"
+_LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
+INIT = [
+    f"{HOME}/loader", "--library-path", f"{HOME}/lib", f"{HOME}/bin/python3",
+    "-I", "-S", "-B", "-X", "utf8", "-c", "from etude.sandbox.inside.contained import main; main()",
+]  # fmt: skip
+"""The command of every container; the box's message comes after it."""
+
+# Stub packages, as for the zygote: pid 1 needs `inside` alone.
+_LOOK = """
+import ctypes, json, sys, types
+for name, folder in zip(("etude", "etude.sandbox"), sys.argv[1:]):
+    sys.modules[name] = module = types.ModuleType(name)
+    module.__path__ = [folder]
+import etude.sandbox.inside.contained
+class Loaded(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+names = []
+def see(loaded, size, data):
+    names.append(loaded.contents.name.decode())
+    return 0
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Loaded), ctypes.c_size_t, ctypes.c_void_p)
+ctypes.CDLL(None).dl_iterate_phdr(kind(see), None)
+modules = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+print(json.dumps({"objects": [name for name in names if name.startswith("/")], "modules": modules}))
+"""
+
+
+def carried_tar(folder: Path) -> Path:
+    """The tar, made once for these sources and this interpreter and kept in `folder`."""
+    inside = Path(__file__).parents[1] / "inside"
+    digest = hashlib.blake2b(f"1 {sys.version} {sys.executable}".encode(), digest_size=16)
+    for source in sorted(inside.glob("*.*")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    path = folder / f"init-{digest.hexdigest()}.tar"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".init-", delete=False) as file:
+            _write(Path(file.name), inside)
+        Path(file.name).rename(path)
+    return path
+
+
+def _write(path: Path, inside: Path) -> None:
+    packages = [str(inside.parents[1]), str(inside.parent)]
+    seen = subprocess.run([sys.executable, "-I", "-S", "-B", "-c", _LOOK, *packages], capture_output=True, check=False)
+    if seen.returncode:
+        raise SandboxUnavailable(f"our init does not load here: {seen.stderr.decode(errors='replace').strip()}")
+    found = json.loads(seen.stdout)
+    modules: dict[str, str] = {name: file for name, file in found["modules"].items() if file}
+    extensions = {file for file in modules.values() if not file.endswith(".py")}
+    with tarfile.open(path, "w") as tar:
+        _add(tar, "bin/python3", Path(sys.executable).resolve().read_bytes(), executable=True)
+        for name in found["objects"]:
+            if Path(name).name.startswith("ld-"):
+                _add(tar, "loader", Path(name).read_bytes(), executable=True)
+            elif name not in extensions:
+                _add(tar, f"lib/{Path(name).name}", Path(name).read_bytes())
+        for file in extensions:
+            _add(tar, f"{_LIBRARY}/lib-dynload/{Path(file).name}", Path(file).read_bytes())
+        for name, file in {**modules, "os": os.__file__}.items():
+            if file.endswith(".py") and name != "__main__":
+                place = name.replace(".", "/") + ("/__init__" if Path(file).name == "__init__.py" else "")
+                _add(tar, f"{_LIBRARY}/{place}.pyc", _compiled(file))
+        for package in ("etude", "etude/sandbox"):
+            _add(tar, f"{_LIBRARY}/{package}/__init__.py", b"")
+        for source in sorted(inside.glob("*.json")):
+            _add(tar, f"{_LIBRARY}/etude/sandbox/inside/{source.name}", source.read_bytes())
+
+
+def _compiled(source: str) -> bytes:
+    """Code that is loaded without its source, and so without a look at the source's time."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "module.pyc")
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(source, str(target), dfile=Path(source).name, doraise=True, invalidation_mode=mode)
+        return target.read_bytes()
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes, *, executable: bool = False) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(data), 0o755 if executable else 0o644
+    tar.addfile(member, io.BytesIO(data))

@@ -1,0 +1,102 @@
+"""The tars that an engine is given: of a generated tree, an image's files, a folder, what a Dockerfile copies from."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path, PurePosixPath
+
+from etude.sandbox.contract import RequestRefused
+from etude.sandbox.images.build.context import Context
+from etude.sandbox.inside.users import USERS
+
+# Files of an image have one fixed time, so that a box made from it is the same every time.
+_TIME = 946_684_800
+_CHUNK = 1 << 20
+DOCKERFILE = ".etude-dockerfile"
+
+
+def tar_of_skeleton(folder: Path) -> bytes:
+    """The host base's generated tree, owned as in a box; mount points of what is bound stay empty."""
+    owners = {"work": USERS["agent"], **{f"home/{name}": number for name, number in USERS.items()}}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path in [folder, *sorted(folder.rglob("*"))]:
+            member = tar.gettarinfo(path, str(path.relative_to(folder)))
+            member.uid = member.gid = owners.get(member.name, 0)
+            member.uname = member.gname = ""
+            member.mtime = _TIME
+            with path.open("rb") if member.isreg() else io.BytesIO() as content:
+                tar.addfile(member, content if member.isreg() else None)
+    return buffer.getvalue()
+
+
+def tar_of_files(files: dict[str, bytes], workdir: PurePosixPath, owner: int) -> bytes:
+    """Every folder comes before what is in it, so that it has the owner that it should."""
+    folders, contents = {workdir}, {workdir / name: content for name, content in files.items()}
+    for name in files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+            raise RequestRefused(f"file {name!r}: expected a path relative to the workdir, without '..'")
+        folders |= {workdir / parent for parent in path.parents}
+    if both := folders & set(contents):
+        raise RequestRefused(f"file {str(min(both))!r} is also a folder of another file's path")
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path in sorted([*folders, *contents]):
+            member = tarfile.TarInfo(str(path.relative_to("/")))
+            member.uid = member.gid = owner
+            member.mtime = _TIME
+            if path in folders:
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(member)
+            else:
+                content = contents[path]
+                member.size, member.mode = len(content), 0o755 if content.startswith(b"#!") else 0o644
+                tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def tar_of_folder(folder: Path, target: Path) -> None:
+    with tarfile.open(target, "w") as tar:
+        for path in sorted(folder.iterdir()):
+            tar.add(path, path.name)
+
+
+def tar_of_context(context: Context, dockerfile: bytes, target: Path) -> None:
+    """What an engine builds from: what the context's ignore file leaves, root's, and the Dockerfile as DOCKERFILE.
+
+    The engine reads an ignore file too: it gets one of ours, which keeps these two out of the image."""
+    own = {DOCKERFILE: dockerfile, ".dockerignore": f"{DOCKERFILE}\n.dockerignore\n".encode()}
+    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
+        for name, content in own.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        for member in context.select(".")[0].members:
+            if not member.path or member.path in own:
+                continue
+            info = tarfile.TarInfo(member.path)
+            info.type, info.mode, info.linkname = member.kind, member.mode, member.goal
+            info.size, info.mtime = member.size, _TIME
+            with member.open() if member.open else io.BytesIO() as file:
+                tar.addfile(info, file)
+
+
+def is_archive(path: Path) -> bool:
+    """Whether it holds an image (OCI or `docker save`) and not a root file system."""
+    with tarfile.open(path) as tar:
+        for number, member in enumerate(tar):
+            if member.name.removeprefix("./") in ("manifest.json", "oci-layout", "index.json"):
+                return True
+            if number > 1000:
+                break
+    return False
+
+
+async def chunks(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK):
+            yield chunk

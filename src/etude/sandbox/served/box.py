@@ -1,0 +1,187 @@
+"""A box as its owner holds it: every request goes to the box's pid 1, our init, over a channel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from etude.sandbox.commands import shell_line
+from etude.sandbox.contract import (
+    BoxBusy,
+    BoxSpec,
+    BoxStats,
+    ExecResult,
+    OnOutput,
+    Process,
+    RequestRefused,
+    SandboxLost,
+    Terminal,
+)
+from etude.sandbox.served.channel import Channel
+from etude.sandbox.served.process import ServedProcess
+from etude.sandbox.tars import Member, Tar, pack
+
+ANSWER_SECONDS = 30.0
+"""How long pid 1 may take for anything but a command before the box counts as lost."""
+_BATCH_BYTES = 4 << 20
+"""Of a tree, at once: what pid 1 holds in memory meanwhile."""
+
+
+class ServedBox:
+    """A box whose pid 1 is our init, whoever has built its walls: everything that is asked of init over a channel.
+
+    It belongs to the event loop in which it was made."""
+
+    def __init__(self, id: str, spec: BoxSpec, channel: Channel) -> None:
+        self.id, self.spec = id, spec
+        self._channel = channel
+        self._commands: list[str] = []
+
+    async def exec(
+        self,
+        command: list[str] | str,
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: bytes = b"",
+        user: str = "",
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        header = self._request(command, timeout, cwd, env, user)
+        header |= {"op": "exec", "stream": on_output is not None}
+        ticket, heard = self._channel.next_ticket(), {1: bytearray(), 2: bytearray()}
+
+        def hear(frame: dict[str, Any], data: bytes) -> None:
+            assert on_output is not None
+            heard[frame["stream"]] += data
+            on_output(frame["stream"], data)
+
+        if on_output is not None:
+            self._channel.listen(ticket, hear)
+        try:
+            with self._noted(shell_line(command, cwd, env)):
+                patience = timeout + ANSWER_SECONDS
+                answer, body = await self._channel.request(header, stdin, patience=patience, ticket=ticket)
+        finally:
+            self._channel.ignore(ticket)
+        return ExecResult(
+            code=answer["code"],
+            stdout=body[: answer["split"]] or bytes(heard[1]),
+            stderr=body[answer["split"] :] or bytes(heard[2]),
+            seconds=answer["seconds"],
+            timed_out=answer["limit"] == "time",
+            truncated=answer["truncated"],
+            limit=answer["limit"],
+        )
+
+    async def start(
+        self,
+        command: list[str] | str,
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str = "",
+        terminal: Terminal | None = None,
+    ) -> Process:
+        header = self._request(command, timeout, cwd, env, user)
+        header |= {"op": "start", "terminal": terminal and [terminal.rows, terminal.columns]}
+        process = ServedProcess(self._channel, self._channel.next_ticket())
+        try:
+            with self._noted(shell_line(command, cwd, env) + " &"):
+                await self._channel.request(header, patience=ANSWER_SECONDS, ticket=process.id)
+        except BaseException:
+            self._channel.ignore(process.id)
+            raise
+        return process
+
+    def _request(
+        self, command: list[str] | str, timeout: float, cwd: str | None, env: dict[str, str] | None, user: str
+    ) -> dict[str, Any]:
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
+        if not argv or timeout <= 0:
+            raise RequestRefused(f"a command of at least one word and a positive timeout, not {argv!r} in {timeout} s")
+        return {
+            "argv": argv,
+            "cwd": cwd if cwd is None or cwd.startswith("/") else f"{self.spec.workdir}/{cwd}",
+            "env": env or {},
+            "timeout": timeout,
+            "user": user,
+        }
+
+    @contextlib.contextmanager
+    def _noted(self, line: str) -> Iterator[None]:
+        """In the list of commands, unless it is refused."""
+        self._commands.append(line)
+        try:
+            yield
+        except RequestRefused:
+            self._commands.remove(line)
+            raise
+
+    @property
+    def commands(self) -> list[str]:
+        return list(self._commands)
+
+    async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
+        _, body = await self._ask({"op": "read", "path": path, "max_bytes": max_bytes})
+        return body
+
+    async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        await self._ask({"op": "write", "path": path, "executable": executable}, data)
+
+    async def list_files(self, path: str = ".") -> list[str]:
+        _, body = await self._ask({"op": "list", "path": path})
+        return body.decode("utf-8", "surrogateescape").split("\0") if body else []
+
+    async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
+        request = {"op": "read_tree", "path": path, "max_bytes": max_bytes, "max_files": max_files}
+        answer, contents = await self._ask(request)
+        members = [Member(*entry) for entry in answer["entries"]]
+        return await asyncio.to_thread(pack, members, contents)
+
+    async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
+        judged = await asyncio.to_thread(lambda: Tar(tar, max_bytes=max_bytes, max_files=max_files))
+        largest = self.spec.limits.file_mb << 20
+        for member in judged.members:
+            if member.size > largest:
+                raise RequestRefused(f"{member.name} has {member.size} bytes; a file has at most {largest}")
+        entries = [member.entry() for member in judged.members]
+        await self._ask({"op": "check_tree", "path": path, "entries": entries})
+        for batch in judged.batches(_BATCH_BYTES):
+            request = {"op": "write_tree", "path": path, "entries": [member.entry() for member in batch]}
+            await self._ask(request, await asyncio.to_thread(judged.contents, batch))
+
+    async def stats(self) -> BoxStats:
+        answer, _ = await self._ask({"op": "stats"})
+        return BoxStats(
+            processes=answer["processes"],
+            memory_bytes=answer["memory"],
+            cpu_seconds=answer["cpu_seconds"],
+            disk_bytes=answer["disk"],
+            seconds=answer["seconds"],
+        )
+
+    async def _ask(self, header: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        return await self._channel.request(header, payload, patience=ANSWER_SECONDS)
+
+    # -- frozen copies
+
+    @contextlib.asynccontextmanager
+    async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
+        """Nothing of the box runs inside this block; what lives goes on after it. Gives whether nothing lives."""
+        answer, _ = await self._ask({"op": "freeze", "kill": kill})
+        if answer["writers"]:
+            raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")
+        try:
+            yield bool(answer["still"])
+        finally:
+            with contextlib.suppress(SandboxLost):
+                await self._ask({"op": "thaw"})
+
+    def inherit(self, commands: list[str]) -> None:
+        """What its parent had been given before it was made."""
+        self._commands[:0] = commands

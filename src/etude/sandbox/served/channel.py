@@ -1,0 +1,129 @@
+"""The owner's end of a box's socket: many requests under way at once, each with its own answer or SandboxLost."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from typing import Any
+
+from etude.sandbox.contract import DiskFull, RequestRefused, SandboxError, SandboxLost
+from etude.sandbox.inside import wire
+
+Answer = tuple[wire.Header, bytes]
+Hear = Callable[[wire.Header, bytes], None]
+_GIVEN_UP = ("exec", "start", "poll")
+"""Requests that pid 1 need not go on with when nobody waits for their answer."""
+
+
+class Channel(asyncio.Protocol):
+    def __init__(self, box: str) -> None:
+        self.box = box
+        self.ready: asyncio.Future[wire.Header] = asyncio.get_running_loop().create_future()
+        self.lost = False
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._listeners: dict[int, Hear] = {}
+        self._frames = wire.Unpacker()
+        self._tickets = 0
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for header, payload in self._frames.feed(data):
+            ticket = header.get("ticket")
+            if ticket is None:
+                if not self.ready.done():
+                    self.ready.set_result(header)
+            elif "stream" in header:
+                self._pass_on(ticket, header, payload)
+            elif "end" in header:
+                self._pass_on(ticket, header, payload)
+                self._listeners.pop(ticket, None)
+            elif (future := self._waiting.pop(ticket, None)) and not future.done():
+                future.set_result((header, payload))
+
+    def _pass_on(self, ticket: int, header: wire.Header, payload: bytes) -> None:
+        """A listener that fails has failed its own request, not this connection."""
+        if ticket not in self._listeners:
+            return
+        try:
+            self._listeners[ticket](header, payload)
+        except Exception as error:  # noqa: BLE001  # Whatever it is, it belongs to who asked.
+            del self._listeners[ticket]
+            if (future := self._waiting.get(ticket)) and not future.done():
+                future.set_exception(error)
+            self._give_up(ticket)
+
+    def _give_up(self, ticket: int) -> None:
+        if self._transport is not None and not self.lost:
+            self._transport.write(wire.pack({"op": "cancel", "ticket": 0, "command": ticket}))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        if not self.ready.done():
+            self.ready.set_result({"ready": False, "error": "it ended while it was being made", "step": "lost"})
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(SandboxLost(f"box {self.box} ended; it cannot be used again, make a new one"))
+        self._waiting.clear()
+
+    def next_ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets
+
+    def listen(self, ticket: int, hear: Hear) -> None:
+        """For what comes under a ticket beside its answer, until its end has been heard."""
+        self._listeners[ticket] = hear
+
+    def ignore(self, ticket: int) -> None:
+        self._listeners.pop(ticket, None)
+
+    async def request(
+        self, header: wire.Header, payload: bytes = b"", *, patience: float, ticket: int | None = None
+    ) -> Answer:
+        """Sends and waits. An answer that reports an error raises it under its own type."""
+        if self.lost or self._transport is None:
+            raise SandboxLost(f"box {self.box} has ended; it cannot be used again, make a new one")
+        ticket = ticket or self.next_ticket()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = future
+        self._transport.write(wire.pack({**header, "ticket": ticket}, payload))
+        try:
+            answer, body = await asyncio.wait_for(future, patience)
+        except TimeoutError:
+            if future.done() and not future.cancelled():
+                raise  # A listener's own.
+            self.close()
+            raise SandboxLost(
+                f"box {self.box} did not answer {header['op']} in {patience:.0f} s; it is given up"
+            ) from None
+        except asyncio.CancelledError:
+            if header["op"] in _GIVEN_UP:
+                self._give_up(ticket)
+            raise
+        finally:
+            self._waiting.pop(ticket, None)
+        if "error" in answer:
+            raise _typed(answer, self.box, header)
+        return answer, body
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _typed(answer: wire.Header, box: str, header: wire.Header) -> Exception:
+    """The file errors keep Python's own types; everything else is the contract's."""
+    kind, text = answer["kind"], f"box {box}: {answer['error']}"
+    if kind == "refused":
+        return RequestRefused(text)
+    if kind == "disk_full":
+        return DiskFull(f"{text}: the box may add disk_mb to its image")
+    number: Any = getattr(errno, kind, errno.EIO)
+    built: OSError = OSError(number, os.strerror(number), header.get("path", ""))
+    known = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+    return built if isinstance(built, known) else SandboxError(f"{text} ({kind})")

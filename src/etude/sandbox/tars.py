@@ -1,0 +1,180 @@
+"""Tars on their way into a box and out of it: judged as a whole before anything is written.
+
+What a tar may hold: files, folders, symbolic links, and hard links to its own files. Every name stays below the folder
+it is unpacked in, no member lies below a link or a file, and counts and sizes are known before the first byte is used.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from etude.sandbox.contract import RequestRefused
+
+MAX_ID = 65535
+_LONGEST_NAME, _LONGEST_STEP = 4000, 255
+_BROKEN = (tarfile.TarError, ValueError, OverflowError, EOFError, OSError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    name: str
+    kind: str
+    """file, folder, link, or hard (a hard link)."""
+    mode: int
+    uid: int = 0
+    gid: int = 0
+    modified: int = 0
+    size: int = 0
+    goal: str = ""
+    """Of a link, as it is; of a hard link, the name of a file before it."""
+    source: tarfile.TarInfo | None = None
+
+    def entry(self) -> list[str | int]:
+        """As inside/trees.py takes it."""
+        return [self.name, self.kind, self.mode, self.uid, self.gid, self.modified, self.size, self.goal]
+
+
+class Tar:
+    """A tar that has been judged good. RequestRefused says what is wrong with one that has not."""
+
+    def __init__(self, data: bytes, *, max_bytes: int, max_files: int) -> None:
+        if len(data) > max_bytes + (max_files + 2) * 4 * tarfile.RECORDSIZE:
+            raise RequestRefused(f"a tar of {len(data)} bytes; at most {max_bytes} of content are allowed")
+        try:
+            self._archive = tarfile.open(fileobj=io.BytesIO(data), mode="r:")  # noqa: SIM115
+        except _BROKEN as error:
+            raise RequestRefused(f"not a tar (plain, not compressed): {error or type(error).__name__}") from None
+        self.members: list[Member] = []
+        self._judge(max_bytes, max_files)
+
+    def _judge(self, max_bytes: int, max_files: int) -> None:
+        kinds: dict[str, str] = {}
+        total = 0
+        for info in self._infos():
+            try:
+                member = _member(info)
+            except (ValueError, OverflowError) as error:  # A name that is no text, a time that is no number.
+                raise RequestRefused(f"a damaged tar: member {info.name!r}: {error}") from None
+            if member is None:
+                continue
+            _require_place(member.name, kinds)
+            _require_same_nature(member, kinds)
+            if member.kind == "hard" and kinds.get(member.goal) not in ("file", "hard"):
+                raise RequestRefused(f"{member.name} is a hard link to {member.goal!r}, which is no file before it")
+            kinds[member.name] = member.kind
+            total += member.size
+            self.members.append(member)
+            if len(self.members) > max_files:
+                raise RequestRefused(f"a tar of more than {max_files} members")
+            if total > max_bytes:
+                raise RequestRefused(f"a tar with more than {max_bytes} bytes of content, up to {member.name}")
+
+    def _infos(self) -> Iterator[tarfile.TarInfo]:
+        while True:
+            try:
+                info = self._archive.next()
+            except _BROKEN as error:
+                raise RequestRefused(f"a damaged tar: {error or type(error).__name__}") from None
+            if info is None:
+                return
+            # Before the next member is looked for: a negative size would lead back to this one for ever.
+            if info.size < 0:
+                raise RequestRefused(f"a damaged tar: {info.name} has {info.size} bytes")
+            yield info
+
+    def batches(self, size: int) -> Iterator[list[Member]]:
+        """All members in order, cut where a batch would have more bytes than that; then the folders once more, which
+        can be closed to writing only when everything is in them."""
+        batch: list[Member] = []
+        room = size
+        for member in self.members:
+            if batch and member.size > room:
+                yield batch
+                batch, room = [], size
+            room -= member.size
+            open_still = member.kind == "folder"
+            batch.append(replace(member, mode=member.mode | 0o700) if open_still else member)
+        yield batch
+        yield [member for member in reversed(self.members) if member.kind == "folder"]
+
+    def contents(self, batch: list[Member]) -> bytes:
+        return b"".join(self._content(member) for member in batch if member.kind == "file")
+
+    def _content(self, member: Member) -> bytes:
+        assert member.source is not None
+        try:
+            file = self._archive.extractfile(member.source)
+            data = file.read(member.size + 1) if file else b""
+        except _BROKEN as error:
+            raise RequestRefused(f"a damaged tar: {member.name}: {error or type(error).__name__}") from None
+        if len(data) != member.size:
+            raise RequestRefused(f"a damaged tar: {member.name} has {len(data)} bytes, not {member.size}")
+        return data
+
+
+def _member(info: tarfile.TarInfo) -> Member | None:
+    """None for the folder itself."""
+    name = _name(info.name)
+    if name is None:
+        return None
+    for kind, number in (("user", info.uid), ("group", info.gid)):
+        if not 0 <= number <= MAX_ID:
+            raise RequestRefused(f"{name} belongs to {kind} {number}; ids go from 0 to {MAX_ID}")
+    facts = (info.mode & 0o7777, info.uid, info.gid, max(0, min(int(info.mtime), 2**40)))
+    if info.isreg():
+        return Member(name, "file", *facts, size=info.size, source=info)
+    if info.isdir():
+        return Member(name, "folder", *facts)
+    if info.issym():
+        if not 0 < len(os.fsencode(info.linkname)) <= _LONGEST_NAME or "\0" in info.linkname:
+            raise RequestRefused(f"{name} is a link to nothing, or too long")
+        return Member(name, "link", *facts, goal=info.linkname)
+    if info.islnk():
+        return Member(name, "hard", *facts, goal=_name(info.linkname) or "")
+    raise RequestRefused(f"{name} is a device or pipe; only files, folders and links can be written")
+
+
+def _name(name: str) -> str | None:
+    """Without "." and doubled slashes; None for the folder itself."""
+    if name.startswith("/") or "\0" in name:
+        raise RequestRefused(f"member {name!r}: expected a path relative to the folder")
+    steps = [step for step in name.split("/") if step not in ("", ".")]
+    if ".." in steps:
+        raise RequestRefused(f"member {name!r} leaves the folder")
+    if any(len(os.fsencode(step)) > _LONGEST_STEP for step in steps) or len(os.fsencode(name)) > _LONGEST_NAME:
+        raise RequestRefused(f"member {name[:80]!r}...: the name is too long")
+    return "/".join(steps) or None
+
+
+def _require_place(name: str, kinds: dict[str, str]) -> None:
+    above = name.rpartition("/")[0]
+    while above:
+        if kinds.get(above, "folder") != "folder":
+            raise RequestRefused(f"member {name!r} lies below {above!r}, which the tar makes a {kinds[above]}")
+        # Known from here on: nothing may make a link or a file of it later.
+        kinds[above] = "folder"
+        above = above.rpartition("/")[0]
+
+
+def _require_same_nature(member: Member, kinds: dict[str, str]) -> None:
+    before = kinds.get(member.name, member.kind)
+    if (before == "folder") != (member.kind == "folder"):
+        raise RequestRefused(f"member {member.name!r} is a {member.kind}, but was a {before} before")
+
+
+def pack(members: list[Member], contents: bytes) -> bytes:
+    """A tar of these; `contents` are the bytes of all files, in order."""
+    kinds = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
+    target, view = io.BytesIO(), memoryview(contents)
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
+        for member in members:
+            info = tarfile.TarInfo(member.name)
+            info.type, info.linkname, info.size = kinds[member.kind], member.goal, member.size
+            info.mode, info.uid, info.gid, info.mtime = member.mode, member.uid, member.gid, member.modified
+            archive.addfile(info, io.BytesIO(view[: member.size]))
+            view = view[member.size :]
+    return target.getvalue()

@@ -1,0 +1,86 @@
+"""etude sandbox images: ids on stdout, progress beside it, and one line for a mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from etude.cli.images import parse_size
+from etude.sandbox import ImageError
+
+ETUDE = str(Path(sys.executable).with_name("etude"))
+
+
+def etude(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([ETUDE, "sandbox", "images", *args], capture_output=True, text=True, check=False)
+
+
+def test_an_image_comes_and_goes(tmp_path: Path) -> None:
+    root, store = tmp_path / "root", ("--store", tmp_path / "store")
+    root.mkdir()
+    (root / "file").write_bytes(b"x" * 1_000_000)
+    (root / "sudo").touch()
+    (root / "sudo").chmod(0o4755)
+    made = etude("import", root, *store)
+    assert (made.returncode, made.stderr) == (0, "left out, as no box has a use for it: 1 x set-uid or set-gid bit\n")
+    image = made.stdout.strip()
+    head, row = etude("list", *store).stdout.splitlines()
+    assert head.split() == ["IMAGE", "LAYERS", "SIZE", "LAST", "USED", "FROM"]
+    assert row.startswith(f"{image}  1       1.0 MB")
+    assert row.endswith(f"just now   imported from {root}")
+    assert etude("collect", "0", *store).stdout.splitlines()[1].startswith("what is left is in use, or was within")
+    assert "frees the disk" in etude("remove", image, *store).stdout
+    done = etude("collect", "1G", "--grace", "0", *store)
+    assert done.stdout == "freed 1.0 MB: 0 images, 1 layer; 0 B left\n"
+    assert etude("list", *store).stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["import", "nowhere"], "nowhere: no such file or folder; expected a root file system"),
+        (["pull", "No Reference"], "'No Reference' is no image reference; expected [registry/]name[:tag]"),
+        (["remove", "5f2c"], "is no store of images; --store names one"),
+        (["list"], "is no store of images"),
+        (["collect", "lots"], "'lots' is no size; expected such as 500M or 20G"),
+        (["debootstrap", "../x"], "expected such as bookworm"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, args: list[str], says: str) -> None:
+    done = etude(*args, "--store", tmp_path / "store")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.startswith("etude: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_an_unknown_image_is_named(tmp_path: Path) -> None:
+    store = ("--store", tmp_path / "store")
+    (tmp_path / "root").mkdir()
+    etude("import", tmp_path / "root", *store)
+    done = etude("remove", "5f2c", *store)
+    assert (done.returncode, "no image '5f2c'" in done.stderr) == (2, True)
+
+
+def test_sizes() -> None:
+    assert [parse_size(text) for text in ("0", "500M", "20g", "1.5T", "7 GB".replace(" ", ""))] == [
+        0,
+        500_000_000,
+        20 * 10**9,
+        1_500_000_000_000,
+        7 * 10**9,
+    ]
+    for text in ("", "-1", "G", "1P", "1 G"):
+        with pytest.raises(ImageError, match="is no size"):
+            parse_size(text)
+
+
+def test_help_teaches() -> None:
+    for verb in ("list", "import", "pull", "debootstrap", "remove", "collect"):
+        shown = etude(verb, "--help").stdout
+        assert f"etude sandbox images {verb}" in shown
+        assert "Example" in shown

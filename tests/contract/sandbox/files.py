@@ -1,0 +1,66 @@
+"""Files in and out, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from tests.contract.sandbox.support import FILES, Make, a_box, in_loop, ok
+
+from etude.sandbox import (
+    RequestRefused,
+    SandboxError,
+)
+
+
+class FileCases:
+    @in_loop
+    async def test_files_in_and_out(self, make: Make) -> None:
+        async with a_box(make) as box:
+            assert await box.read_file("calc.py") == FILES["calc.py"]
+            assert await box.list_files() == ["calc.py", "pkg/__init__.py", "run.sh"]
+            data = bytes(range(256)) * 4000
+            await box.write_file("a/b/c.bin", data)
+            assert await box.read_file("/work/a/b/c.bin", max_bytes=len(data)) == data
+            await box.write_file("a/b/c.bin", b"short")
+            assert await box.read_file("a/b/../b/c.bin") == b"short"
+            await box.write_file("tool", b"#!/bin/sh\necho tool\n", executable=True)
+            assert ok(await box.exec(["./tool"], timeout=5)) == "tool\n"
+            assert ok(await box.exec("echo more >>a/b/c.bin; stat -c %U a/b/c.bin", timeout=5)) == "agent\n"
+            assert await box.list_files("a") == ["b/c.bin"]
+            await box.exec("touch \"$(printf 'odd\\377 name')\"; ln -s /etc etc", timeout=5)
+            assert "odd\udcff name" in await box.list_files()
+            assert not any(name.startswith("etc/") for name in await box.list_files())
+
+    @in_loop
+    async def test_file_refusals(self, make: Make) -> None:
+        async with a_box(make) as box:
+            setup = "ln -s /etc/passwd out; ln -s .. up; mkfifo pipe; ln -s /proc/self/fd/0 fd; ln -s loop loop"
+            await box.exec(setup, timeout=5)
+            with pytest.raises(FileNotFoundError):
+                await box.read_file("nothing")
+            with pytest.raises(IsADirectoryError):
+                await box.read_file("pkg")
+            with pytest.raises(NotADirectoryError):
+                await box.read_file("calc.py/x")
+            for path in (
+                "../etc/passwd",
+                "out",
+                "up/etc/passwd",
+                "pipe",
+                "fd",
+                "loop",
+                "",
+                "a\0b",
+                "/proc/self/status",
+            ):
+                with pytest.raises(RequestRefused):
+                    await box.read_file(path)
+            for path in ("../x", "out", "up/x", "pipe", "up/new/deep/x", "/dev/null"):
+                with pytest.raises((RequestRefused, PermissionError)):
+                    await box.write_file(path, b"x")
+            with pytest.raises(RequestRefused):
+                await box.read_file("calc.py", max_bytes=5)
+            with pytest.raises((SandboxError, PermissionError)):
+                await box.write_file("/usr/bin/env", b"x")
+            with pytest.raises((FileNotFoundError, NotADirectoryError)):
+                await box.list_files("nothing")
+            assert await box.read_file("/etc/hostname")

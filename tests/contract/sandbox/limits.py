@@ -1,0 +1,59 @@
+"""Limits: each ends the command that breaks it, and the box goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.contract.sandbox.support import Make, a_box, in_loop, ok, processes_in
+
+from etude.sandbox import (
+    Limits,
+    RequestRefused,
+)
+
+
+class LimitCases:
+    @in_loop
+    async def test_memory_of_one_process_is_limited(self, make: Make) -> None:
+        async with a_box(make) as box:
+            hog = await box.exec(["python", "-c", "x = bytearray(10**9); print('got it')"], timeout=10)
+            assert hog.code != 0
+            assert b"MemoryError" in hog.stderr or hog.limit == "memory"
+
+    @in_loop
+    async def test_memory_of_all_processes_is_limited(self, make: Make) -> None:
+        async with a_box(make) as box:
+            code = "import mmap, time\nx = bytearray(40 << 20)\nm = mmap.mmap(-1, 40 << 20)\nm[:] = x\ntime.sleep(20)"
+            hogs = await box.exec(f"for i in 1 2 3 4; do python -c '{code}' & done; wait", timeout=15)
+            assert (hogs.limit, hogs.code, hogs.timed_out) == ("memory", 137, False)
+            assert ok(await box.exec("echo alive", timeout=5)) == "alive\n"
+
+    @in_loop
+    async def test_fork_bomb_ends(self, make: Make) -> None:
+        async with a_box(make) as box:
+            bomb = await box.exec("b() { b | b & }; b; sleep 60", timeout=1.0)
+            assert bomb.timed_out or bomb.code != 0
+            assert await processes_in(box) == []
+            idle = asyncio.create_task(box.exec("sleep 3", timeout=10))
+            await asyncio.sleep(0.1)
+            code = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
+            assert (await box.exec(["python", "-c", code], timeout=0.7)).timed_out
+            assert (await idle).code == 0
+            assert ok(await box.exec("echo alive", timeout=5)) == "alive\n"
+
+    @in_loop
+    async def test_cpu_time_is_limited(self, make: Make) -> None:
+        async with a_box(make, Limits(cpu_seconds=1)) as box:
+            spin = await box.exec("while :; do :; done", timeout=20)
+            assert (spin.limit, spin.timed_out) == ("cpu", False)
+            assert spin.code in (128 + 24, 137)
+
+    @in_loop
+    async def test_file_size_and_disk_are_limited(self, make: Make) -> None:
+        async with a_box(make) as box:
+            big = await box.exec(["dd", "if=/dev/zero", "of=big", "bs=1M", "count=10"], timeout=10)
+            assert big.code != 0
+            assert "limit" in big.limit or big.limit == "file"
+            with pytest.raises(RequestRefused):
+                await box.write_file("big", bytes(5 << 20))

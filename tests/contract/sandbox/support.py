@@ -1,0 +1,77 @@
+"""What the cases of the contract suite share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from etude.sandbox import Box, BoxSpec, ExecResult, Feature, Limits, Process, Sandboxes
+
+Make = Callable[[], Sandboxes]
+FILES = {"calc.py": b"def add(a, b):\n    return a + b\n", "pkg/__init__.py": b"", "run.sh": b"#!/bin/sh\necho ran\n"}
+SMALL = Limits(memory_mb=96, processes=20, cpu_seconds=2, file_mb=4, disk_mb=16, output_bytes=1000)
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+@contextlib.asynccontextmanager
+async def opened(make: Make) -> AsyncIterator[tuple[Sandboxes, str]]:
+    sandboxes = make()
+    try:
+        yield sandboxes, await sandboxes.add_image(FILES)
+    finally:
+        await sandboxes.close()
+
+
+@contextlib.asynccontextmanager
+async def a_box(make: Make, limits: Limits = SMALL, *, needs: Feature | None = None) -> AsyncIterator[Box]:
+    async with opened(make) as (sandboxes, image):
+        if needs is not None and needs not in sandboxes.features:
+            pytest.skip(f"this backend has no {needs}")
+        yield await sandboxes.create(BoxSpec(image, limits=limits))
+
+
+async def output_until(process: Process, wanted: bytes, patience: float = 10.0) -> bytes:
+    """What it says up to and with these bytes, and whatever comes in one piece with them."""
+    heard, deadline = b"", time.monotonic() + patience
+    while wanted not in heard:
+        left = deadline - time.monotonic()
+        look = await process.poll(wait=max(0.0, left))
+        heard += look.output
+        assert wanted in heard or (look.code is None and left > 0), (heard, look)
+    return heard
+
+
+async def end_of(process: Process, patience: float = 10.0) -> tuple[int, bytes]:
+    """Its code and all that it still says."""
+    heard, deadline = b"", time.monotonic() + patience
+    while True:
+        look = await process.poll(wait=max(0.0, deadline - time.monotonic()))
+        heard += look.output
+        if look.code is not None:
+            return look.code, heard
+        assert time.monotonic() < deadline, heard
+
+
+async def processes_in(box: Box) -> list[str]:
+    """Names of the box's processes, seen from inside, without pid 1 and the looking itself."""
+    seen = await box.exec("for p in /proc/[0-9]*; do read -r line <$p/comm && echo $line; done 2>/dev/null", timeout=5)
+    names = seen.stdout.decode().split("\n")[:-1]
+    return [name for name in names if name not in ("init", "sh")]
+
+
+def ok(result: ExecResult) -> str:
+    assert result.code == 0, result
+    return result.stdout.decode()

@@ -1,0 +1,90 @@
+"""Programs and whole test files as an ordinary user: run by root, what boxes promise must hold for both.
+
+They run in a process of their own, with an interpreter that others may run, wherever this repository lies.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+for_root = pytest.mark.skipif(os.geteuid() != 0, reason="this is run by an ordinary user already")
+_NOBODY = 65534
+_AS_NOBODY = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+_SOURCE = Path(__file__).parents[2]
+# The second start counts: setpriv's own still has root's rights to find the program.
+_TWICE = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import ctypes'])"
+_BIND = """
+folder=$1; shift
+while [ "$1" != -- ]; do mkdir "$folder/$2" && mount --bind "$1" "$folder/$2" || exit 1; shift 2; done
+shift; exec "$@"
+"""
+"""Shows folders elsewhere, to what is run alone."""
+
+
+def pytest_as_nobody(*suites: str, options: list[str] | None = None, timeout: float = 280) -> None:
+    """Runs test files of this folder; fails with what they said."""
+    names = [f"tests/sandbox/{suite}" for suite in suites]
+    quiet = ["-x", "--tb=short", "-p", "no:cacheprovider"]
+    result = run_as_nobody(["-m", "pytest", *quiet, *(options or [])], names, timeout=timeout)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-2000:]
+    assert " passed" in result.stdout
+
+
+def run_as_nobody(words: list[str], files: list[str], *, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Runs Python with these words, then the names of files of this repository, in an empty folder of its own."""
+    python = _interpreter()
+    if python is None:
+        pytest.skip("no interpreter of this version that an ordinary user may run")
+    folder = Path(tempfile.mkdtemp(prefix="etude-nobody-", dir="/tmp"))
+    try:
+        os.chown(folder, _NOBODY, _NOBODY)
+        binds, source, packages = _within_reach(folder)
+        result = subprocess.run(
+            [*binds, *_AS_NOBODY, python, *words, *(str(source / name) for name in files)],
+            env={
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(folder),
+                "TMPDIR": str(folder),
+                "PYTHONPATH": ":".join(map(str, (source / "src", source, *packages))),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def _within_reach(folder: Path) -> tuple[list[str], Path, list[Path]]:
+    """What shows the repository and the packages to nobody, if they lie in root's home, and where they are then."""
+    packages = [Path(name) for name in site.getsitepackages() if Path(name).is_dir()]
+    if all(_may_run(["ls", str(path)]) for path in (_SOURCE, *packages)):
+        return [], _SOURCE, packages
+    shown = {"source": _SOURCE, **{f"packages{number}": path for number, path in enumerate(packages)}}
+    pairs = [word for name, path in shown.items() for word in (str(path), name)]
+    binds = ["unshare", "--mount", "sh", "-c", _BIND, "bind", str(folder), *pairs, "--"]
+    return binds, folder / "source", [folder / name for name in shown if name != "source"]
+
+
+@functools.cache
+def _interpreter() -> str | None:
+    """One of this version that others may run: this one may lie in root's home."""
+    elsewhere = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
+    return next((name for name in (sys.executable, elsewhere) if name and _may_run([name, "-c", _TWICE])), None)
+
+
+def _may_run(command: list[str]) -> bool:
+    return subprocess.run([*_AS_NOBODY, *command], capture_output=True, check=False).returncode == 0

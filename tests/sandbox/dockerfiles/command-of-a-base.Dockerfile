@@ -1,0 +1,6 @@
+ARG BASE
+FROM $BASE AS one
+CMD ["a"]
+ENTRYPOINT ["b"]
+FROM one
+CMD c d

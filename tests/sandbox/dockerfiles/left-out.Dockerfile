@@ -1,0 +1,4 @@
+ARG BASE
+FROM $BASE
+COPY . /c
+COPY src /s

@@ -1,0 +1,98 @@
+"""A stage for the proxy without a box: a real host on loopback, and connections to it as a box would open them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from etude.sandbox import Egress
+from etude.sandbox.egress import Upstream, read_log
+from etude.sandbox.egress.connection import Connection
+from etude.sandbox.egress.log import BoxLog, EgressLog
+from etude.sandbox.egress.policy import Policy
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+NAME = "files.example.org"
+
+
+class Stage:
+    def __init__(self, folder: Path, egress: Egress) -> None:
+        self.folder, self.policy = folder, Policy(egress)
+        self.heads: list[bytes] = []
+        """What the real host was asked."""
+        self.asked = asyncio.Event()
+        self.connections = 0
+        self.port = 0
+        self.front = 0
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return list(read_log(self.folder))
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.front)
+
+    async def say(self, data: bytes) -> bytes:
+        """All that comes back until the connection ends."""
+        reader, writer = await self.open()
+        writer.write(data)
+        async with asyncio.timeout(20):
+            answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def broken(self, reader: asyncio.StreamReader) -> bool:
+        """Whether an answer ends before it is whole."""
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            await (reader.readuntil(b"0\r\n\r\n") if b"chunked" in head else reader.readexactly(9))
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return True
+        return False
+
+    async def head(self, reader: asyncio.StreamReader) -> bytes:
+        data = await reader.readuntil(b"\r\n\r\n")
+        self.heads.append(data)
+        self.asked.set()
+        return data
+
+
+@contextlib.asynccontextmanager
+async def staged(folder: Path, answer: Callable[[Stage], Handler], **policy: Any) -> AsyncIterator[Stage]:
+    stage = Stage(folder, Egress("test", (NAME,), **policy))
+    log = BoxLog(EgressLog(folder, "test"), "box", "test")
+
+    async def real_host(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stage.connections += 1
+        with contextlib.suppress(OSError, EOFError):
+            await answer(stage)(reader, writer)
+        writer.close()
+
+    async def front(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await Connection(reader, writer, NAME, 80, False, None, stage.policy, upstream, log).serve()
+
+    async with (
+        await asyncio.start_server(real_host, "127.0.0.1", 0) as host,
+        await asyncio.start_server(front, "127.0.0.1", 0, limit=1 << 16) as served,
+    ):
+        stage.port, stage.front = (server.sockets[0].getsockname()[1] for server in (host, served))
+        upstream = Upstream({(NAME, 80): ("127.0.0.1", stage.port)})
+        yield stage
+
+
+def fixed(answer: bytes, *, times: int = 1) -> Callable[[Stage], Handler]:
+    """A host that answers every request alike, up to so many on one connection, and then closes it."""
+
+    def of(stage: Stage) -> Handler:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            for _ in range(times):
+                await stage.head(reader)
+                writer.write(answer)
+                await writer.drain()
+
+        return handle
+
+    return of

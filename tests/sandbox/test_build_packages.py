@@ -1,0 +1,142 @@
+"""What people's Dockerfiles do: packages of dpkg, apt, pip and npm, users, git; nothing is fetched from anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.sandbox import BoxSpec, EmbeddedSandboxes
+
+pytestmark = pytest.mark.slow
+
+DEBIAN = """\
+ARG BASE
+FROM $BASE AS built
+RUN adduser --system --group --home /var/lib/svc svc && useradd --create-home person
+COPY debs /debs/
+RUN dpkg -i /debs/demo.deb && dpkg -s demo | grep -q "ok installed" && demo
+RUN apt-get install -y --no-install-recommends /debs/second.deb && apt-get check
+RUN rm -rf /var/lib/apt/lists/* && dpkg --purge second && demo
+COPY wheels /wheels/
+RUN pip install --break-system-packages --no-index --find-links /wheels tiny
+USER person
+WORKDIR /home/person/repository
+ENV GIT_AUTHOR_NAME=p GIT_AUTHOR_EMAIL=p@example.org GIT_COMMITTER_NAME=p GIT_COMMITTER_EMAIL=p@example.org
+RUN git init -q && echo 1 > a && git add . && git commit -qm one && git mv a b && git commit -qm two
+FROM built
+RUN git clone -q . ../clone && git -C ../clone gc -q && git -C ../clone fsck
+RUN git mv b c && git status --short > /tmp/status
+RUN python3 -c "import tiny; print(tiny.WORD)" > /tmp/word
+USER root
+RUN pip uninstall --break-system-packages -y tiny && dpkg -P demo && test ! -e /usr/bin/demo && deluser --quiet svc
+"""
+NODE = """\
+FROM host
+COPY package.tgz .
+RUN npm install --offline --no-audit --no-fund ./package.tgz && node -e 'console.log(require("tiny"))' > word
+RUN git init -q && git add -A && git -c user.name=a -c user.email=a@example.org commit -qm x
+RUN git clone -q . /tmp/clone && git -C /tmp/clone fsck && mv node_modules kept
+"""
+
+
+def write_deb(path: Path, name: str, *, depends: str = "", postinst: str = "") -> None:
+    tree = path.with_suffix(".tree")
+    for folder in ("DEBIAN", "usr/bin", f"var/lib/{name}", f"etc/{name}"):
+        (tree / folder).mkdir(parents=True)
+    control = {"Package": name, "Version": "1.0", "Architecture": "all", "Maintainer": "n <n@example.org>"}
+    control |= {"Description": name, **({"Depends": depends} if depends else {})}
+    (tree / "DEBIAN/control").write_text("".join(f"{key}: {value}\n" for key, value in control.items()))
+    (tree / "DEBIAN/conffiles").write_text(f"/etc/{name}/conf\n")
+    (tree / f"etc/{name}/conf").write_text("x\n")
+    (tree / "usr/bin" / name).write_text(f"#!/bin/sh\ntest -f /etc/{name}/conf\n")
+    (tree / "usr/bin" / name).chmod(0o755)
+    os.link(tree / "usr/bin" / name, tree / "usr/bin" / f"{name}-too")
+    if postinst:
+        (tree / "DEBIAN/postinst").write_text(f"#!/bin/sh\nset -e\n{postinst}\n")
+        (tree / "DEBIAN/postinst").chmod(0o755)
+    subprocess.run(["dpkg-deb", "--root-owner-group", "--build", str(tree), str(path)], check=True, capture_output=True)
+    shutil.rmtree(tree)
+
+
+def write_wheel(folder: Path) -> None:
+    folder.mkdir()
+    facts = "tiny-1.0.dist-info"
+    with zipfile.ZipFile(folder / "tiny-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny/__init__.py", "WORD = 'hello'\n")
+        wheel.writestr(f"{facts}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        wheel.writestr(f"{facts}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(
+            f"{facts}/RECORD", f"tiny/__init__.py,,\n{facts}/METADATA,,\n{facts}/WHEEL,,\n{facts}/RECORD,,\n"
+        )
+
+
+def run(store: Path, build: Any) -> str:
+    async def body() -> str:
+        sandboxes = EmbeddedSandboxes(store)
+        said: list[str] = []
+        try:
+            image, command = await build(sandboxes, said.append)
+            box = await sandboxes.create(BoxSpec(image))
+            result = await box.exec(command, timeout=20)
+            return result.stdout.decode() + result.stderr.decode()
+        except Exception as error:
+            raise AssertionError("\n".join([*said[-30:], str(error)])) from error
+        finally:
+            await sandboxes.close()
+
+    return asyncio.run(body())
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(os.geteuid() != 0, reason="debootstrap needs root")
+@pytest.mark.skipif(not shutil.which("debootstrap", path="/usr/sbin:/usr/bin"), reason="debootstrap is not installed")
+def test_packages_in_a_debian_tree(tmp_path: Path) -> None:
+    from etude.sandbox.images.debootstrap import bootstrap
+
+    context = tmp_path / "context"
+    (context / "debs").mkdir(parents=True)
+    postinst = "chown svc:svc /var/lib/demo; chmod 2750 /var/lib/demo; ln -s demo /usr/bin/demo-link"
+    write_deb(context / "debs/demo.deb", "demo", postinst=postinst)
+    write_deb(context / "debs/second.deb", "second", depends="demo")
+    write_wheel(context / "wheels")
+    (context / "Dockerfile").write_text(DEBIAN)
+
+    async def build(sandboxes: EmbeddedSandboxes, say: Any) -> tuple[str, str]:
+        packages = ["git", "python3-pip", "adduser"]
+        base = await asyncio.to_thread(bootstrap, sandboxes.store, "bookworm", include=packages, say=say)
+        image = await sandboxes.build_image(context, arguments={"BASE": base}, say=say)
+        return (
+            image,
+            "cat /tmp/status /tmp/word; stat -c '%U %a' ~person/repository/c; test -e /usr/bin/demo || echo gone",
+        )
+
+    shown = run(tmp_path / "store", build)
+    assert shown.startswith("R  b -> c\nhello\nperson 644\ngone\n")
+
+
+@pytest.mark.skipif(not (shutil.which("npm") and shutil.which("git")), reason="needs npm and git")
+def test_npm_and_git_on_the_host_base(tmp_path: Path) -> None:
+    context = tmp_path / "context"
+    context.mkdir()
+    with tarfile.open(context / "package.tgz", "w:gz") as archive:
+        manifest = json.dumps({"name": "tiny", "version": "1.0.0", "main": "index.js", "bin": {"tiny": "index.js"}})
+        for name, text in (("package.json", manifest), ("index.js", "#!/usr/bin/env node\nmodule.exports = 'hello'\n")):
+            info = tarfile.TarInfo(f"package/{name}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    (context / "Dockerfile").write_text(NODE)
+
+    async def build(sandboxes: EmbeddedSandboxes, say: Any) -> tuple[str, str]:
+        return await sandboxes.build_image(context, say=say), "cat word; ls kept; git status --short | head -3"
+
+    assert run(tmp_path / "store", build).startswith("hello\ntiny\n D node_modules/.bin/tiny\n")

@@ -1,0 +1,201 @@
+"""Limits of a box that the kernel holds by cgroups: found by trying, and gone with their owner."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.sandbox.as_nobody import for_root, run_as_nobody
+
+from etude.sandbox import BoxSpec, EmbeddedSandboxes, Feature, Limits, SandboxError
+from etude.sandbox.embedded import cgroups
+from etude.sandbox.embedded.cgroups import V2, Cgroups, Hierarchy, Mount, find_hierarchies, own_cgroup, read_mounts
+from etude.sandbox.inside.memory import MemoryEvents
+
+HAVE = bool(find_hierarchies())
+needs_cgroups = pytest.mark.skipif(not HAVE, reason="this user gets no cgroups here; `etude sandbox doctor` says why")
+
+HYBRID = """\
+24 1 0:22 / /proc rw - proc proc rw
+30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct
+32 30 0:28 /box /sys/fs/cgroup/mem\\040ory rw - cgroup cgroup rw,memory
+33 30 0:29 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd
+34 30 0:30 /user.slice /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
+"""
+
+
+def folders() -> list[Path]:
+    return [
+        path for hierarchy in find_hierarchies() for path in hierarchy.place.glob(f"{cgroups.PREFIX}{os.getpid()}-*")
+    ]
+
+
+def test_mounts_are_read_as_the_kernel_writes_them() -> None:
+    mounts = read_mounts(HYBRID)
+    assert [(mount.version, str(mount.point), sorted(mount.controllers)) for mount in mounts] == [
+        (1, "/sys/fs/cgroup/cpu,cpuacct", ["cpu"]),
+        (1, "/sys/fs/cgroup/mem ory", ["memory"]),
+        (1, "/sys/fs/cgroup/systemd", []),
+        (2, "/sys/fs/cgroup/unified", []),
+    ]
+    own = own_cgroup(mounts[3], "4:memory:/x\n0::/user.slice/user-1000.slice/a.scope\n")
+    assert own == Path("/sys/fs/cgroup/unified/user-1000.slice/a.scope")
+    assert own_cgroup(mounts[3], "0::/system.slice/x\n") is None, "the mount does not show it"
+
+
+@given(
+    st.lists(st.sampled_from(["memory", "cpu", "pids", "io", "rw", "name=x"]), max_size=5), st.text("ab /", max_size=9)
+)
+def test_any_mount_line_is_understood(options: list[str], folder: str) -> None:
+    written = folder.replace(" ", "\\040")
+    line = f"31 30 0:27 / /{written} rw shared:1 master:2 - cgroup none {','.join(['rw', *options])}"
+    (mount,) = read_mounts(line)
+    assert mount == Mount(1, Path(f"/{folder}"), "/", frozenset(options) & {"memory", "cpu", "pids"})
+
+
+def test_version_2_is_set_by_its_own_names(tmp_path: Path) -> None:
+    """The kernel's folders cannot be had everywhere; here plain files take what is written."""
+    for name in ("memory.max", "pids.max", "cgroup.procs"):
+        (tmp_path / name).touch()
+    (tmp_path / V2.events).write_text("low 0\nhigh 0\nmax 5\noom 2\noom_kill 0\n")
+    (tmp_path / V2.usage).write_text("4096\n")
+    hierarchy = Hierarchy(2, tmp_path, frozenset({"memory", "pids"}))
+    cgroups._set_limits(hierarchy, tmp_path, 5 << 20, 7)
+    assert (tmp_path / "memory.max").read_text() == str(5 << 20)
+    assert (tmp_path / "pids.max").read_text() == "7"
+    box = cgroups.BoxCgroup([(hierarchy, tmp_path)])
+    with box.doors() as (_, number):
+        events = MemoryEvents(number)
+        assert not events.struck()
+        (tmp_path / V2.events).write_text("oom 3\noom_kill 1\n")
+        assert events.struck()
+        assert not events.struck(), "asked once, told once"
+    assert box.memory_bytes() == 4096
+
+
+@needs_cgroups
+def test_folders_come_and_go_with_their_owner() -> None:
+    ours = Cgroups.find()
+    assert ours is not None
+    box = ours.create("one", memory_bytes=64 << 20, processes=9)
+    with pytest.raises(SandboxError, match="one"):
+        ours.create("one", memory_bytes=64 << 20, processes=9)
+    enter = [sys.executable, "-c", "import os, sys; [os.write(int(n), b'0') for n in sys.argv[1:]]; input()"]
+    with box.doors() as given:
+        doors = given[:-1] if box.holds_memory else given
+        inside = subprocess.Popen([*enter, *map(str, doors)], pass_fds=doors, stdin=subprocess.PIPE)
+    with inside:
+        while not all(
+            f"/{path.parent.name}/one" in Path(f"/proc/{inside.pid}/cgroup").read_text() for _, path in box._folders
+        ):
+            assert inside.poll() is None
+        assert box.memory_bytes() is not None
+        another = Cgroups.find()
+        assert another is not None
+        another.close()
+        assert len(folders()) == len(box._folders), "a janitor spares who lives"
+        inside.communicate(b"\n")
+    box.remove()
+    box.remove()
+    ours.close()
+    assert folders() == []
+
+
+@needs_cgroups
+def test_what_a_killed_owner_left_is_removed_by_the_next() -> None:
+    program = (
+        "from etude.sandbox.embedded.cgroups import Cgroups; import os\n"
+        "Cgroups.find().create('x', memory_bytes=1 << 26, processes=9); print(os.getpid(), flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        name = f"{cgroups.PREFIX}{int(owner.stdout.readline())}-*"
+        places = [hierarchy.place for hierarchy in find_hierarchies()]
+        for place in places:
+            assert cgroups.remove_dead(place) == []
+        assert all(list(place.glob(f"{name}/x")) for place in places)
+        owner.send_signal(signal.SIGKILL)
+        owner.wait(10)
+    found = Cgroups.find()
+    assert found is not None
+    assert not any(list(place.glob(name)) for place in places)
+    found.close()
+
+
+@needs_cgroups
+def test_memory_that_no_process_maps_counts(tmp_path: Path) -> None:
+    """A watch from inside the box cannot see it: only the kernel can end this."""
+    hoard = (
+        "import os\nkept = []\n"
+        "for _ in range(200):\n kept.append(os.memfd_create('x'))\n os.write(kept[-1], bytes(2 << 20))\n"
+    )
+
+    async def body() -> None:
+        sandboxes = EmbeddedSandboxes(tmp_path)
+        assert Feature.MEMORY_LIMIT in sandboxes.features
+        limits = Limits(memory_mb=64, disk_mb=16)
+        box, other = [await sandboxes.create(BoxSpec("host", limits=limits)) for _ in range(2)]
+        for _ in range(2):
+            ended = await box.exec(["python", "-c", hoard], timeout=20)
+            assert (ended.code, ended.limit) == (137, "memory"), ended
+        by_itself = await box.exec("kill -9 $$", timeout=5)
+        assert (by_itself.code, by_itself.limit) == (137, ""), "not every SIGKILL is for memory"
+        assert (await other.exec("true", timeout=5)).code == 0
+        await sandboxes.close()
+
+    asyncio.run(body())
+    assert folders() == []
+
+
+@needs_cgroups
+def test_a_box_is_lost_only_when_someone_ends_it(tmp_path: Path) -> None:
+    """The kernel picks a command and not pid 1, even one that is smaller than pid 1."""
+    small = "dd if=/dev/zero of=/dev/shm/a bs=1M count=60; dd if=/dev/zero of=/tmp/b bs=1M count=60; sleep 0.1"
+
+    async def body() -> None:
+        sandboxes = EmbeddedSandboxes(tmp_path)
+        box = await sandboxes.create(BoxSpec("host", limits=Limits(memory_mb=16, disk_mb=200, file_mb=100)))
+        await box.exec(small, timeout=20)
+        await box.exec("rm -f /dev/shm/a /tmp/b", timeout=20)
+        assert (await box.exec("echo alive", timeout=5)).stdout == b"alive\n"
+        await sandboxes.close()
+
+    asyncio.run(body())
+
+
+@needs_cgroups
+def test_all_users_of_a_box_share_its_processes(tmp_path: Path) -> None:
+    async def body() -> None:
+        sandboxes = EmbeddedSandboxes(tmp_path)
+        if Feature.ROOT_USER not in sandboxes.features or "pids" not in (sandboxes.cgroups or HAVE).controllers:
+            await sandboxes.close()
+            pytest.skip("no second user, or no cgroup of processes")
+        box = await sandboxes.create(BoxSpec("host", limits=Limits(processes=12)))
+        code = (
+            "import os, time\nn = 0\n"
+            "for uid in range(2000, 2010):\n"
+            " for _ in range(10):\n"
+            "  try:\n   if os.fork() == 0: os.setuid(uid); time.sleep(20); os._exit(0)\n   n += 1\n"
+            "  except OSError: pass\n"
+            "print(n)\n"
+        )
+        made = await box.exec(["python", "-c", code], timeout=10, user="root")
+        assert 0 < int(made.stdout) <= 12, made
+        await sandboxes.close()
+
+    asyncio.run(body())
+
+
+@for_root
+def test_an_ordinary_user_is_given_none_where_nothing_is_delegated() -> None:
+    program = "from etude.sandbox.embedded.cgroups import Cgroups; found = Cgroups.find(); print(found)"
+    said = run_as_nobody(["-c", program], [], timeout=60)
+    assert said.stdout == "None\n", said

@@ -1,0 +1,144 @@
+"""The doctor says what is so here, and for every host that can be made up the one knob that helps."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from etude.sandbox import Feature
+from etude.sandbox.doctor import Finding, Seen, as_json, doctor, judge, report
+from etude.sandbox.embedded import knobs
+from etude.sandbox.embedded.knobs import Facts, for_cgroups, for_disk_limits, for_failure
+from etude.sandbox.embedded.probe import Mode
+from etude.sandbox.modes import Prospect
+
+GOOD = Seen(
+    mode=Mode.ROOT,
+    features=frozenset(Feature),
+    controllers=frozenset({"memory", "pids"}),
+    python="3.11.9",
+    status="Seccomp:\t2\nNoNewPrivs:\t1\n",
+    devices=("lo",),
+)
+BWRAP = Prospect("bubblewrap", True, True, "namespaces")
+LANDLOCK = Prospect("landlock", True, False, "files")
+
+
+def named(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name.strip(): finding for finding in findings}
+
+
+def test_doctor_finds_boxes_here_and_prints() -> None:
+    findings = doctor()
+    found = named(findings)
+    assert found["python"].good, findings
+    assert found["network"].good
+    assert found["system calls"].good
+    assert found["mode"].held_by in set(Mode)
+    lines = report(findings).splitlines()
+    assert len({line.index(finding.text) for line, finding in zip(_without_knobs(lines), findings, strict=True)}) == 1
+    assert [record["name"] for record in json.loads(as_json(findings))] == [
+        finding.name.strip() for finding in findings
+    ]
+
+
+def _without_knobs(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith(("ok", "--"))]
+
+
+def test_a_good_host_has_nothing_to_better() -> None:
+    findings = judge(GOOD, Facts(), [BWRAP])
+    assert all(finding.good and not finding.knob for finding in findings)
+    assert named(findings)["memory"].held_by == "cgroup"
+
+
+def test_what_is_missing_comes_with_its_knob() -> None:
+    poor = Seen(mode=Mode.USER, python="3.11.9", status="", devices=("lo", "eth0"))
+    found = named(judge(poor, Facts(user="ann", kernel=(6, 1)), [LANDLOCK]))
+    assert {name for name, finding in found.items() if not finding.good} == {
+        "memory", "disk", "users", "network", "system calls"
+    }  # fmt: skip
+    assert found["memory"].held_by == "watch"
+    assert found["disk"].held_by == "nobody"
+    assert "Delegate=yes" in found["memory"].knob
+    assert "6.6" in found["disk"].knob
+    assert (found["users"].held_by, found["users"].knob) == ("one", "")
+
+
+@pytest.mark.parametrize(("others", "taken"), [([BWRAP, LANDLOCK], "bubblewrap"), ([LANDLOCK], "none"), ([], "none")])
+def test_without_boxes_of_our_own_the_mode_that_is_taken_is_named(others: list[Prospect], taken: str) -> None:
+    refused = Seen(refusal="the sandbox cannot start (id map: EPERM (errno 1)): sudo sysctl -w a=1")
+    findings = judge(refused, Facts(), others)
+    assert (findings[0].good, findings[0].held_by, findings[0].knob) == (False, taken, "sudo sysctl -w a=1")
+    assert len(findings) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("step", "facts", "knob"),
+    [
+        ("user namespace", Facts(apparmor_userns=1), "kernel.apparmor_restrict_unprivileged_userns=0"),
+        ("id map", Facts(apparmor_userns=1, container=True), "kernel.apparmor_restrict_unprivileged_userns=0"),
+        ("user namespace", Facts(userns_clone=0), "kernel.unprivileged_userns_clone=1"),
+        ("user namespace of a box", Facts(max_namespaces=0), "user.max_user_namespaces=65536"),
+        ("mount namespace", Facts(container=True, max_namespaces=90_000), "seccomp=unconfined"),
+        ("private mounts", Facts(), "CONFIG_USER_NS"),
+        ("namespaces", Facts(), "_namespaces"),
+        ("mount proc", Facts(container=True), "systempaths=unconfined"),
+        ("overlay", Facts(), "modprobe overlay"),
+        ("bind /usr", Facts(), "/usr must be readable"),
+        ("anything else", Facts(), "etude sandbox doctor"),
+    ],
+)
+def test_every_failure_has_a_knob(step: str, facts: Facts, knob: str) -> None:
+    line = for_failure(step, facts)
+    assert knob in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("facts", "knob"),
+    [
+        (Facts(), "systemd-run --user --scope -p Delegate=yes"),
+        (Facts(container=True), "--cgroupns=private"),
+        (Facts(cgroup_versions=frozenset({1})), "systemd.unified_cgroup_hierarchy=1"),
+        (Facts(cgroup_versions=frozenset()), "systemd.unified_cgroup_hierarchy=1"),
+        (Facts(root=True), "remount,rw /sys/fs/cgroup"),
+        (Facts(systemd=False, user="ann"), "chown -R ann /sys/fs/cgroup/ann"),
+    ],
+)
+def test_cgroups(facts: Facts, knob: str) -> None:
+    assert knob in for_cgroups(facts)
+
+
+def test_disk() -> None:
+    assert "this is 6.1" in for_disk_limits(Facts(kernel=(6, 1)))
+
+
+def test_facts_are_read_from_the_hosts_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knobs, "_user_name", lambda: "ann")
+    assert Facts.read(tmp_path) == Facts(
+        root=os.geteuid() == 0,
+        user="ann",
+        kernel=Facts.read().kernel,
+        systemd=False,
+        cgroup_versions=frozenset(),
+    )
+    files = {
+        "proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n",
+        "proc/sys/kernel/unprivileged_userns_clone": "0\n",
+        "proc/sys/user/max_user_namespaces": "17\n",
+        ".dockerenv": "",
+        "run/systemd/system/x": "",
+        "proc/self/mountinfo": "30 1 0:26 / /cg rw - cgroup2 cgroup2 rw\n31 1 0:2 / /v1 rw - cgroup cgroup rw,memory\n",
+        "cg/x": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    facts = Facts.read(tmp_path)
+    assert (facts.apparmor_userns, facts.userns_clone, facts.max_namespaces) == (1, 0, 17)
+    assert (facts.container, facts.systemd) == (True, True)
+    assert (facts.cgroup_versions, facts.cgroups_writable) == ({1, 2}, True)

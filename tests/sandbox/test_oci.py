@@ -1,0 +1,301 @@
+"""What is the OCI backend's own: ends, images, the janitor, and what it refuses. Over a real podman and runc."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from tests.contract.sandbox.support import in_loop, ok
+from tests.sandbox.oci_engine import OwnEngine, engine_is_installed, own_engine
+
+from etude.recipe.acting import SandboxRecipe
+from etude.sandbox import (
+    BoxSpec,
+    Egress,
+    Feature,
+    ImageError,
+    Limits,
+    OciSandboxes,
+    RequestRefused,
+    SandboxLost,
+    SandboxUnavailable,
+    open_sandboxes,
+)
+from etude.sandbox.oci.api import Engine
+from etude.sandbox.oci.owner import OWNER, Owner, remove_dead
+
+pytestmark = pytest.mark.skipif(not engine_is_installed(), reason="needs root, podman, runc and conmon")
+BUSYBOX = Path("/bin/busybox")
+
+
+async def until(condition, patience: float = 10.0) -> None:
+    """What the engine does by itself has no event of ours to wait for; each look takes the engine some milliseconds."""
+    async with asyncio.timeout(patience):
+        while not await condition():
+            pass
+
+
+async def nothing_of(engine: Engine, owner: Owner) -> bool:
+    kinds = [await engine.names_with(kind, OWNER) for kind in ("containers", "volumes")]
+    return not any((found.get("Labels") or {}).get(OWNER) == str(owner) for kind in kinds for found in kind)
+
+
+def busybox_root(folder: Path) -> Path:
+    """The smallest root file system with a shell: one static program, no C library, no Python."""
+    for name in ("bin", "tmp", "etc"):
+        (folder / name).mkdir(parents=True)
+    (folder / "bin/busybox").write_bytes(BUSYBOX.read_bytes())
+    (folder / "bin/busybox").chmod(0o755)
+    for name in ("sh", "ls", "cat", "id", "stat", "pwd", "touch", "sleep"):
+        (folder / "bin" / name).symlink_to("busybox")
+    (folder / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nweb:x:70:70::/srv:/bin/sh\n")
+    return folder
+
+
+def test_no_engine_is_one_clear_line(tmp_path: Path) -> None:
+    for endpoint in (f"unix://{tmp_path}/none.sock", "tcp://127.0.0.1:1", "somewhere", "tcp://host"):
+        with pytest.raises(SandboxUnavailable) as refusal:
+            open_sandboxes(SandboxRecipe(backend="oci", endpoint=endpoint), tmp_path)
+        assert "\n" not in str(refusal.value)
+
+
+def test_a_mode_beside_an_engine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SandboxUnavailable, match=r"sandbox\.mode.*sandbox\.backend"):
+        open_sandboxes(SandboxRecipe(backend="oci", mode="plain"), tmp_path)
+
+
+@in_loop
+async def test_a_box_is_made_forked_and_gone(engine: OwnEngine, tmp_path: Path) -> None:
+    """The way once through, fast: the whole contract is in test_oci_contract.py."""
+    recipe = SandboxRecipe(backend="oci", endpoint=engine.endpoint, runtime="runc")
+    sandboxes = open_sandboxes(recipe, tmp_path)
+    assert isinstance(sandboxes, OciSandboxes)
+    try:
+        box = await sandboxes.create(BoxSpec(await sandboxes.add_image({"a": b"1"}), limits=Limits()))
+        assert (
+            ok(await box.exec("cat a; id -un; pwd; cat /proc/sys/kernel/hostname", timeout=10))
+            == "1agent\n/work\nbox\n"
+        )
+        cut = await box.exec("setsid sleep 60 & sleep 60", timeout=0.3)
+        assert (cut.limit, cut.code) == ("time", 137)
+        assert "sleep" not in ok(await box.exec("cat /proc/[0-9]*/comm", timeout=10))
+        await box.write_file("b", b"2")
+        (child,) = await box.fork()
+        assert await child.read_file("b") == b"2"
+        assert Feature.ROOT_USER not in sandboxes.features
+        for root in ("root", "0", "0:1000"):
+            with pytest.raises(RequestRefused, match="root"):
+                await box.exec("true", timeout=5, user=root)
+        with pytest.raises(RequestRefused, match="network"):
+            await sandboxes.create(BoxSpec("host", egress=Egress("some", ("files.example.org",))))
+    finally:
+        await sandboxes.close()
+    assert await nothing_of(sandboxes.engine, sandboxes.owner)
+    with pytest.raises(SandboxLost):
+        await box.exec("true", timeout=5)
+
+
+@in_loop
+async def test_an_image_is_found_again_by_the_next_backend(engine: OwnEngine, tmp_path: Path) -> None:
+    first = OciSandboxes(tmp_path, endpoint=engine.endpoint)
+    image = await first.add_image({"a": b"1"}, workdir="/home/agent/w")
+    box = await first.create(BoxSpec(image))
+    await box.write_file("b", b"2")
+    saved = await box.snapshot()
+    await first.close()
+    second = OciSandboxes(tmp_path, endpoint=engine.endpoint)
+    again = await second.create(BoxSpec(saved))
+    assert ok(await again.exec("pwd; ls", timeout=10)) == "/home/agent/w\na\nb\n"
+    assert await second.add_image({"a": b"1"}, workdir="/home/agent/w") == image
+    await second.close()
+    other = OciSandboxes(tmp_path / "other", endpoint=engine.endpoint)
+    with pytest.raises(RequestRefused, match="no image"):
+        await other.create(BoxSpec(saved))
+    await other.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BUSYBOX.exists(), reason="needs a static busybox")
+class TestImages:
+    @in_loop
+    async def test_an_image_needs_neither_python_nor_a_c_library(self, engine: OwnEngine, tmp_path: Path) -> None:
+        sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
+        image = await sandboxes.import_image(busybox_root(tmp_path / "root"))
+        box = await sandboxes.create(BoxSpec(image, workdir="/srv/x"))
+        assert ok(await box.exec("id -u; pwd", timeout=10)) == "0\n/srv/x\n"
+        assert ok(await box.exec(["id", "-u"], timeout=10, user="web")) == "70\n"
+        assert (await box.exec("touch /etc/x && sleep 60", timeout=0.3)).limit == "time"
+        with pytest.raises(RequestRefused):
+            await box.exec("true", timeout=5, user="nobody-here")
+        await sandboxes.close()
+
+    @in_loop
+    async def test_tars_archives_and_damage(self, engine: OwnEngine, tmp_path: Path) -> None:
+        sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
+        tar = tmp_path / "root.tar.gz"
+        with tarfile.open(tar, "w:gz") as file:
+            file.add(busybox_root(tmp_path / "root"), ".")
+        image = await sandboxes.import_image(tar)
+        reference = (await sandboxes.images.known(image)).reference
+        for form in ("oci-archive", "docker-archive"):
+            archive = tmp_path / f"{form}.tar"
+            engine.run("save", "--format", form, "--output", str(archive), reference)
+            loaded = await sandboxes.import_image(archive)
+            box = await sandboxes.create(BoxSpec(loaded))
+            assert ok(await box.exec("id -u", timeout=10)) == "0\n"
+        (tmp_path / "damaged.tar").write_bytes(tar.read_bytes()[:5000])
+        for source in (tmp_path / "damaged.tar", tmp_path / "absent.tar"):
+            with pytest.raises(ImageError, match=source.name):
+                await sandboxes.import_image(source)
+        with pytest.raises(ImageError, match="nowhere"):
+            await sandboxes.pull_image("127.0.0.1:1/nowhere:x")
+        await sandboxes.close()
+
+    @in_loop
+    async def test_a_dockerfile_is_built_by_the_engine(self, engine: OwnEngine, tmp_path: Path) -> None:
+        sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
+        base = (await sandboxes.images.known(await sandboxes.import_image(busybox_root(tmp_path / "root")))).reference
+        context = tmp_path / "context"
+        (context / "data").mkdir(parents=True)
+        for name in ("hello", "secret", "data/a", "data/b.log"):
+            (context / name).write_text(f"{name}\n")
+        (context / ".dockerignore").write_text("Dockerfile\nsecret\n**/*.log\n")
+        (context / "Dockerfile").write_text(f"FROM {base}\nARG A=1\nENV B=$A\nCOPY . /c\nWORKDIR /srv\nUSER web\n")
+        said: list[str] = []
+        image = await sandboxes.build_image(context, arguments={"A": "5"}, say=said.append)
+        box = await sandboxes.create(BoxSpec(image))
+        assert ok(await box.exec("cat /c/hello; id -u; pwd; echo $B", timeout=10)) == "hello\n70\n/srv\n5\n"
+        assert ok(await box.exec("cd /c && ls -A . data", timeout=10)) == ".:\ndata\nhello\n\ndata:\na\n"
+        assert said
+        (context / "other").write_text("FROM nosuchimage:latest\n")
+        with pytest.raises(ImageError):
+            await sandboxes.build_image(context, dockerfile=context / "other")
+        with pytest.raises(ImageError, match="absent"):
+            await sandboxes.build_image(context, dockerfile=context / "absent")
+        with pytest.raises(RequestRefused):
+            await sandboxes.build_image(context, egress=Egress("some", ("files.example.org",)))
+        await sandboxes.close()
+
+    @in_loop
+    async def test_a_tar_or_an_image_of_the_engine_as_the_base(self, engine: OwnEngine, tmp_path: Path) -> None:
+        root = busybox_root(tmp_path / "root")
+        first = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint, base=str(root))
+        image = await first.add_image({"a": b"1"})
+        box = await first.create(BoxSpec(image))
+        assert ok(await box.exec("cat a; stat -c %u a", timeout=10)) == "10\n"
+        reference = (await first.images.known("host")).reference
+        await first.close()
+        second = OciSandboxes(tmp_path / "s2", endpoint=engine.endpoint, base=reference)
+        assert ok(await (await second.create(BoxSpec("host"))).exec("id -u", timeout=10)) == "0\n"
+        await second.close()
+        third = OciSandboxes(tmp_path / "s3", endpoint=engine.endpoint, base="localhost/nothing:here")
+        with pytest.raises(RequestRefused, match="nothing:here"):
+            await third.create(BoxSpec("host"))
+        await third.close()
+
+
+OWNER_PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from etude.sandbox import BoxSpec, OciSandboxes
+async def main():
+    sandboxes = OciSandboxes(Path(sys.argv[2]), endpoint=sys.argv[1])
+    box = await sandboxes.create(BoxSpec("host"))
+    await box.fork()
+    print(sandboxes.owner, flush=True)
+    await box.exec("sleep 600", timeout=600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+class TestEnds:
+    @in_loop
+    async def test_boxes_end_with_their_killed_owner_and_the_janitor_takes_the_rest(
+        self, engine: OwnEngine, tmp_path: Path
+    ) -> None:
+        command = [sys.executable, "-c", OWNER_PROGRAM, engine.endpoint, str(tmp_path)]
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        assert process.stdout
+        owner = Owner.parse((await process.stdout.readline()).decode().strip())
+        client = Engine(engine.endpoint)
+        assert not owner.dead()
+        assert await remove_dead(client) == []
+        assert len(await client.names_with("containers", OWNER)) >= 2
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        assert owner.dead()
+
+        async def no_containers() -> bool:
+            return not [box for box in await client.names_with("containers", OWNER) if str(owner) in str(box)]
+
+        await until(no_containers)
+        removed = await remove_dead(client)
+        assert any(name.startswith("localhost/etude/fork:") for name in removed)
+        assert f"etude-{owner.name}" in removed
+        assert await nothing_of(client, owner)
+        assert await remove_dead(client) == []
+
+    @in_loop
+    async def test_images_of_a_store_that_is_gone_are_removed(self, engine: OwnEngine, tmp_path: Path) -> None:
+        root = tmp_path / "store"
+        sandboxes = OciSandboxes(root, endpoint=engine.endpoint)
+        reference = (await sandboxes.images.known(await sandboxes.add_image({"a": b"1"}))).reference
+        await sandboxes.close()
+        assert reference not in await remove_dead(sandboxes.engine)
+        shutil.rmtree(root)
+        assert reference in await remove_dead(sandboxes.engine)
+        assert await sandboxes.engine.image(reference) is None
+
+    @in_loop
+    async def test_a_killed_first_process_is_a_lost_box(self, engine: OwnEngine, tmp_path: Path) -> None:
+        sandboxes = OciSandboxes(tmp_path, endpoint=engine.endpoint)
+        box = await sandboxes.create(BoxSpec("host"))
+        running = asyncio.create_task(box.exec("sleep 60", timeout=60))
+        pid = json.loads(engine.run("inspect", box.container))[0]["State"]["Pid"]
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SandboxLost):
+            await running
+        for request in (box.exec("true", timeout=5), box.snapshot(), box.fork()):
+            with pytest.raises(SandboxLost):
+                await request
+        await sandboxes.close()
+        assert await nothing_of(sandboxes.engine, sandboxes.owner)
+
+    @in_loop
+    async def test_a_killed_engine_is_a_lost_box_and_the_next_one_is_used(self, tmp_path: Path) -> None:
+        with own_engine() as engine:
+            sandboxes = OciSandboxes(tmp_path, endpoint=engine.endpoint)
+            box = await sandboxes.create(BoxSpec("host"))
+            running = asyncio.create_task(box.exec("sleep 60", timeout=60))
+            await box.exec("true", timeout=5)
+            engine.kill()
+            with pytest.raises(SandboxLost):
+                await running
+            with pytest.raises(SandboxLost):
+                await sandboxes.create(BoxSpec("host"))
+            engine.start()
+            again = await sandboxes.create(BoxSpec("host"))
+            assert ok(await again.exec("echo on", timeout=10)) == "on\n"
+            await sandboxes.close()
+            assert await nothing_of(sandboxes.engine, sandboxes.owner)
+
+    @in_loop
+    async def test_what_no_process_maps_is_limited_too(self, engine: OwnEngine, tmp_path: Path) -> None:
+        """Memory that only a file holds: no process is large, so only the engine's cgroup can see it."""
+        sandboxes = OciSandboxes(tmp_path, endpoint=engine.endpoint)
+        assert Feature.MEMORY_LIMIT in sandboxes.features
+        box = await sandboxes.create(BoxSpec("host", limits=Limits(memory_mb=64, file_mb=1024)))
+        code = "import os\nf = os.memfd_create('m')\nfor _ in range(600): os.write(f, bytes(1 << 20))\nprint('all')"
+        hog = await box.exec(["python", "-c", code], timeout=30)
+        assert hog.code != 0
+        assert b"all" not in hog.stdout
+        await sandboxes.close()

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etude.sandbox.inside.files import Refused
+from etude.sandbox.inside.users import MAX_ID, User, Users, parse_group, parse_passwd, resolve
+
+names = st.text(string.ascii_lowercase + "_-.ü", min_size=1, max_size=8)
+ids = st.integers(0, MAX_ID)
+people = st.dictionaries(names, st.tuples(ids, ids, st.sampled_from(["/", "/home/x"]), st.just("/bin/sh")), max_size=5)
+PASSWD = parse_passwd(
+    "root:x:0:0:root:/root:/bin/sh\napp:x:70:71::/srv:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n"
+)
+GROUPS = parse_group("root:x:0:\nweb:x:33:app,other\napp:x:71:app\nlog:x:4:app\n")
+
+
+@given(people)
+def test_what_is_written_is_read(entries: dict[str, tuple[int, int, str, str]]) -> None:
+    text = "".join(f"{name}:x:{uid}:{gid}:a b:{home}:{shell}\n" for name, (uid, gid, home, shell) in entries.items())
+    found = parse_passwd(text)
+    assert {name: (user.uid, user.gid, user.home, user.shell) for name, user in found.items()} == entries
+
+
+@given(st.dictionaries(names, st.tuples(ids, st.frozensets(names, max_size=3)), max_size=5))
+def test_groups_that_are_written_are_read(entries: dict[str, tuple[int, frozenset[str]]]) -> None:
+    text = "\n".join(f"{name}:x:{gid}:{','.join(sorted(members))}" for name, (gid, members) in entries.items())
+    assert {name: (group.gid, group.members) for name, group in parse_group(text).items()} == entries
+
+
+@given(st.text())
+def test_nonsense_is_passed_over(text: str) -> None:
+    for user in parse_passwd(text).values():
+        assert 0 <= user.uid <= MAX_ID
+        assert user.name
+    for group in parse_group(text).values():
+        assert 0 <= group.gid <= MAX_ID
+
+
+@given(st.text(max_size=20))
+def test_any_wish_gives_a_user_or_one_clear_line(wanted: str) -> None:
+    try:
+        user = resolve(wanted, PASSWD, GROUPS)
+    except Refused as refusal:
+        lines = str(refusal).count("\n")
+    else:
+        lines = 0
+        assert 0 <= user.uid <= MAX_ID
+        assert 0 <= user.gid <= MAX_ID
+    assert lines == 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "uid", "gid", "groups", "home"),
+    [
+        ("root", 0, 0, (), "/root"),
+        ("app", 70, 71, (4, 33), "/srv"),
+        ("70", 70, 71, (4, 33), "/srv"),
+        ("app:web", 70, 33, (), "/srv"),
+        ("app:5", 70, 5, (), "/srv"),
+        ("5000", 5000, 0, (), "/"),
+        ("5000:5000", 5000, 5000, (), "/"),
+        ("agent", 1000, 1000, (), "/home/agent"),
+        ("grader", 1001, 1001, (), "/home/grader"),
+    ],
+)
+def test_names_and_numbers(wanted: str, uid: int, gid: int, groups: tuple[int, ...], home: str) -> None:
+    user = resolve(wanted, PASSWD, GROUPS)
+    assert (user.uid, user.gid, user.groups, user.home) == (uid, gid, groups, home)
+
+
+@pytest.mark.parametrize("wanted", ["nobody", "", "-1", "65536", "app:nosuch", "app:", ":web", "1e3", "٣"])
+def test_unknown_ones_are_refused(wanted: str) -> None:
+    with pytest.raises(Refused):
+        resolve(wanted, PASSWD, GROUPS)
+
+
+def test_root_is_0_whatever_the_image_says() -> None:
+    assert resolve("root", parse_passwd("root:x:5:5::/:/bin/sh"), {}).uid == 0
+
+
+def test_a_box_of_one_id_has_that_user_only() -> None:
+    users = Users("root", 0)
+    assert users.find("").uid == users.find("root").uid == users.find("0").uid == 0
+    for other in ("agent", "grader", "1000"):
+        with pytest.raises(Refused, match="one user only"):
+            users.find(other)
+    named = Users("daemon", 1000)  # The image's own user takes the one id that there is.
+    assert (named.find("").uid, named.find("daemon").name) == (1000, "daemon")
+    assert isinstance(named.find("agent"), User)
