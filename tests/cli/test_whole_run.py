@@ -44,7 +44,9 @@ def run(tmp_path_factory) -> SimpleNamespace:
     root = runs / "small"
     recipe = Path(shutil.copy("recipes/tiny.toml", runs))
     command = [ETUDE, "run", str(recipe), "--runs", str(runs), "--name", "small", *SMALL]
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # What runs in a shell's background has Ctrl-C ignored, and hands that on.
+    heeding = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeding)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and first.poll() is None:
         if (root / "lineage.json").exists() and '"corpus"' in (root / "lineage.json").read_text():

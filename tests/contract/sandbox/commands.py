@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from tests.contract.sandbox.support import Make, a_box, in_loop, ok, opened, processes_in
+from tests.contract.sandbox.support import Make, a_box, empties, in_loop, ok, opened, processes_in
 
 from etude.sandbox import (
     BoxSpec,
@@ -133,8 +133,7 @@ class CommandCases:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.sleep(0.1)
-            assert await processes_in(box) == []
+            assert await empties(box)
 
     @in_loop
     async def test_bad_requests_are_refused(self, make: Make) -> None:
@@ -194,7 +193,7 @@ class CommandCases:
             with pytest.raises(ZeroDivisionError):
                 await box.exec("echo x; exec sleep 60", timeout=60, on_output=fail)
             assert ok(await box.exec("echo alive", timeout=5)) == "alive\n"
-            assert await processes_in(box) == []
+            assert await empties(box)
 
     @in_loop
     async def test_floods_on_both_streams_at_once(self, make: Make) -> None:

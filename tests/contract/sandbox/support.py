@@ -72,6 +72,16 @@ async def processes_in(box: Box) -> list[str]:
     return [name for name in names if name not in ("init", "sh")]
 
 
+async def empties(box: Box) -> bool:
+    """Whether nothing runs in the box soon: who gives a command up does not wait for its end."""
+    deadline = time.monotonic() + 5
+    while await processes_in(box):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
 def ok(result: ExecResult) -> str:
     assert result.code == 0, result
     return result.stdout.decode()

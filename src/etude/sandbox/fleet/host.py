@@ -178,8 +178,10 @@ class SandboxHost:
                 del self._running[ticket]
 
     async def cancel(self, ticket: str) -> None:
-        if ticket in self._running:
-            self._running[ticket].cancel()
+        """Returns once the box has been told, so that what the client asks next comes behind it."""
+        if run := self._running.get(ticket):
+            run.cancel()
+            await asyncio.wait([run])
 
     async def start(self, box: str, known: int, command: Any, options: dict[str, Any]) -> Ran:
         with self._noticing(box) as lodger:
