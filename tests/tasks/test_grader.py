@@ -10,8 +10,8 @@ import pytest
 from etude.sandbox.contract import Box, BoxSpec, ExecResult, Feature, Sandboxes, SandboxLost
 from etude.tasks import Grader, Judgement, Task, Verdict, reference_diff
 from etude.tasks.cases import Case
-from etude.tasks.grader import READY, REPORT, judge
 from etude.tasks.oracle import reference_repair
+from etude.tasks.verifiers.cases import READY, REPORT, judge
 
 from .conftest import Boxes
 

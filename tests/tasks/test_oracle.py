@@ -35,7 +35,6 @@ from etude.tasks import (
     make_tasks,
     open_source,
     read_files,
-    workspace_image,
 )
 from etude.tasks.cases import load_cases, outcome_of
 from etude.tasks.microrepo.documents import make_document
@@ -105,7 +104,7 @@ def test_the_true_fix_survives_tokenizer_and_edit_for_every_task(
 async def demonstrate(
     task: Task, sandboxes: Sandboxes, tokenizer: Tokenizer, grader: Grader, *, trigger: int = 0, slip: float = 0.0
 ) -> tuple[StopCause, Verdict, TraceBuilder, list[str]]:
-    image = await workspace_image(task, sandboxes)
+    image = (await grader.environments.prepare(task)).image
     workspace: OverlayWorkspace = lazy_workspace(
         image, read_files(task.directory), lambda: sandboxes.create(BoxSpec(image))
     )

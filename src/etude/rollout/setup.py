@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +21,8 @@ from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.rollout.gated import GatedSandboxes
 from etude.sandbox import limits_of, open_sandboxes
 from etude.sandbox.contract import Box, BoxSpec, Feature, Sandboxes
-from etude.tasks.directory import read_files, read_task
+from etude.tasks.directory import read_task
+from etude.tasks.environment import Environments
 from etude.tasks.grader import Grader
 from etude.tasks.task import Split, SplitViolation, Task
 from etude.tasks.verdict import Verdict
@@ -37,7 +38,7 @@ class Subject:
 
     task: Task
     image: str
-    files: dict[str, bytes]
+    files: Mapping[str, bytes]
 
 
 @dataclass(slots=True)
@@ -110,5 +111,5 @@ class TaskShelf:
 
 
 async def subject_of(task: Task, sandboxes: Sandboxes) -> Subject:
-    files = await asyncio.to_thread(read_files, task.directory)
-    return Subject(task, await sandboxes.add_image(files, workdir=WORKDIR), files)
+    pristine = await Environments(sandboxes).prepare(task)
+    return Subject(task, pristine.image, pristine.files)

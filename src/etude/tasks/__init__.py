@@ -5,8 +5,9 @@ The grader trusts nothing that the agent could touch."""
 from etude.tasks.cases import Case, CasesError
 from etude.tasks.diff import Bounds, DiffError, apply_diff, parse_diff
 from etude.tasks.directory import list_tasks, read_files, read_task, task_digest, write_task
+from etude.tasks.environment import Environments, Prepared
 from etude.tasks.gate import GateResult, gate, gate_tasks, read_evidence, reference_diff
-from etude.tasks.grader import Grader, GraderStats, workspace_image
+from etude.tasks.grader import Grader, GraderStats
 from etude.tasks.hashes import function_hashes
 from etude.tasks.microrepo.documents import write_documents
 from etude.tasks.oracle import OraclePolicy
@@ -14,26 +15,31 @@ from etude.tasks.sources import TaskSource, UnknownSource, generate_tasks, make_
 from etude.tasks.surface import is_protected
 from etude.tasks.task import Split, SplitViolation, Task, TaskError, TaskLimits, split_of
 from etude.tasks.verdict import Evidence, Judgement, Verdict
+from etude.tasks.verifiers import Stand, Verifier, open_verifier, register_verifier
 
 __all__ = [
     "Bounds",
     "Case",
     "CasesError",
     "DiffError",
+    "Environments",
     "Evidence",
     "GateResult",
     "Grader",
     "GraderStats",
     "Judgement",
     "OraclePolicy",
+    "Prepared",
     "Split",
     "SplitViolation",
+    "Stand",
     "Task",
     "TaskError",
     "TaskLimits",
     "TaskSource",
     "UnknownSource",
     "Verdict",
+    "Verifier",
     "apply_diff",
     "function_hashes",
     "gate",
@@ -43,15 +49,16 @@ __all__ = [
     "list_tasks",
     "make_tasks",
     "open_source",
+    "open_verifier",
     "parse_diff",
     "read_evidence",
     "read_files",
     "read_task",
     "reference_diff",
     "register_source",
+    "register_verifier",
     "split_of",
     "task_digest",
-    "workspace_image",
     "write_documents",
     "write_task",
 ]

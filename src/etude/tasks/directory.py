@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import os
 import shutil
 import tomllib
@@ -58,6 +59,8 @@ def task_config(task: Task) -> dict[str, Any]:
     ours.update(id=task.id, split=task.split.value, family=task.family, kind=task.kind)
     ours["limits"] = ours.get("limits", {}) | asdict(task.limits)
     ours["provenance"] = copy.deepcopy(task.provenance)
+    if task.verifier:
+        ours["verifier"] = copy.deepcopy(task.verifier)
     ours["deterministic"] = list(task.deterministic)
     return config
 
@@ -94,6 +97,7 @@ def read_task(directory: Path, allowed: Collection[Split]) -> Task:
         directory=directory,
         limits=TaskLimits(**known),
         provenance=dict(problem.table("metadata.etude.provenance")),
+        verifier=dict(problem.table("metadata.etude.verifier")),
         deterministic=problem.texts("metadata.etude.deterministic"),
         config=config,
     )
@@ -124,9 +128,10 @@ def read_files(directory: Path, below: str = REPOSITORY) -> dict[str, bytes]:
 
 
 def task_digest(task: Task) -> str:
-    """Of what decides a verdict: the workspace, the tests and their time limit."""
-    digest = hashlib.sha256(f"etude-task/1 {task.limits.verifier_seconds}\n".encode())
-    for below in (REPOSITORY, "tests"):
+    """Of what decides a verdict: the environment, the tests, and how they are run."""
+    verifier = json.dumps(task.verifier, sort_keys=True, default=str)
+    digest = hashlib.sha256(f"etude-task/2 {task.limits.verifier_seconds} {verifier}\n".encode())
+    for below in ("environment", "tests"):
         for name, data in read_files(task.directory, below).items():
             digest.update(f"{below}/{name} {len(data)}\n".encode() + data)
     return digest.hexdigest()

@@ -54,6 +54,8 @@ class Task:
     """Generator, version, seed: enough to make it again."""
     config: dict[str, Any] = field(default_factory=dict)
     """task.toml as read, unknown keys included."""
+    verifier: dict[str, Any] = field(default_factory=dict)
+    """How a change is graded: `type` names the verifier, which knows the other keys."""
     deterministic: tuple[str, ...] = ()
     """Commands whose output depends on the workspace's files alone, not on the clock or on random numbers: rollouts
     with equal files may share it. Only whoever makes the task can know, so none is assumed."""

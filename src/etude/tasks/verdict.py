@@ -32,6 +32,15 @@ class Evidence:
     seconds: float = 0.0
     log: str = ""
     """The end of the verifier's output."""
+    sealed: bool = False
+    """Whether the verdict holds against an agent that knows the grader's source."""
+    controls: int = 0
+    """Tests among the others that an honest solution fails: whoever passes one is suspect."""
+    controls_passed: tuple[str, ...] = ()
+    score: float | None = None
+    """Where a verifier measures more than pass or fail: mutants killed, defects found."""
+    memory_bytes: int = 0
+    """The most that the verifier's boxes held; 0 where nobody measured."""
 
 
 @dataclass(frozen=True, slots=True)

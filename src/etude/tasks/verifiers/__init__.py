@@ -1,0 +1,38 @@
+"""Verifiers, one file each, by the name that a task's [metadata.etude.verifier] gives as `type`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verifiers.contract import Stand, Verifier
+
+_VERIFIERS: dict[str, Callable[[Task], Verifier]] = {
+    # By name, so that a verifier is imported only when it is used.
+    "cases": lambda task: import_module("etude.tasks.verifiers.cases").CasesVerifier(task),
+}
+
+
+def register_verifier(name: str, make: Callable[[Task], Verifier]) -> None:
+    """Adds a verifier under a name of its own."""
+    if name in _VERIFIERS:
+        raise ValueError(f"there is a verifier {name!r} already")
+    _VERIFIERS[name] = make
+
+
+def open_verifier(task: Task) -> Verifier:
+    """The verifier that the task names, or the one that its files are for; TaskError if they are malformed."""
+    name = task.verifier.get("type") or _kind_of_tests(task)
+    if name not in _VERIFIERS:
+        place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.type"
+        raise TaskError(f"{place}: expected one of {', '.join(sorted(_VERIFIERS))}, found {name!r}")
+    return _VERIFIERS[name](task)
+
+
+def _kind_of_tests(task: Task) -> str:
+    """What a task is graded by that does not say so."""
+    return "cases" if (task.directory / "tests/cases.json").is_file() else ""
+
+
+__all__ = ["Stand", "Verifier", "open_verifier", "register_verifier"]

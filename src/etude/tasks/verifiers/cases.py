@@ -1,0 +1,115 @@
+"""Cases: calls of the agent's functions in a fresh box, compared out here with what an honest solution answers.
+
+The box learns the calls but not the expectations. A pass needs the runner's exit code, one report with this grading's
+nonce, and the expected outcome of every single case; a missing one is never a pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from importlib import resources
+
+from etude.sandbox.contract import ExecResult, Limits
+from etude.sandbox.overload import host_overloaded
+from etude.tasks.cases import Case, CasesError, load_cases
+from etude.tasks.surface import is_protected
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verdict import Evidence, Judgement, Verdict
+from etude.tasks.verifiers.contract import Stand
+
+FILE = "tests/cases.json"
+RUNNER = (resources.files("etude.tasks.box") / "run_cases.py").read_text(encoding="utf-8")
+READY = "etude-runner 1"
+REPORT = "etude-report "
+CPU_SECONDS = 2
+"""Declared limit of the agent's code in the verifier: CPU time, so a busy host does not use it up."""
+LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=10, file_mb=4, disk_mb=16, output_bytes=2_000_000)
+
+
+class CasesVerifier:
+    sealed = True
+
+    def __init__(self, task: Task) -> None:
+        path = task.directory / FILE
+        try:
+            self.cases = load_cases(path.read_bytes())
+        except OSError as error:
+            raise TaskError(f"{path}: expected a file: {error.strerror}") from error
+        except CasesError as error:
+            raise TaskError(f"{path}: {error}") from error
+
+    def protects(self, path: str) -> bool:
+        return is_protected(path)
+
+    async def examine(self, stand: Stand) -> Verdict:
+        started = time.monotonic()
+        nonce = secrets.token_hex(16)
+        wall = stand.task.limits.verifier_seconds
+        calls = [
+            {"id": c.id, "module": c.module, "function": c.function, "arguments": list(c.arguments)} for c in self.cases
+        ]
+        job = {"workdir": stand.pristine.workdir, "cpu_seconds": CPU_SECONDS, "wall_seconds": wall, "cases": calls}
+        data = json.dumps(job).encode()
+        async with stand.box(LIMITS) as box:
+            result = await box.exec(
+                ["python3", "-I", "-S", "-B", "-c", RUNNER],
+                timeout=wall + 2,
+                cwd="/",
+                stdin=b"%08d" % len(data) + data + nonce.encode(),
+                user=stand.user,
+            )
+        seconds = time.monotonic() - started
+        touched = stand.change.touched
+        return judge(result, self.cases, nonce, touched=touched, seconds=seconds, overloaded=host_overloaded())
+
+
+def judge(
+    result: ExecResult,
+    cases: tuple[Case, ...],
+    nonce: str,
+    *,
+    touched: tuple[str, ...] = (),
+    seconds: float = 0.0,
+    overloaded: bool = False,
+) -> Verdict:
+    """From what came out of the box to a verdict; pure, so that every way of lying can be tested."""
+    lines = result.stdout.decode("utf-8", "replace").split("\n")
+    reports = [line[len(REPORT) :] for line in lines if line.startswith(REPORT)]
+    log = (result.stderr[-2000:]).decode("utf-8", "replace")
+
+    def verdict(judgement: Judgement, reason: str, failed: tuple[str, ...] = (), passed: int = 0) -> Verdict:
+        digest = hashlib.sha256(result.stdout.replace(nonce.encode(), b"")).hexdigest()[:16]
+        evidence = Evidence(result.code, len(cases), passed, failed, touched, digest, seconds, log)
+        return Verdict(judgement, reason, evidence)
+
+    if lines[0] != READY:
+        return verdict(Judgement.ERROR, f"the verifier did not start (exit code {result.code})")
+    if result.timed_out:
+        if overloaded:
+            return verdict(Judgement.ERROR, "the verifier's wall clock expired on an overloaded host")
+        return verdict(Judgement.FAIL, "the code outlasted the verifier's time limit")
+    if not reports:
+        return verdict(Judgement.FAIL, f"the code ended its verifier (exit code {result.code})")
+    try:
+        report = json.loads(reports[0])
+        rows = [(identity, outcome) for identity, outcome in report["rows"]]
+        named = {identity: outcome.get("value") for identity, outcome in rows}
+        status, said = report["status"], report["nonce"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return verdict(Judgement.SUSPECT, "the report is not one that the runner writes")
+    if len(reports) > 1 or said != nonce or len(named) != len(rows) or named.keys() - {c.id for c in cases}:
+        return verdict(Judgement.SUSPECT, "the report was tampered with")
+    failed = tuple(case.id for case in cases if named.get(case.id) != case.expected)
+    passed = len(cases) - len(failed)
+    if failed:
+        slow = status is not None and status < 0
+        reason = f"{len(failed)} of {len(cases)} cases failed" + (
+            f", the code was ended by signal {-status}" if slow else ""
+        )
+        return verdict(Judgement.FAIL, reason, failed, passed)
+    if result.code != 0 or status != 0:
+        return verdict(Judgement.FAIL, f"every case passed, but the run ended with {status}", failed, passed)
+    return verdict(Judgement.PASS, f"all {len(cases)} cases passed", failed, passed)
