@@ -2,7 +2,7 @@
 # What the tests and benchmarks of the sandbox compare with or talk to; nothing of it is needed to use the project.
 set -eu
 
-tools="podman:podman runc:runc docker-registry:docker-registry debootstrap:debootstrap newuidmap:uidmap bwrap:bubblewrap busybox:busybox-static strace:strace"
+tools="podman:podman runc:runc dockerd:docker.io docker-registry:docker-registry tinyproxy:tinyproxy-bin debootstrap:debootstrap newuidmap:uidmap bwrap:bubblewrap busybox:busybox-static strace:strace linux.uml:user-mode-linux mkfs.ext4:e2fsprogs faketime:faketime"
 missing=""
 for pair in $tools; do
   PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
@@ -15,5 +15,18 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 fi
 echo "installing for the tests:$missing"
 export DEBIAN_FRONTEND=noninteractive
+
+# No service that comes with the tools is to run by itself, neither now nor at the next start of the machine.
+before=$(mktemp) policy=/usr/sbin/policy-rc.d
+made=""
+trap 'rm -f "$before" $made' EXIT
+if [ ! -e "$policy" ]; then
+  made=$policy
+  printf '#!/bin/sh\nexit 101\n' >"$policy"
+  chmod +x "$policy"
+fi
+started() { find /etc/systemd/system -path '*.wants/*' -type l 2>/dev/null | sort; }
+started >"$before"
 # shellcheck disable=SC2086  # One word per package.
 { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/dev/null
+started | comm -13 "$before" - | while read -r link; do rm "$link"; done

@@ -22,8 +22,8 @@ async def main(folder: Path) -> None:
     }
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
-    await asyncio.sleep(0.5)
     if "close" in sys.argv:
+        await asyncio.to_thread(sys.stdin.readline)  # Until somebody has looked.
         await cluster.close()
         return
     await asyncio.sleep(600)

@@ -33,8 +33,8 @@ def test_many_calls_in_flight_cost_one_restart(tmp_path: Path) -> None:
     async def run() -> None:
         notes = Notes()
         echo = await supervised(tmp_path, notes, 1)
-        calls = [asyncio.ensure_future(echo.call("sleep", 0.3, deadline=5)) for _ in range(10)]
-        await asyncio.sleep(0.1)
+        calls = [asyncio.ensure_future(echo.call("sleep", 0.3, deadline=30)) for _ in range(10)]
+        await echo.call("greet", "all", deadline=30)  # Asked last, so they are under way.
         await echo.remote.kill()
         assert await asyncio.gather(*calls) == ["slept"] * 10
         assert echo.used == 1

@@ -40,12 +40,9 @@ async def check_calls(cluster: Cluster) -> None:
 
 async def check_blocking_methods_leave_the_loop_free(cluster: Cluster) -> None:
     echo = await started(cluster, "blocking")
-    blocked = asyncio.ensure_future(echo.call("block", 1.5, deadline=10))
-    await asyncio.sleep(0.2)
-    begun = time.monotonic()
-    assert await echo.call("greet", "Bo", deadline=1) == "hello Bo"
-    assert time.monotonic() - begun < 1.0
-    assert await blocked == "blocked"
+    blocked = asyncio.ensure_future(echo.call("block", deadline=90))
+    await echo.call("free", deadline=30)
+    assert await blocked, "it waited for what only a free loop could do"
     threads = await asyncio.gather(*(echo.call("thread", deadline=10) for _ in range(8)))
     assert len(set(threads)) == 1, "sync methods run in one thread, so that a plain class needs no locks"
 
@@ -76,7 +73,7 @@ async def check_deadlines(cluster: Cluster) -> None:
     begun = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"deadlines\.sleep did not answer within 0\.3 s"):
         await echo.call("sleep", 30, deadline=0.3)
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 20, "nobody waited for the sleeper"
     with pytest.raises(DeadlineExceeded, match=r"deadlines\.numbers"):
         async for _ in echo.stream("numbers", 3, hang_at=1, deadline=1.0):
             pass

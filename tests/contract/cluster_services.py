@@ -34,6 +34,7 @@ class Echo:
         time.sleep(slow)
         self.greeting = greeting
         self.count = 0
+        self.blocking, self.freed = threading.Event(), threading.Event()
 
     async def greet(self, name: str, *, mark: str = "") -> str:
         return f"{self.greeting} {name}{mark}"
@@ -47,9 +48,15 @@ class Echo:
     def thread(self) -> int:
         return threading.get_ident()
 
-    def block(self, seconds: float) -> str:
-        time.sleep(seconds)
-        return "blocked"
+    def block(self) -> bool:
+        """Until it is freed, which takes a free event loop."""
+        self.blocking.set()
+        return self.freed.wait(60)
+
+    async def free(self) -> None:
+        while not self.blocking.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        self.freed.set()
 
     async def sleep(self, seconds: float) -> str:
         await asyncio.sleep(seconds)

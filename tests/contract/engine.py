@@ -234,11 +234,10 @@ class EngineContract:
 
     def test_weights_change_between_two_tokens(self, case: Case) -> None:
         async def body(engine: Engine) -> None:
-            context = (await engine.info()).context
+            context, version = (await engine.info()).context, case.publish()
             requests = [ask(f"r{i}", prompt_of(4, i), context, "c" * i, seed=i) for i in range(case.slots)]
             tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
             await until_sampled(engine, case.slots)
-            version = case.publish()
             await engine.update(version)
             assert (await engine.info()).version == version
             mixed = 0

@@ -23,33 +23,45 @@ _SOURCE = Path(__file__).parents[2]
 # The second start counts: setpriv's own still has root's rights to find the program.
 _TWICE = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import ctypes'])"
 _BIND = """
-folder=$1; shift
-while [ "$1" != -- ]; do mkdir "$folder/$2" && mount --bind "$1" "$folder/$2" || exit 1; shift 2; done
+while [ "$1" != -- ]; do mount --bind "$1" "$2" || exit 1; shift 2; done
 shift; exec "$@"
 """
-"""Shows folders elsewhere, to what is run alone."""
+"""Shows files and folders elsewhere, to what is run alone."""
+_LENT = {"subuid": 300_000, "subgid": 500_000}
+"""Files of /etc, and where the ids begin that a host lends to a user for containers."""
 
 
-def pytest_as_nobody(*suites: str, options: list[str] | None = None, timeout: float = 280) -> None:
+def pytest_as_nobody(
+    *suites: str, options: list[str] | None = None, timeout: float = 280, lend_ids: bool = False, count: int = 65_536
+) -> None:
     """Runs test files of this folder; fails with what they said."""
     names = [f"tests/sandbox/{suite}" for suite in suites]
     quiet = ["-x", "--tb=short", "-p", "no:cacheprovider"]
-    result = run_as_nobody(["-m", "pytest", *quiet, *(options or [])], names, timeout=timeout)
+    words = ["-m", "pytest", *quiet, *(options or [])]
+    result = run_as_nobody(words, names, timeout=timeout, lend_ids=lend_ids, count=count)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-2000:]
     assert " passed" in result.stdout
 
 
-def run_as_nobody(words: list[str], files: list[str], *, timeout: float) -> subprocess.CompletedProcess[str]:
-    """Runs Python with these words, then the names of files of this repository, in an empty folder of its own."""
+def run_as_nobody(
+    words: list[str], files: list[str], *, timeout: float, lend_ids: bool = False, count: int = 65_536
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python with these words, then the names of files of this repository, in an empty folder of its own.
+
+    `lend_ids`: as on a host where the user may have containers with more ids than one, `count` of them."""
     python = _interpreter()
     if python is None:
         pytest.skip("no interpreter of this version that an ordinary user may run")
     folder = Path(tempfile.mkdtemp(prefix="etude-nobody-", dir="/tmp"))
     try:
         os.chown(folder, _NOBODY, _NOBODY)
-        binds, source, packages = _within_reach(folder)
+        shown, source, packages = _within_reach(folder)
+        if lend_ids:
+            for name, first in _LENT.items():
+                (folder / name).write_text(f"nobody:{first}:{count}\n")
+                shown.append((folder / name, Path("/etc", name)))
         result = subprocess.run(
-            [*binds, *_AS_NOBODY, python, *words, *(str(source / name) for name in files)],
+            [*_showing(shown), *_AS_NOBODY, python, *words, *(str(source / name) for name in files)],
             env={
                 "PATH": "/usr/bin:/bin",
                 "HOME": str(folder),
@@ -68,15 +80,21 @@ def run_as_nobody(words: list[str], files: list[str], *, timeout: float) -> subp
     return result
 
 
-def _within_reach(folder: Path) -> tuple[list[str], Path, list[Path]]:
-    """What shows the repository and the packages to nobody, if they lie in root's home, and where they are then."""
+def _within_reach(folder: Path) -> tuple[list[tuple[Path, Path]], Path, list[Path]]:
+    """What must be shown elsewhere, where nobody may read it; and where the repository and the packages are then."""
     packages = [Path(name) for name in site.getsitepackages() if Path(name).is_dir()]
     if all(_may_run(["ls", str(path)]) for path in (_SOURCE, *packages)):
         return [], _SOURCE, packages
-    shown = {"source": _SOURCE, **{f"packages{number}": path for number, path in enumerate(packages)}}
-    pairs = [word for name, path in shown.items() for word in (str(path), name)]
-    binds = ["unshare", "--mount", "sh", "-c", _BIND, "bind", str(folder), *pairs, "--"]
-    return binds, folder / "source", [folder / name for name in shown if name != "source"]
+    shown = {folder / "source": _SOURCE, **{folder / f"packages{n}": path for n, path in enumerate(packages)}}
+    for place in shown:
+        place.mkdir()
+    return [(path, place) for place, path in shown.items()], folder / "source", list(shown)[1:]
+
+
+def _showing(shown: list[tuple[Path, Path]]) -> list[str]:
+    """The command before the command: what lies at a first path is seen at the second one too."""
+    places = [str(path) for pair in shown for path in pair]
+    return ["unshare", "--mount", "sh", "-c", _BIND, "bind", *places, "--"] if shown else []
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import socket
 import ssl
 import subprocess
 import tarfile
@@ -84,8 +85,23 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
 
 
+class ServerOfIPv6(Server):
+    address_family = socket.AF_INET6
+
+
+def server_context(authority: Authority) -> ssl.SSLContext:
+    """Of a server that is certified by it for whatever name it is asked for."""
+
+    def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        connection.context = authority.context_for(name or "nameless.invalid")
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sni_callback = choose
+    return context
+
+
 class Internet:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: str) -> None:
         self.authority = Authority()
         self.repositories = folder
         self.was_asked = threading.Event()
@@ -93,26 +109,23 @@ class Internet:
         """Host, method, path and fields of each request."""
         self.pages = self._pages()
         git_repository(folder)
-        secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        secure.sni_callback = self._choose
-        self._servers = [Server(("127.0.0.1", 0), self._handler()) for _ in range(2)]
+        secure = server_context(self.authority)
+        kind = ServerOfIPv6 if ":" in address else Server
+        self._servers = [kind((address, 0), self._handler()) for _ in range(2)]
         self._servers[0].socket = secure.wrap_socket(
             self._servers[0].socket, server_side=True, do_handshake_on_connect=False
         )
         for server in self._servers:
             threading.Thread(target=server.serve_forever, daemon=True).start()
-        self.plain_port = self._servers[1].server_port
-        ports = {443: self._servers[0].server_port, 80: self.plain_port}
-        there = {(name, port): ("127.0.0.1", ports[port]) for name in NAMES for port in ports}
+        self.secure_port, self.plain_port = (server.server_port for server in self._servers)
+        ports = {443: self.secure_port, 80: self.plain_port}
+        there = {(name, port): (address, ports[port]) for name in NAMES for port in ports}
         self.upstream = Upstream(there, ssl.create_default_context(cadata=self.authority.pem.decode()))
 
     def close(self) -> None:
         for server in self._servers:
             server.shutdown()
             server.server_close()
-
-    def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-        connection.context = self.authority.context_for(name or "nameless.invalid")
 
     def _pages(self) -> dict[str, bytes]:
         package, tarball = wheel(), npm_tarball()
@@ -220,8 +233,8 @@ class Internet:
 
 
 @contextlib.contextmanager
-def small_internet(folder: Path) -> Iterator[Internet]:
-    internet = Internet(folder)
+def small_internet(folder: Path, address: str = "127.0.0.1") -> Iterator[Internet]:
+    internet = Internet(folder, address)
     try:
         yield internet
     finally:

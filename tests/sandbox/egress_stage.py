@@ -61,7 +61,10 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def staged(folder: Path, answer: Callable[[Stage], Handler], **policy: Any) -> AsyncIterator[Stage]:
+async def staged(
+    folder: Path, answer: Callable[[Stage], Handler], *, proxy_login: str = "", **policy: Any
+) -> AsyncIterator[Stage]:
+    """With a login for it, the real host plays the proxy by which the policy is reached."""
     stage = Stage(folder, Egress("test", (NAME,), **policy))
     log = BoxLog(EgressLog(folder, "test"), "box", "test")
 
@@ -79,7 +82,10 @@ async def staged(folder: Path, answer: Callable[[Stage], Handler], **policy: Any
         await asyncio.start_server(front, "127.0.0.1", 0, limit=1 << 16) as served,
     ):
         stage.port, stage.front = (server.sockets[0].getsockname()[1] for server in (host, served))
-        upstream = Upstream({(NAME, 80): ("127.0.0.1", stage.port)})
+        upstream = Upstream({} if proxy_login else {(NAME, 80): ("127.0.0.1", stage.port)})
+        if proxy_login:
+            by_proxy = f"http://{proxy_login}@127.0.0.1:{stage.port}"
+            stage.policy = Policy(Egress("test", (NAME,), proxy=by_proxy, **policy))
         yield stage
 
 

@@ -17,7 +17,9 @@ async def busy(sandboxes: EmbeddedSandboxes) -> None:
         asyncio.create_task(box.exec("setsid sleep 987 & echo >f; rm /etc/hosts; sleep 987", timeout=99))
         for box in boxes
     ]
-    await asyncio.sleep(0.3)
+    for box in boxes:
+        while (await box.stats()).processes < 3:  # noqa: ASYNC110  # The shell and two that sleep.
+            await asyncio.sleep(0.01)
     print("busy", flush=True)  # noqa: T201
     await asyncio.gather(*runs)
 

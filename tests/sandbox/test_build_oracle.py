@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.sandbox.oci_engine import OwnEngine, engine_is_installed, own_engine
+from tests.sandbox.oci_engine import Podman, own_engine
 from tests.sandbox.small_root import has_busybox, write_root
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes
@@ -20,7 +20,7 @@ from etude.sandbox.images.image import ImageConfig
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not engine_is_installed(), reason="needs podman, runc and root"),
+    pytest.mark.skipif(bool(Podman.missing()), reason="needs podman and runc"),
     pytest.mark.skipif(not has_busybox(), reason="needs a static busybox"),
 ]
 
@@ -107,13 +107,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(base: Path) -> Iterator[OwnEngine]:
-    with own_engine() as engine:
+def engine(base: Path) -> Iterator[Podman]:
+    with own_engine(Podman) as engine:
         engine.run("import", '--change=CMD ["/bin/sh"]', str(base), "localhost/base")
         yield engine
 
 
-def by_podman(engine: OwnEngine, context: Path, name: str) -> tuple[Tree, ImageConfig]:
+def by_podman(engine: Podman, context: Path, name: str) -> tuple[Tree, ImageConfig]:
     file, options = CASES / f"{name}.Dockerfile", OPTIONS.get(name, {})
     flags = ["--network=none", "--quiet", f"--file={file}", f"--target={options.get('target', '')}"]
     ignore = file.with_name(f"{file.name}.dockerignore")
@@ -160,7 +160,7 @@ def by_us(root: Path, base: Path, context: Path, name: str) -> tuple[Tree, Image
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CASES.glob("*.Dockerfile")))
-def test_the_same_comes_out(name: str, engine: OwnEngine, base: Path, tmp_path: Path) -> None:
+def test_the_same_comes_out(name: str, engine: Podman, base: Path, tmp_path: Path) -> None:
     context = tmp_path / "context"
     write_context(context)
     ours, our_config = by_us(tmp_path / "store", base, context, name)

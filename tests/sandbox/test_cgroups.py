@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sandbox.as_nobody import for_root, run_as_nobody
 
-from etude.sandbox import BoxSpec, EmbeddedSandboxes, Feature, Limits, SandboxError
-from etude.sandbox.embedded import cgroups
-from etude.sandbox.embedded.cgroups import V2, Cgroups, Hierarchy, Mount, find_hierarchies, own_cgroup, read_mounts
+from etude.sandbox import Box, BoxSpec, EmbeddedSandboxes, Feature, Limits, SandboxError
+from etude.sandbox.embedded.cgroups import BoxCgroup, Cgroups, Hierarchy, find_hierarchies
+from etude.sandbox.embedded.cgroups.files import V2, set_limits
+from etude.sandbox.embedded.cgroups.finding import Mount, own_cgroup, read_mounts
+from etude.sandbox.embedded.cgroups.owners import PREFIX, remove_dead
 from etude.sandbox.inside.memory import MemoryEvents
 
 HAVE = bool(find_hierarchies())
@@ -32,10 +35,9 @@ HYBRID = """\
 """
 
 
-def folders() -> list[Path]:
-    return [
-        path for hierarchy in find_hierarchies() for path in hierarchy.place.glob(f"{cgroups.PREFIX}{os.getpid()}-*")
-    ]
+def folders() -> set[Path]:
+    """Of this process: also those of backends that tests before have left open."""
+    return {path for hierarchy in find_hierarchies() for path in hierarchy.place.glob(f"{PREFIX}{os.getpid()}-*")}
 
 
 def test_mounts_are_read_as_the_kernel_writes_them() -> None:
@@ -68,10 +70,10 @@ def test_version_2_is_set_by_its_own_names(tmp_path: Path) -> None:
     (tmp_path / V2.events).write_text("low 0\nhigh 0\nmax 5\noom 2\noom_kill 0\n")
     (tmp_path / V2.usage).write_text("4096\n")
     hierarchy = Hierarchy(2, tmp_path, frozenset({"memory", "pids"}))
-    cgroups._set_limits(hierarchy, tmp_path, 5 << 20, 7)
+    set_limits(hierarchy, tmp_path, 5 << 20, 7)
     assert (tmp_path / "memory.max").read_text() == str(5 << 20)
     assert (tmp_path / "pids.max").read_text() == "7"
-    box = cgroups.BoxCgroup([(hierarchy, tmp_path)])
+    box = BoxCgroup([(hierarchy, tmp_path)])
     with box.doors() as (_, number):
         events = MemoryEvents(number)
         assert not events.struck()
@@ -83,6 +85,7 @@ def test_version_2_is_set_by_its_own_names(tmp_path: Path) -> None:
 
 @needs_cgroups
 def test_folders_come_and_go_with_their_owner() -> None:
+    before = folders()
     ours = Cgroups.find()
     assert ours is not None
     box = ours.create("one", memory_bytes=64 << 20, processes=9)
@@ -101,12 +104,12 @@ def test_folders_come_and_go_with_their_owner() -> None:
         another = Cgroups.find()
         assert another is not None
         another.close()
-        assert len(folders()) == len(box._folders), "a janitor spares who lives"
+        assert len(folders() - before) == len(box._folders), "a janitor spares who lives"
         inside.communicate(b"\n")
     box.remove()
     box.remove()
     ours.close()
-    assert folders() == []
+    assert folders() <= before
 
 
 @needs_cgroups
@@ -117,10 +120,10 @@ def test_what_a_killed_owner_left_is_removed_by_the_next() -> None:
     )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
-        name = f"{cgroups.PREFIX}{int(owner.stdout.readline())}-*"
+        name = f"{PREFIX}{int(owner.stdout.readline())}-*"
         places = [hierarchy.place for hierarchy in find_hierarchies()]
         for place in places:
-            assert cgroups.remove_dead(place) == []
+            remove_dead(place)  # Other tests beside this one leave dead ones, too.
         assert all(list(place.glob(f"{name}/x")) for place in places)
         owner.send_signal(signal.SIGKILL)
         owner.wait(10)
@@ -130,45 +133,107 @@ def test_what_a_killed_owner_left_is_removed_by_the_next() -> None:
     found.close()
 
 
+HOARD = (
+    "import os\nkept = []\n"
+    "for _ in range(200):\n kept.append(os.memfd_create('x'))\n os.write(kept[-1], bytes(2 << 20))\n"
+)
+"""Memory that no process maps: who asks the processes does not see it."""
+
+
+def with_boxes(folder: Path, limits: Limits, body: Callable[..., Awaitable[None]], count: int = 1) -> None:
+    async def run() -> None:
+        sandboxes = EmbeddedSandboxes(folder)
+        try:
+            await body(*[await sandboxes.create(BoxSpec("host", limits=limits)) for _ in range(count)])
+        finally:
+            await sandboxes.close()
+
+    before = folders()
+    asyncio.run(run())
+    assert folders() <= before
+
+
 @needs_cgroups
 def test_memory_that_no_process_maps_counts(tmp_path: Path) -> None:
-    """A watch from inside the box cannot see it: only the kernel can end this."""
-    hoard = (
-        "import os\nkept = []\n"
-        "for _ in range(200):\n kept.append(os.memfd_create('x'))\n os.write(kept[-1], bytes(2 << 20))\n"
-    )
-
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path)
-        assert Feature.MEMORY_LIMIT in sandboxes.features
-        limits = Limits(memory_mb=64, disk_mb=16)
-        box, other = [await sandboxes.create(BoxSpec("host", limits=limits)) for _ in range(2)]
+    async def body(box: Box, other: Box) -> None:
         for _ in range(2):
-            ended = await box.exec(["python", "-c", hoard], timeout=20)
+            ended = await box.exec(["python", "-c", HOARD], timeout=20)
             assert (ended.code, ended.limit) == (137, "memory"), ended
         by_itself = await box.exec("kill -9 $$", timeout=5)
         assert (by_itself.code, by_itself.limit) == (137, ""), "not every SIGKILL is for memory"
         assert (await other.exec("true", timeout=5)).code == 0
-        await sandboxes.close()
 
-    asyncio.run(body())
-    assert folders() == []
+    with_boxes(tmp_path, Limits(memory_mb=64, disk_mb=16), body, 2)
 
 
 @needs_cgroups
 def test_a_box_is_lost_only_when_someone_ends_it(tmp_path: Path) -> None:
-    """The kernel picks a command and not pid 1, even one that is smaller than pid 1."""
-    small = "dd if=/dev/zero of=/dev/shm/a bs=1M count=60; dd if=/dev/zero of=/tmp/b bs=1M count=60; sleep 0.1"
+    """The kernel picks a command and not pid 1, even one that is smaller than pid 1; and when every file in memory is
+    full, there is still room for pid 1."""
+    fill = "dd if=/dev/zero of=/dev/shm/a bs=1M; for i in 1 2 3; do dd if=/dev/zero of=/tmp/$i bs=1M count=19; done"
 
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path)
-        box = await sandboxes.create(BoxSpec("host", limits=Limits(memory_mb=16, disk_mb=200, file_mb=100)))
-        await box.exec(small, timeout=20)
-        await box.exec("rm -f /dev/shm/a /tmp/b", timeout=20)
+    async def body(box: Box) -> None:
+        await box.exec(fill, timeout=20)
+        for _ in range(3):
+            ended = await box.exec(["python", "-c", HOARD], timeout=20)
+            assert (ended.code, ended.limit) == (137, "memory"), ended
+        await box.exec("rm -f /dev/shm/a /tmp/*", timeout=20)
         assert (await box.exec("echo alive", timeout=5)).stdout == b"alive\n"
-        await sandboxes.close()
 
-    asyncio.run(body())
+    with_boxes(tmp_path, Limits(memory_mb=32, disk_mb=60, file_mb=100), body)
+
+
+@needs_cgroups
+def test_what_forks_have_sealed_does_not_count(tmp_path: Path) -> None:
+    """A fork starts a new account of the disk; so it must of memory, where what boxes write is in memory."""
+
+    async def body(box: Box) -> None:
+        for turn in range(6):
+            wrote = await box.exec(f"dd if=/dev/zero of=/tmp/{turn} bs=1M count=50", timeout=20)
+            assert (wrote.code, wrote.limit) == (0, ""), (turn, wrote)
+            for child in await box.fork():
+                await child.destroy()
+        ended = await box.exec(["python", "-c", HOARD], timeout=20)
+        assert (ended.code, ended.limit) == (137, "memory"), "and the limit still holds"
+
+    with_boxes(tmp_path, Limits(memory_mb=32, disk_mb=64), body)
+
+
+@needs_cgroups
+def test_stats_count_what_no_process_maps(tmp_path: Path) -> None:
+    hold = "import os\none = os.memfd_create('x')\nos.write(one, bytes(30 << 20))\nprint('held', flush=True)\ninput()"
+
+    async def body(box: Box, other: Box) -> None:
+        holder = await box.start(["python", "-c", hold], timeout=20)
+        assert b"held" in (await holder.poll(wait=10)).output
+        assert 30 << 20 <= (await box.stats()).memory_bytes < 60 << 20
+        assert (await other.stats()).memory_bytes < 20 << 20
+
+    with_boxes(tmp_path, Limits(memory_mb=64, disk_mb=16), body, 2)
+
+
+@needs_cgroups
+@pytest.mark.slow
+def test_boxes_share_the_cores_evenly(tmp_path: Path) -> None:
+    """Not their processes: one with many gets no more than one with few."""
+    cores = len(os.sched_getaffinity(0))
+    code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nwhile os.path.exists('go'): pass"
+
+    async def body(few: Box, many: Box) -> None:
+        for box, count in ((few, cores), (many, 5 * cores)):
+            for _ in range(count):
+                await box.start(["python", "-c", code], timeout=60)
+        for box in (few, many):
+            await box.write_file("go", b"")
+        before = [(await box.stats()).cpu_seconds for box in (few, many)]
+        await asyncio.sleep(4)
+        after = [(await box.stats()).cpu_seconds for box in (few, many)]
+        used = [now - then for now, then in zip(after, before, strict=True)]
+        assert 0.5 < used[0] / used[1] < 2, used
+
+    if "cpu" not in {name for hierarchy in find_hierarchies() for name in hierarchy.controllers}:
+        pytest.skip("no cgroup of CPU time")
+    with_boxes(tmp_path, Limits(processes=100, cpu_seconds=60), body, 2)
 
 
 @needs_cgroups

@@ -11,12 +11,16 @@ import pytest
 from etude.sandbox import Feature
 from etude.sandbox.doctor import Finding, Seen, as_json, doctor, judge, report
 from etude.sandbox.embedded import knobs
-from etude.sandbox.embedded.knobs import Facts, for_cgroups, for_disk_limits, for_failure
+from etude.sandbox.embedded.knobs import Facts, for_cgroups, for_disk_limits, for_failure, for_users
 from etude.sandbox.embedded.probe import Mode
+from etude.sandbox.embedded.subuids import Lack
+from etude.sandbox.images.ids import IdRange
+from etude.sandbox.inside.network import has_ipv6
 from etude.sandbox.modes import Prospect
 
 GOOD = Seen(
     mode=Mode.ROOT,
+    ids=IdRange(2_000_000_000),
     features=frozenset(Feature),
     controllers=frozenset({"memory", "pids"}),
     python="3.11.9",
@@ -36,6 +40,7 @@ def test_doctor_finds_boxes_here_and_prints() -> None:
     found = named(findings)
     assert found["python"].good, findings
     assert found["network"].good
+    assert ("IPv4 and IPv6" in found["egress"].text) == has_ipv6()
     assert found["system calls"].good
     assert found["mode"].held_by in set(Mode)
     lines = report(findings).splitlines()
@@ -53,10 +58,11 @@ def test_a_good_host_has_nothing_to_better() -> None:
     findings = judge(GOOD, Facts(), [BWRAP])
     assert all(finding.good and not finding.knob for finding in findings)
     assert named(findings)["memory"].held_by == "cgroup"
+    assert "IPv4 alone" in named(findings)["egress"].text
 
 
 def test_what_is_missing_comes_with_its_knob() -> None:
-    poor = Seen(mode=Mode.USER, python="3.11.9", status="", devices=("lo", "eth0"))
+    poor = Seen(mode=Mode.USER, lack=Lack("range"), python="3.11.9", status="", devices=("lo", "eth0"))
     found = named(judge(poor, Facts(user="ann", kernel=(6, 1)), [LANDLOCK]))
     assert {name for name, finding in found.items() if not finding.good} == {
         "memory", "disk", "users", "network", "system calls"
@@ -65,7 +71,30 @@ def test_what_is_missing_comes_with_its_knob() -> None:
     assert found["disk"].held_by == "nobody"
     assert "Delegate=yes" in found["memory"].knob
     assert "6.6" in found["disk"].knob
-    assert (found["users"].held_by, found["users"].knob) == ("one", "")
+    assert found["users"].held_by == "one"
+    assert "usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ann" in found["users"].knob
+
+
+def test_whose_ids_boxes_have_is_shown() -> None:
+    assert "65536 ids from 2000000000" in named(judge(GOOD, Facts(), []))["users"].text
+    apart = Seen(Mode.SUBUID, IdRange(1, 65_536, (300_000, 500_000)))
+    users = named(judge(apart, Facts(), []))["users"]
+    assert "65536 ids from 300000, of groups from 500000" in users.text
+    assert users.knob == ""
+    short = Seen(Mode.SUBUID, IdRange(1, 5_000, (300_000, 300_000)))
+    users = named(judge(short, Facts(next_subordinate=365_536), []))["users"]
+    assert "5000 ids from 300000" in users.text
+    assert "--add-subuids 365536-431071" in users.knob
+
+
+@pytest.mark.parametrize(
+    ("lack", "knob"),
+    [("program", "install uidmap"), ("range", "usermod"), ("newuidmap: Operation not permitted", "set-uid root")],
+)
+def test_every_lack_of_ids_has_a_knob(lack: str, knob: str) -> None:
+    line = for_users(Lack(lack), Facts())
+    assert knob in line
+    assert "\n" not in line
 
 
 @pytest.mark.parametrize(("others", "taken"), [([BWRAP, LANDLOCK], "bubblewrap"), ([LANDLOCK], "none"), ([], "none")])
@@ -88,6 +117,7 @@ def test_without_boxes_of_our_own_the_mode_that_is_taken_is_named(others: list[P
         ("namespaces", Facts(), "_namespaces"),
         ("mount proc", Facts(container=True), "systempaths=unconfined"),
         ("overlay", Facts(), "modprobe overlay"),
+        ("subordinate ids", Facts(), "newuidmap"),
         ("bind /usr", Facts(), "/usr must be readable"),
         ("anything else", Facts(), "etude sandbox doctor"),
     ],
@@ -131,6 +161,8 @@ def test_facts_are_read_from_the_hosts_files(tmp_path: Path, monkeypatch: pytest
         "proc/sys/kernel/unprivileged_userns_clone": "0\n",
         "proc/sys/user/max_user_namespaces": "17\n",
         ".dockerenv": "",
+        "etc/subuid": "ann:100000:65536\n",
+        "etc/subgid": "ann:100000:65536\nben:200000:10\n",
         "run/systemd/system/x": "",
         "proc/self/mountinfo": "30 1 0:26 / /cg rw - cgroup2 cgroup2 rw\n31 1 0:2 / /v1 rw - cgroup cgroup rw,memory\n",
         "cg/x": "",
@@ -141,4 +173,5 @@ def test_facts_are_read_from_the_hosts_files(tmp_path: Path, monkeypatch: pytest
     facts = Facts.read(tmp_path)
     assert (facts.apparmor_userns, facts.userns_clone, facts.max_namespaces) == (1, 0, 17)
     assert (facts.container, facts.systemd) == (True, True)
+    assert facts.next_subordinate == 200_010
     assert (facts.cgroup_versions, facts.cgroups_writable) == ({1, 2}, True)

@@ -5,65 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import importlib.util
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.contract.sandbox.support import ok
 from tests.sandbox.egress_internet import Internet, small_internet
+from tests.sandbox.egress_scene import Scene, on_stage
 
-from etude.sandbox import Box, BoxSpec, Egress, EmbeddedSandboxes, Limits
+from etude.sandbox import Egress, EmbeddedSandboxes
 from etude.sandbox.contract import NO_EGRESS
-from etude.sandbox.egress import egress_of, log, read_log
+from etude.sandbox.egress import egress_of, log
 from etude.sandbox.egress.proxy import MOST_CONNECTIONS
-
-ALLOWED = Egress("test", ("index.example", "files.example", "packages.example", "deb.distro.example", "git.example"))
-ROOMY = Limits(memory_mb=2048, disk_mb=256, cpu_seconds=60)
-
-
-class Scene:
-    """One test's boxes on the module's backend, and what was logged since it began."""
-
-    def __init__(self, internet: Internet, sandboxes: EmbeddedSandboxes) -> None:
-        self.internet, self.sandboxes = internet, sandboxes
-        self.boxes: list[Box] = []
-        self._log = sandboxes.store.root / "egress"
-        self._before = len(list(read_log(self._log)))
-        internet.asked.clear()
-        internet.was_asked.clear()
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return list(read_log(self._log))[self._before :]
-
-    @property
-    def refused(self) -> list[str]:
-        return [row["refused"] for row in self.rows if "refused" in row]
-
-    async def box(self, egress: Egress = ALLOWED, image: str = "host") -> Box:
-        self.boxes.append(await self.sandboxes.create(BoxSpec(image, egress=egress, limits=ROOMY)))
-        return self.boxes[-1]
-
-
-def on_stage(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(stage: Scene, **arguments: Any) -> None:
-        async def body() -> None:
-            try:
-                await test(stage, **arguments)
-            finally:
-                await asyncio.gather(*(box.destroy() for box in stage.boxes))
-
-        asyncio.run(body())
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +80,7 @@ async def test_clients_over_tls_and_plain(stage: Scene) -> None:
     for name, command in CLIENTS.items():
         said = await box.exec(command, timeout=60)
         assert said.stdout.count(b"page of index.example") == 2, (name, said)
+    await stage.settled()
     served = {(row["scheme"], row["status"]) for row in stage.rows}
     assert served == {("http", 200), ("https", 200)}
     assert stage.refused == []
@@ -137,6 +96,7 @@ async def test_pip_installs(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> No
     assert (
         ok(await box.exec("PYTHONPATH=t python -c 'import tiny_package as t; print(t.answer)'", timeout=20)) == "42\n"
     )
+    await stage.settled()
     assert [row["host"] for row in stage.rows if row.get("status") == 200] == ["index.example", "files.example"]
     failed = await box.exec(f"{install} absent-package", timeout=60)
     assert failed.code != 0
@@ -182,6 +142,7 @@ async def test_bodies_of_all_sizes(stage: Scene) -> None:
     upload = "head -c 9000000 /dev/zero >f && sha256sum <f | cut -c-64 && curl -sS --data-binary @f https://index.example/echo"
     sent, received = ok(await box.exec(upload, timeout=60)).split()
     assert sent == received
+    await stage.settled()
     assert [(row["sent"], row["received"]) for row in stage.rows] == [(0, 100_000_000), (9_000_000, 64)]
 
 
@@ -227,7 +188,7 @@ async def test_children_and_snapshots_keep_the_way_out_and_not_its_files(stage: 
         ("curl -sS --http2-prior-knowledge http://index.example/page", "HTTP/2"),
         ("curl -sS -H 'Connection: Upgrade' -H 'Upgrade: websocket' https://index.example/page", "upgrade"),
         ("curl -sS -x http://index.example:80 http://evil.example/page", "as proxies are"),
-        ("curl -sS -p -x http://index.example:80 https://evil.example/page", "as proxies are"),
+        ("curl -sS -p -x http://index.example:80 https://evil.example/page", "method CONNECT"),
     ],
 )  # fmt: skip
 @on_stage
@@ -236,6 +197,7 @@ async def test_what_does_not_get_through(stage: Scene, command: str, reason: str
     said = await box.exec(command, timeout=30)
     assert b"page of" not in said.stdout, said
     assert not [asked for asked in stage.internet.asked if asked[2] == "/page"]
+    await stage.settled()
     assert any(reason in refused for refused in stage.refused), (said, stage.rows)
 
 
@@ -254,8 +216,7 @@ async def test_other_ports_and_datagrams_are_refused(stage: Scene, target: str, 
     script = f"import socket as s; c = s.socket(s.AF_INET, s.SOCK_{kind}); c.settimeout(5); "
     script += f"c.connect(('{host}', {port})); c.send(b'x'); c.recv(1)"
     said = await (await stage.box()).exec(["python", "-c", script], timeout=20)
-    assert b"ConnectionRefusedError" in said.stderr
-    assert said.seconds < 4
+    assert b"ConnectionRefusedError" in said.stderr, "refused at once: what nobody answers is a TimeoutError"
 
 
 @on_stage
@@ -333,10 +294,10 @@ async def test_names_that_lead_into_the_host_are_refused(stage: Scene) -> None:
 
 CROWD = r"""
 import select, socket, sys
-held, ended = [], 0
+held, ended, place = [], 0, (socket.gethostbyname("index.example"), 443)
 for _ in range(900):
     try:
-        held.append(socket.create_connection(("index.example", 443), 10))
+        held.append(socket.create_connection(place, 10))
     except ConnectionResetError:
         ended += 1
 poll = select.poll()
@@ -411,8 +372,11 @@ async def test_fifty_boxes_at_once_are_all_served(stage: Scene) -> None:
 async def test_a_box_that_ends_in_the_middle_leaves_nothing(stage: Scene) -> None:
     before = open_sockets()
     box = await stage.box()
-    running = asyncio.create_task(box.exec("curl -sS https://index.example/large?1000000000000 >/dev/null", timeout=60))
-    await asyncio.to_thread(stage.internet.was_asked.wait, 20)
+    coming = asyncio.Event()
+    endless = "curl -sSN https://index.example/large?1000000000000"
+    running = asyncio.create_task(box.exec(endless, timeout=60, on_output=lambda *_: coming.set()))
+    async with asyncio.timeout(20):
+        await coming.wait()
     await box.destroy()
     await asyncio.gather(running, return_exceptions=True)
     await asyncio.to_thread(wait_until, lambda: open_sockets() <= before)
@@ -491,4 +455,5 @@ async def test_handshakes_in_pieces_and_broken_ones(stage: Scene) -> None:
     box = await stage.box()
     assert ok(await box.exec(["python", "-c", HANDSHAKES], timeout=60)).endswith("page of index.example\n")
     assert [asked[2] for asked in stage.internet.asked] == ["/page"]
+    await stage.settled()
     assert any("handshake failed" in refused for refused in stage.refused)

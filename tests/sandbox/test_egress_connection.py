@@ -41,7 +41,7 @@ async def test_credentials_stay_behind(tmp_path: Path) -> None:
         assert b"Accept: a\r\n" in stage.heads[0]
     async with staged(tmp_path, fixed(OK), credentials=True) as stage:
         await stage.say(secret)
-        assert stage.heads[0].count(b"s3cret") == 5
+        assert stage.heads[0].count(b"s3cret") == 4, "what is meant for a proxy goes to ours alone"
 
 
 @in_loop
@@ -65,7 +65,7 @@ async def test_one_connection_serves_many_requests(tmp_path: Path) -> None:
         pytest.param(b"GET / HTTP/1.1\r\nHost: files.example.org, evil.example\r\n\r\n", 421, id="a list of hosts"),
         pytest.param(b"GET / HTTP/1.1\r\nHost:\r\n\r\n", 421, id="an empty host"),
         pytest.param(b"GET http://evil.example/ HTTP/1.1\r\n" + HOST + b"\r\n", 400, id="as a proxy"),
-        pytest.param(b"CONNECT evil.example:443 HTTP/1.1\r\n" + HOST + b"\r\n", 400, id="a tunnel"),
+        pytest.param(b"CONNECT evil.example:443 HTTP/1.1\r\n" + HOST + b"\r\n", 405, id="a tunnel"),
         pytest.param(b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n" + HOST + b"\r\n", 501, id="upgrade"),
         pytest.param(b"POST / HTTP/1.1\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n" + HOST
                      + b"\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n", 400, id="smuggled by two lengths"),

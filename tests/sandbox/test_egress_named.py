@@ -43,6 +43,26 @@ def test_what_widens_a_policy_widens_its_own_hosts_alone(team: str) -> None:
             egress_of(text)
 
 
+def test_a_proxy_of_a_table_is_for_all_that_is_named(tmp_path: Path) -> None:
+    address = "http://me:s3cret@proxy.example:3128"
+    tables = f"[a]\nallow = ['a.example']\nupstream_proxy = '{address}'\n[b]\nallow = ['b.example']\n"
+    tables += f"[same]\nallow = ['c.example']\nupstream_proxy = '{address}'\n"
+    tables += "[other]\nallow = ['d.example']\nupstream_proxy = 'http://other.example:3128'\n"
+    (tmp_path / "team.toml").write_text(tables)
+    team = f"{tmp_path}/team.toml"
+    for text, allow in (
+        (f"{team}:a,{team}:b", ("a.example", "b.example")),
+        (f"{team}:b,x.example,{team}:a", ("b.example", "x.example", "a.example")),
+        (f"{team}:a,{team}:same", ("a.example", "c.example")),
+    ):
+        egress = egress_of(text)
+        assert (egress.allow, egress.proxy) == (allow, address)
+        assert "s3cret" not in repr(egress)
+    assert egress_of(f"{team}:b").proxy == ""
+    with pytest.raises(RequestRefused, match=r"expected one upstream_proxy in all its tables, found 2"):
+        egress_of(f"{team}:a,{team}:other")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -71,6 +91,12 @@ def test_words_that_mean_nothing(text: str, says: str) -> None:
         (b"[python]\nallow = [1]", r"found allow = \[1\]"),
         (b"[python]\nallow = []\nprivate = 1", "found private = 1"),
         (b"[python]\nallow = []\nprivat = true", "found privat = True"),
+        (b"[python]\nallow = []\nupstream_proxy = 3128", "found upstream_proxy = 3128"),
+        (b"[python]\nallow = []\nupstream_prxy = 'http://me:s3cret@a'", "found upstream_prxy = a text$"),
+        (
+            b"[python]\nallow = []\nupstream_proxy = 'https://me:s3cret@a:1'",
+            r"\[python\]: upstream_proxy: .* found https:",
+        ),
         (b"[python]\nallow = ['*']", r"team.toml \[python\]: egress pattern '\*'"),
     ],
 )
@@ -79,3 +105,4 @@ def test_tables_that_cannot_be_read(tmp_path: Path, content: bytes, says: str) -
     with pytest.raises(RequestRefused, match=says) as refused:
         egress_of(f"{tmp_path}/team.toml:python")
     assert "\n" not in str(refused.value)
+    assert "s3cret" not in str(refused.value)

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.contract.sandbox.support import in_loop
+from tests.sandbox.upstream_proxy import forget_proxies
 
 from etude.sandbox.egress import upstream
 from etude.sandbox.egress.authority import Authority
-from etude.sandbox.egress.upstream import Unreachable, Upstream, may_reach
+from etude.sandbox.egress.dialing import Unreachable, dial
+from etude.sandbox.egress.upstream import CONNECT_SECONDS, Upstream, may_reach
+from etude.sandbox.inside.network import has_ipv6
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_proxies(monkeypatch)
+
 
 PRIVATE = [
     *("127.0.0.1", "127.9.9.9", "10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "198.18.0.1"),
@@ -52,9 +65,9 @@ async def test_a_name_that_leads_home_is_refused() -> None:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(Unreachable, match=r"localhost leads to .*127\.0\.0\.1"):
             await Upstream().connect("localhost", port, tls=False, private=False)
-        reader, writer = await Upstream().connect("localhost", port, tls=False, private=True)
-        assert await reader.read() == b"inner secret"
-        writer.close()
+        way = await Upstream().connect("localhost", port, tls=False, private=True)
+        assert await way.reader.read() == b"inner secret"
+        way.writer.close()
 
 
 @in_loop
@@ -67,9 +80,9 @@ async def test_a_host_must_prove_its_name() -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=authority.context_for("index.example")) as server:
         there = {(name, 443): ("127.0.0.1", server.sockets[0].getsockname()[1]) for name in ("index.example", "a.org")}
         trusting = Upstream(there, ssl.create_default_context(cadata=authority.pem.decode()))
-        _, writer = await trusting.connect("index.example", 443, tls=True, private=False)
-        assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
-        writer.close()
+        way = await trusting.connect("index.example", 443, tls=True, private=False)
+        assert way.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+        way.writer.close()
         with pytest.raises(Unreachable, match="TLS failed: CERTIFICATE_VERIFY_FAILED"):
             await trusting.connect("a.org", 443, tls=True, private=False)
         for trust in (None, ssl.create_default_context(cadata=other.pem.decode())):
@@ -94,3 +107,76 @@ async def test_a_host_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(Unreachable, match="did not answer"):
         await Upstream(there).connect("a.org", 443, tls=True, private=False)
     server.close()
+
+
+# -- several addresses
+
+
+@contextlib.asynccontextmanager
+async def serving(host: str, says: bytes) -> AsyncIterator[tuple[str, int]]:
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(says)
+        writer.close()
+
+    async with await asyncio.start_server(serve, host, 0) as server:
+        yield host, server.sockets[0].getsockname()[1]
+
+
+@contextlib.contextmanager
+def black_hole() -> Iterator[tuple[str, int]]:
+    """An address that takes a connection for ever: its queue is full."""
+    with socket.socket() as listener, contextlib.ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        yield listener.getsockname()
+
+
+async def said_by(*places: tuple[str, int]) -> bytes:
+    connection = await dial(places)
+    with connection:
+        return await asyncio.get_running_loop().sock_recv(connection, 99)
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6")
+
+
+@needs_ipv6
+@in_loop
+async def test_whichever_family_works() -> None:
+    async with serving("::1", b"six") as six, serving("127.0.0.1", b"four") as four:
+        assert await said_by(six, four) == b"six"
+        assert await said_by(("::1", 1), four) == b"four"
+        assert await said_by(("127.0.0.1", 1), six) == b"six"
+        assert await said_by(("2001:db8::1", four[1]), four) == b"four"
+    with pytest.raises(OSError, match="111"):
+        await dial([("::1", 1), ("127.0.0.1", 1)])
+
+
+@needs_ipv6
+@in_loop
+async def test_an_address_that_says_nothing_keeps_nobody_waiting() -> None:
+    began = time.monotonic()
+    with black_hole() as mute:
+        async with serving("::1", b"six") as six:
+            assert await said_by(mute, mute, six) == b"six"
+    assert time.monotonic() - began < CONNECT_SECONDS / 2
+    assert len(asyncio.all_tasks()) == 1
+
+
+@needs_ipv6
+@in_loop
+async def test_a_host_that_has_ipv6_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(name: str, port: int) -> list[tuple[str, int]]:
+        return [("::1", port)]
+
+    monkeypatch.setattr(upstream, "resolve", resolve)
+    async with serving("::1", b"six") as (_, port):
+        way = await Upstream().connect("six.example", port, tls=False, private=True)
+        assert await way.reader.read() == b"six"
+        way.writer.close()
+        with pytest.raises(Unreachable, match=r"six\.example leads to ::1, which this policy keeps from boxes"):
+            await Upstream().connect("six.example", port, tls=False, private=False)

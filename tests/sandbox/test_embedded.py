@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import cast
 
 import psutil
 import pytest
+from tests.contract.sandbox.ends import first_process_above
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import (
@@ -48,6 +48,12 @@ def start_owner(root: Path, cells: str, what: str) -> subprocess.Popen[str]:
     return owner
 
 
+def zygote_of(owner: subprocess.Popen[str]) -> psutil.Process:
+    """An owner has other processes, too."""
+    found = [child for child in psutil.Process(owner.pid).children() if child.cmdline()[:1] == ["etude-sandbox"]]
+    return found[0]
+
+
 def assert_nothing_is_left(root: Path, tree: list[psutil.Process]) -> None:
     _, alive = psutil.wait_procs(tree, timeout=10)
     assert alive == []
@@ -67,7 +73,7 @@ def test_nothing_outlives_a_killed_owner(tmp_path: Path, cells: str, victim: str
     tree = psutil.Process(owner.pid).children(recursive=True)
     assert len(tree) >= 1 + 4 * 3
     with owner:
-        (owner if victim == "owner" else psutil.Process(owner.pid).children()[0]).kill()
+        (owner if victim == "owner" else zygote_of(owner)).kill()
         owner.wait(10)
     assert_nothing_is_left(tmp_path, tree)
 
@@ -84,13 +90,14 @@ def test_nothing_outlives_a_kill_at_any_moment(tmp_path: Path, cells: str, victi
         owner = start_owner(tmp_path, cells, "storm")
         with owner:
             time.sleep(chance.uniform(0.0, 0.4))
-            zygote = psutil.Process(owner.pid).children()[0]
-            tree = [zygote, *zygote.children(recursive=True)]
-            chosen = {"owner": psutil.Process(owner.pid), "zygote": zygote, "init": chance.choice(tree[1:] or tree)}
+            ours, zygote = psutil.Process(owner.pid), zygote_of(owner)
+            tree = ours.children(recursive=True)
+            boxes = [process for process in tree if process != zygote]
+            chosen = {"owner": ours, "zygote": zygote, "init": chance.choice(boxes or tree)}
             with contextlib.suppress(psutil.NoSuchProcess):
                 chosen[victim].kill()
                 time.sleep(chance.uniform(0.0, 0.1))
-                tree += zygote.children(recursive=True)
+                tree += ours.children(recursive=True)
             owner.kill()
         assert_nothing_is_left(tmp_path, tree)
 
@@ -150,7 +157,7 @@ def test_images_are_found_again_after_a_restart(tmp_path: Path) -> None:
         assert await second.add_image({"a/b": b"kept"}) == image
         box = await second.create(BoxSpec(saved))
         assert (await box.read_file("a/b"), await box.read_file("c")) == (b"kept", b"more")
-        shutil.rmtree(tmp_path / "layers")
+        (tmp_path / "layers").rename(tmp_path / "lost")
         with pytest.raises(SandboxError, match="lacks its layers"):
             await second.create(BoxSpec(image))
         await second.close()
@@ -164,11 +171,9 @@ def test_cells_go_with_the_last_that_stands_on_them(tmp_path: Path) -> None:
         cells = sandboxes.store.scratch / "cells"
 
         async def left(count: int) -> None:
-            for _ in range(200):
-                if len(list(cells.iterdir())) == count:
-                    return
-                await asyncio.sleep(0.01)
-            raise AssertionError(f"{count} cells, not {list(cells.iterdir())}")
+            async with asyncio.timeout(30):
+                while len(list(cells.iterdir())) != count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
 
         box = await sandboxes.create(BoxSpec("host"))
         await left(1)
@@ -194,11 +199,9 @@ def test_cells_of_a_box_that_dies_by_itself_go(tmp_path: Path) -> None:
         box = await sandboxes.create(BoxSpec("host"))
         await box.write_file("a", b"1")
         cast(EmbeddedBox, box)._channel.close()
-        for _ in range(200):
-            if not list((sandboxes.store.scratch / "cells").iterdir()):
-                break
-            await asyncio.sleep(0.01)
-        assert list((sandboxes.store.scratch / "cells").iterdir()) == []
+        async with asyncio.timeout(30):
+            while list((sandboxes.store.scratch / "cells").iterdir()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         await sandboxes.close()
 
     asyncio.run(body())
@@ -248,11 +251,11 @@ def test_box_ids_are_nobody_on_the_host(tmp_path: Path) -> None:
         sandboxes = EmbeddedSandboxes(tmp_path)
         assert Feature.SECOND_USER in sandboxes.features
         box = await sandboxes.create(BoxSpec("host"))
-        running = asyncio.create_task(box.exec("sleep 60", timeout=60))
-        await asyncio.sleep(0.2)
-        tree = sandboxes._zygote.process
-        for process in psutil.Process(tree.pid).children(recursive=True):
-            assert min(process.uids()) >= 2_000_000_000 or min(process.uids()) >= 64_900
+        words = ["sleep", f"60.{os.getpid()}"]
+        running = asyncio.create_task(box.exec(words, timeout=60))
+        first = await first_process_above(words)
+        for process in (first, *first.children(recursive=True)):
+            assert min(process.uids()) >= 64_900
         await sandboxes.close()
         with pytest.raises(SandboxLost):
             await running
@@ -261,11 +264,10 @@ def test_box_ids_are_nobody_on_the_host(tmp_path: Path) -> None:
 
 
 def test_zygote_loads_nothing_heavy(tmp_path: Path) -> None:
-    began = time.monotonic()
     sandboxes = EmbeddedSandboxes(tmp_path)
-    assert time.monotonic() - began < 5
-    maps = Path(f"/proc/{sandboxes._zygote.process.pid}/maps").read_text()
-    assert "pydantic" not in maps
+    zygote = psutil.Process(sandboxes._zygote.process.pid)
+    assert zygote.cpu_times().user < 2
+    assert not [file.path for file in zygote.memory_maps() if "pydantic" in file.path]
     asyncio.run(sandboxes.close())
 
 

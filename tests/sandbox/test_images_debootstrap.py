@@ -10,20 +10,29 @@ from pathlib import Path
 import pytest
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, ImageError, RequestRefused, SandboxUnavailable
+from etude.sandbox.embedded.probe import probe_host
 from etude.sandbox.images import debootstrap
 from etude.sandbox.images.debootstrap import bootstrap, host_mirror
 from etude.sandbox.images.store import ImageStore
 
-ABLE = shutil.which("debootstrap", path="/usr/sbin:/usr/bin") is not None and os.geteuid() == 0
+IDS = probe_host().ids
+MIRROR = "https://mirror.example/debian"
+ABLE = shutil.which("debootstrap", path="/usr/sbin:/usr/bin") is not None and IDS is not None
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "store", None)
+    return ImageStore(tmp_path / "store", IDS)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> ImageStore:
+    """For what is changed in this process alone: no keeper sees it."""
+    return ImageStore(tmp_path / "alone", None)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not ABLE, reason="needs debootstrap and root")
+@pytest.mark.skipif(not ABLE, reason="needs debootstrap, and root or subordinate ids")
 def test_a_debian_in_a_box(tmp_path: Path) -> None:
     async def body() -> None:
         sandboxes = EmbeddedSandboxes(tmp_path)
@@ -44,7 +53,7 @@ def test_a_debian_in_a_box(tmp_path: Path) -> None:
     assert not [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(tmp_path) in line]
 
 
-@pytest.mark.skipif(not ABLE, reason="needs debootstrap and root")
+@pytest.mark.skipif(not ABLE, reason="needs debootstrap, and root or subordinate ids")
 def test_a_mirror_that_is_none(tmp_path: Path, store: ImageStore) -> None:
     (tmp_path / "mirror").mkdir()
     with pytest.raises(ImageError, match=r"debootstrap failed \(code 1\): .*[Ff]ailed"):
@@ -61,10 +70,17 @@ def test_odd_requests(store: ImageStore, suite: str, mirror: str, include: list[
         bootstrap(store, suite, mirror=mirror, include=include)
 
 
-def test_what_is_missing_is_named(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_named(alone: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debootstrap, "_PATH", "/nowhere")
     with pytest.raises(SandboxUnavailable, match="apt-get install debootstrap"):
-        bootstrap(store, "bookworm")
+        bootstrap(alone, "bookworm", mirror=MIRROR)
+
+
+def test_one_id_is_too_few(alone: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name, path: f"/usr/sbin/{name}")
+    with pytest.raises(SandboxUnavailable, match=r"subordinate ids \(see `etude sandbox doctor`\)"):
+        bootstrap(alone, "bookworm", mirror=MIRROR)
 
 
 @pytest.mark.parametrize(

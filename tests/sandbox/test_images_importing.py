@@ -156,7 +156,7 @@ def test_a_box_of_an_imported_image(tmp_path: Path) -> None:
             assert lines[:3] == ["/srv", "layered", "hello=there"]
             assert "env" not in lines[4:-1]
             assert {"sh", "busybox"} < set(lines[4:-1])
-            if sandboxes.host.range_base is not None:
+            if sandboxes.host.ids is not None:
                 assert (lines[3], lines[-1]) == ("1000", "1000")
         finally:
             await sandboxes.close()

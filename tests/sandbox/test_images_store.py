@@ -232,7 +232,7 @@ def test_a_damaged_image_is_named(store: ImageStore) -> None:
 def test_ids_do_not_depend_on_who_made_them(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root has ids to give away")
-    from etude.sandbox.images.layers import IdRange
+    from etude.sandbox.images.ids import IdRange
 
     (tmp_path / "root.tar").write_bytes(to_tar([Entry("file", "a", "x", owner=33)]))
     both = [ImageStore(tmp_path / name, ids) for name, ids in (("own", None), ("wide", IdRange(2_000_000_000)))]

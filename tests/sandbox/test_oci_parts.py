@@ -124,6 +124,14 @@ def test_files_of_an_image_come_after_their_folders_and_belong_to_one_user() -> 
             tar_of_files(dict.fromkeys(names, b""), PurePosixPath("/work"), 0)
 
 
+def test_nothing_follows_the_end_mark_of_a_tar() -> None:
+    """What podman has still to pass on when its unpacker has ended makes it refuse the tar."""
+    data = tar_of_files({"a": b"1" * 700}, PurePosixPath("/work"), 1000)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        last = tar.getmembers()[-1]
+    assert len(data) == last.offset_data + 2 * tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE
+
+
 def test_archives_are_told_from_root_file_systems(tmp_path: Path) -> None:
     for name, expected in {
         "manifest.json": True,

@@ -23,5 +23,9 @@ class TestOrdinaryUser:
         pytest_as_nobody("test_contract.py", options=["-k", cells], timeout=800)
 
     @pytest.mark.slow
+    def test_who_lives_is_taken_along_when_a_box_is_forked(self) -> None:
+        pytest_as_nobody("test_moving.py")
+
+    @pytest.mark.slow
     def test_programs_get_out_by_their_policy(self) -> None:
-        pytest_as_nobody("test_egress_boxes.py")
+        pytest_as_nobody("test_egress_boxes.py", "test_egress_ipv6.py", "test_egress_proxied.py")

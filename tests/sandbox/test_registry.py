@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import gzip
-import http.server
 import json
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +16,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.sandbox.image_files import INDEX, MANIFEST, Blobs, busybox_tar, digest, index_of, put_image, second_layer
+from tests.sandbox.image_files import INDEX, Blobs, busybox_tar, digest, index_of, put_image, second_layer
+from tests.sandbox.misbehaving_registry import Misbehaving, misbehaving
 
 from etude.sandbox import ImageError, RequestRefused
 from etude.sandbox.images.oci import MACHINE
@@ -41,13 +40,15 @@ def store(tmp_path: Path) -> Iterator[ImageStore]:
 @contextmanager
 def registry(folder: Path, auth: str = "") -> Iterator[str]:
     """A real one; yields its host:port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        host = f"127.0.0.1:{free.getsockname()[1]}"
-    config = folder / "registry.yml"
-    storage = f"  filesystem:\n    rootdirectory: {folder}/blobs\n"
-    config.write_text(f"version: 0.1\nlog:\n  level: error\nstorage:\n{storage}http:\n  addr: {host}\n{auth}")
-    with subprocess.Popen(["docker-registry", "serve", str(config)], stdout=-3, stderr=-3) as process:
+    with socket.socket() as reserved:
+        # Stays bound: nobody else is given the port, and a server that listens may have it beside us.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{reserved.getsockname()[1]}"
+        config = folder / "registry.yml"
+        storage = f"  filesystem:\n    rootdirectory: {folder}/blobs\n"
+        config.write_text(f"version: 0.1\nlog:\n  level: error\nstorage:\n{storage}http:\n  addr: {host}\n{auth}")
+        process = subprocess.Popen(["docker-registry", "serve", str(config)], stdout=-3, stderr=-3)
         try:
             deadline = time.monotonic() + 20
             while True:
@@ -60,6 +61,7 @@ def registry(folder: Path, auth: str = "") -> Iterator[str]:
             yield host
         finally:
             process.terminate()
+            process.wait()
 
 
 def push(host: str, name: str, tag: str, blobs: Blobs, manifest: dict[str, Any], **options: Any) -> None:
@@ -131,67 +133,6 @@ def test_a_login_that_was_noted(tmp_path: Path, store: ImageStore, monkeypatch: 
 
 
 # -- a registry of our own, which misbehaves as it is told
-
-
-class Misbehaving(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    content: dict[str, tuple[bytes, str]]
-    """Path below the repository -> bytes and their type."""
-    act: Callable[[Misbehaving, bytes, str], bool]
-    """Answers in some other way, or returns False."""
-    asked: list[tuple[str, dict[str, str]]]
-
-    def do_GET(self) -> None:
-        self.asked.append((self.path, dict(self.headers)))
-        path = self.path.removeprefix("/v2/a/b/")
-        data, kind = self.content.get(path, (b"", ""))
-        if type(self).act(self, data, path):
-            return
-        if not kind:
-            self.answer(404, b"")
-            return
-        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
-        headers = {"Content-Type": kind}
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        self.answer(206 if start else 200, data[start:], headers)
-
-    def answer(
-        self, status: int, data: bytes, headers: dict[str, str] | None = None, length: int | None = None
-    ) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data) if length is None else length))
-        self.end_headers()
-        self.wfile.write(data)
-        if length is not None:
-            self.close_connection = True
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-Act = Callable[[Misbehaving, bytes, str], bool]
-Asked = list[tuple[str, dict[str, str]]]
-
-
-@contextmanager
-def misbehaving(act: Act, blobs: Blobs, manifest: dict[str, Any]) -> Iterator[tuple[str, Asked]]:
-    content = {f"blobs/{name}": (data, "application/octet-stream") for name, data in blobs.items()}
-    content |= {f"manifests/{name}": (data, MANIFEST) for name, data in blobs.items()}
-    content["manifests/1"] = (blobs[manifest["digest"]], manifest["mediaType"])
-    asked: Asked = []
-    handler = type("Handler", (Misbehaving,), {"content": content, "act": staticmethod(act), "asked": asked})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}/a/b:1", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture

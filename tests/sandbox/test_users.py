@@ -91,3 +91,14 @@ def test_a_box_of_one_id_has_that_user_only() -> None:
     named = Users("daemon", 1000)  # The image's own user takes the one id that there is.
     assert (named.find("").uid, named.find("daemon").name) == (1000, "daemon")
     assert isinstance(named.find("agent"), User)
+
+
+def test_a_box_with_few_ids_refuses_users_beyond_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = {"/etc/passwd": "far:x:5000:10::/:/bin/sh\nnear:x:4999:5000::/:/bin/sh\n", "/etc/group": "g:x:5000:agent\n"}
+    monkeypatch.setattr("etude.sandbox.inside.users._text", text.__getitem__)
+    users = Users("root", None, 5000)
+    assert users.find("").uid == 0
+    assert users.find("4999:4999").gid == 4999
+    for other in ("far", "near", "agent", "5000", "4999:5000"):
+        with pytest.raises(Refused, match="ids below 5000"):
+            users.find(other)

@@ -81,7 +81,8 @@ class InlineRemote:
         self._incarnation += 1
         making = asyncio.to_thread(Hosted, self._service, args, kwargs)
         try:
-            self._hosted = await asyncio.wait_for(making, deadline)
+            async with asyncio.timeout(deadline):
+                self._hosted = await making
         except TimeoutError:
             raise DeadlineExceeded(f"{self._name} did not start within {deadline:g} s") from None
         except Exception as error:

@@ -247,7 +247,8 @@ class RayRemote:
         from ray import exceptions
 
         try:
-            return await asyncio.wait_for(_plain(answer), deadline)
+            async with asyncio.timeout(deadline):
+                return await answer
         except TimeoutError:
             raise DeadlineExceeded(f"{self._name}.{method} did not answer within {deadline:g} s") from None
         except exceptions.RayActorError as error:
@@ -379,7 +380,8 @@ class RayCluster:
 
     async def get(self, reference: Any, *, deadline: float) -> Any:
         try:
-            return await asyncio.wait_for(_plain(reference), deadline)
+            async with asyncio.timeout(deadline):
+                return await reference
         except TimeoutError:
             raise DeadlineExceeded(f"a stored value did not come within {deadline:g} s") from None
 
@@ -421,10 +423,6 @@ def _submit(method: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
 
 async def _next(items: Any) -> Any:
     return await (await anext(items))
-
-
-async def _plain(answer: Awaitable[Any]) -> Any:
-    return await answer
 
 
 async def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

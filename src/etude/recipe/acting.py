@@ -28,10 +28,14 @@ class SandboxRecipe(Section):
     mode: Literal["auto", "embedded", "bubblewrap", "landlock", "plain"] = "auto"
     """What keeps code in where there is no engine; "auto" takes the best that isolates (`etude sandbox doctor`).
     "landlock" and "plain" are for trusted code: they grade nothing."""
-    endpoint: str = "unix:///var/run/docker.sock"
-    """Where the engine of "oci" listens: unix:///path/of.sock or tcp://host:port."""
+    hosts: int = Field(0, ge=0)
+    """On so many nodes of the cluster boxes live, the driver's own first, and one scheduler places them
+    (docs/fleet.md); 0: each process that uses boxes has its own, beside it."""
+    endpoint: str = ""
+    """Where the engine of "oci" listens: unix:///path/of.sock or tcp://host:port; empty: what DOCKER_HOST or
+    CONTAINER_HOST names, else the first that answers of podman's and Docker's usual sockets, the user's own first."""
     runtime: str = ""
-    """The engine's runtime for boxes, such as runsc or kata; empty: the engine's default."""
+    """The engine's runtime for boxes, such as crun, runsc or kata; empty: the engine's default."""
     base: str = ""
     """What "oci" boxes stand on: an image of the engine, or a tar; empty: this host's system folders, read-only."""
     memory_mb: int = Field(256, ge=16)

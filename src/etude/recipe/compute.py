@@ -21,6 +21,8 @@ class ComputeRecipe(Section):
 class ClusterRecipe(Section):
     backend: Literal["ray", "inline"] = "ray"
     """"inline" runs every service in the driver's own process: for debugging, it cannot survive a death."""
+    nodes: int = Field(1, ge=1)
+    """Nodes, the driver's own included; more than one rehearse on this machine what many machines will do."""
     call_seconds: float = Field(120.0, gt=0)
     """Deadline of an ordinary call between services."""
     restarts: int = Field(5, ge=0)

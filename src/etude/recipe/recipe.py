@@ -48,4 +48,6 @@ class Recipe(Section):
             raise ValueError(f"long.length must not exceed pretrain.length x long.factor = {longest}")
         if self.engine.context > self.model.max_position_embeddings:
             raise ValueError("engine.context must not exceed model.max_position_embeddings")
+        if self.sandbox.hosts > self.cluster.nodes:
+            raise ValueError("sandbox.hosts must not exceed cluster.nodes")
         return self

@@ -22,9 +22,9 @@ from etude.sandbox.contract import (
     SandboxUnavailable,
     Terminal,
 )
-from etude.sandbox.embedded import EmbeddedSandboxes
+from etude.sandbox.embedded import EmbeddedSandboxes, temporary_store
 from etude.sandbox.oci import OciSandboxes
-from etude.sandbox.open import limits_of, open_sandboxes
+from etude.sandbox.open import beside, limits_of, open_sandboxes
 from etude.sandbox.overload import HostOverloaded, host_overloaded
 
 __all__ = [
@@ -49,7 +49,9 @@ __all__ = [
     "SandboxUnavailable",
     "Sandboxes",
     "Terminal",
+    "beside",
     "host_overloaded",
     "limits_of",
     "open_sandboxes",
+    "temporary_store",
 ]

@@ -1,9 +1,11 @@
-"""Where this host's own apt fetches from: the web addresses in its sources, in both of their formats."""
+"""Where this host's own apt fetches from, and by which proxies: its sources, in both of their formats, and settings."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
+from urllib.request import getproxies_environment
 
 SOURCES = Path("/etc/apt")
 _LINE = re.compile(r"(?:deb|deb-src)\s+(?:\[[^\]]*\]\s+)?(\S+)")
@@ -22,6 +24,21 @@ def apt_addresses(sources: Path = SOURCES) -> list[str]:
             continue
         found += _of_stanzas(lines) if path.suffix == ".sources" else _of_lines(lines)
     return list(dict.fromkeys(address.rstrip("/") for address in found if _WEB.fullmatch(address)))
+
+
+def proxy_variables() -> dict[str, str]:
+    """For a program that fetches as apt does: this host's variables, in the small letters that all programs read; for
+    what they leave open, apt's own settings."""
+    found = {}
+    for kind in ("http", "https"):
+        ask = ["apt-config", "dump", "--no-empty", "--format", "%v%n", f"Acquire::{kind}::Proxy"]
+        try:
+            said = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=20).stdout.strip()
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if _WEB.fullmatch(said):  # Not DIRECT.
+            found[kind] = said
+    return {f"{kind}_proxy": address for kind, address in (found | getproxies_environment()).items()}
 
 
 def _of_lines(lines: list[str]) -> list[str]:

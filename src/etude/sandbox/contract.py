@@ -88,6 +88,9 @@ class Egress:
     """Authorization, cookies and the like pass; else they are taken out of every request."""
     private: bool = False
     """Allowed names may lead to private addresses and to the host itself; else they are refused, whatever they mean."""
+    proxy: str = field(default="", repr=False)
+    """The HTTP proxy by which all that is allowed is reached (http://[user:password@]host:port); empty: as the host's
+    own variables say. A box learns nothing of it."""
 
 
 NO_EGRESS = Egress()
@@ -230,7 +233,8 @@ class Box(Protocol):
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None: ...
 
     async def list_files(self, path: str = ".") -> list[str]:
-        """All regular files below a directory, relative to it, sorted; symbolic links are not followed."""
+        """All regular files below a directory, relative to it, sorted. Symbolic links are not followed, and what is
+        mounted below it (/proc, /dev, folders that the host lends) is not entered; RequestRefused beyond 100,000."""
         ...
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:

@@ -9,20 +9,28 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from etude.sandbox.contract import BoxSpec, Feature, SandboxUnavailable
-from etude.sandbox.embedded import EmbeddedSandboxes, knobs
+from etude.sandbox.embedded import EmbeddedSandboxes, knobs, temporary_store
 from etude.sandbox.embedded.cgroups import MEMORY, PIDS
 from etude.sandbox.embedded.knobs import Facts
 from etude.sandbox.embedded.probe import Mode
+from etude.sandbox.embedded.subuids import Lack
+from etude.sandbox.images.ids import IdRange
+from etude.sandbox.inside.network import has_ipv6
+from etude.sandbox.inside.users import MAX_ID
 from etude.sandbox.modes import Prospect, prospects
 
 _MODES = {
     "root": "boxes run under unprivileged host ids of their own; every user of an image exists",
+    "subuid": "boxes run under subordinate ids of yours; every user of an image exists",
     "user": "boxes run under your own id, cut off by namespaces; one user per box",
+}
+
+_FAMILIES = {
+    True: "boxes with a policy have IPv4 and IPv6, whichever the real hosts are reached by",
+    False: "boxes with a policy have IPv4 alone, as this kernel has no IPv6; real hosts are reached by what works",
 }
 
 
@@ -42,6 +50,10 @@ class Seen:
     """What the embedded backend made of this host, and what a box of it looks like from inside."""
 
     mode: Mode | None = None
+    ids: IdRange | None = None
+    """Of boxes."""
+    lack: Lack | None = None
+    """Why they have but one id."""
     refusal: str = ""
     """Why there is no box; its last part is the knob."""
     features: frozenset[Feature] = frozenset()
@@ -50,6 +62,7 @@ class Seen:
     python_error: str = ""
     status: str = ""
     devices: tuple[str, ...] = ()
+    ipv6: bool = False
 
 
 def doctor() -> list[Finding]:
@@ -76,8 +89,8 @@ def as_json(findings: list[Finding]) -> str:
 
 
 async def _look() -> Seen:
-    with tempfile.TemporaryDirectory(prefix="etude-doctor-") as folder:
-        sandboxes = EmbeddedSandboxes(Path(folder))
+    with temporary_store("etude-doctor-") as folder:
+        sandboxes = EmbeddedSandboxes(folder)
         try:
             box = await sandboxes.create(BoxSpec("host"))
             version = "import sys; print(sys.version.split()[0])"
@@ -88,11 +101,14 @@ async def _look() -> Seen:
             await sandboxes.close()
     return Seen(
         mode=sandboxes.host.mode,
+        ids=sandboxes.host.ids,
+        lack=sandboxes.host.lack,
         features=sandboxes.features,
         controllers=sandboxes.cgroups.controllers if sandboxes.cgroups else frozenset(),
         python=python.stdout.decode().strip(),
         python_error=python.stderr.decode().strip(),
         status=status.stdout.decode(),
+        ipv6=has_ipv6(),
         devices=tuple(line.split(":")[0].strip() for line in network.stdout.decode().splitlines()[2:]),
     )
 
@@ -100,7 +116,7 @@ async def _look() -> Seen:
 def judge(seen: Seen, facts: Facts, others: list[Prospect]) -> list[Finding]:
     findings = _mode(seen, others)
     if seen.mode is not None:
-        findings += [*_walls(seen), *_limits(seen, facts), _users(seen)]
+        findings += [*_walls(seen), *_limits(seen, facts), _users(seen, facts)]
     return findings
 
 
@@ -125,6 +141,7 @@ def _walls(seen: Seen) -> list[Finding]:
     return [
         Finding("python", bool(seen.python), "", python),
         Finding("network", seen.devices == ("lo",), "kernel", f"devices in a box: {', '.join(seen.devices)}"),
+        Finding("egress", True, "proxy", _FAMILIES[seen.ipv6]),
         Finding("system calls", filtered, "kernel", "a deny-list (seccomp) and no new privileges"),
     ]
 
@@ -133,7 +150,7 @@ def _limits(seen: Seen, facts: Facts) -> list[Finding]:
     disk = Feature.DISK_LIMIT in seen.features
     memory = Finding("memory", True, "cgroup", "the box as a whole, with what it writes in memory")
     if MEMORY not in seen.controllers:
-        text = "each process by the kernel; all together watched every 50 to 250 ms; memory that nobody maps by nobody"
+        text = "each process by the kernel; all together watched every 50 to 250 ms; buffers by nobody"
         memory = Finding("memory", False, "watch", text, knobs.for_cgroups(facts))
     whole = PIDS in seen.controllers
     return [
@@ -154,8 +171,12 @@ def _limits(seen: Seen, facts: Facts) -> list[Finding]:
     ]
 
 
-def _users(seen: Seen) -> Finding:
-    if Feature.SECOND_USER in seen.features:
-        return Finding("users", True, "many", "root, agent, grader and those of an image, apart from each other")
-    text = "one per box, as for every ordinary user: grading uses a fresh box; commands of root and grader are refused"
-    return Finding("users", False, "one", text)
+def _users(seen: Seen, facts: Facts) -> Finding:
+    if seen.ids is None:
+        text = "one per box: grading uses a fresh box; commands of root and grader are refused"
+        return Finding("users", False, "one", text, knobs.for_users(seen.lack, facts) if seen.lack else "")
+    users, groups = seen.ids.subordinate or (seen.ids.first, seen.ids.first)
+    place = f"from {users}" if users == groups else f"from {users}, of groups from {groups}"
+    text = f"root, agent, grader and those of an image, apart from each other; on the host {seen.ids.count} ids {place}"
+    whole = seen.ids.count > MAX_ID or seen.mode != Mode.SUBUID
+    return Finding("users", True, "many", text, "" if whole else knobs.for_users(Lack("range"), facts))

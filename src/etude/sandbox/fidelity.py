@@ -13,15 +13,13 @@ import pty
 import pwd
 import struct
 import subprocess
-import tempfile
 import termios
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 
 from etude.sandbox.contract import BoxSpec, SandboxError, Terminal
-from etude.sandbox.embedded import EmbeddedSandboxes
+from etude.sandbox.embedded import EmbeddedSandboxes, temporary_store
 
 _SECONDS = 30.0
 _BEGIN, _END = "\x01", "\x02"
@@ -88,8 +86,8 @@ def parse(said: str) -> dict[str, str]:
 
 
 async def ask_box(tells: list[Tell]) -> dict[str, str]:
-    with tempfile.TemporaryDirectory(prefix="etude-fidelity-") as folder:
-        sandboxes = EmbeddedSandboxes(Path(folder))
+    with temporary_store("etude-fidelity-") as folder:
+        sandboxes = EmbeddedSandboxes(folder)
         try:
             box = await sandboxes.create(BoxSpec("host"))
             process = await box.start(["/bin/sh", "-c", script(tells)], timeout=_SECONDS, terminal=Terminal())

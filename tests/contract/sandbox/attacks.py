@@ -456,8 +456,9 @@ def neighbours() -> None:
     for path in ("/tmp/marker", "/dev/shm/marker"):
         if os.path.exists(path):
             breach(path)
-    # What may differ is chance, or counted by the kernel for the whole host: not names that count boxes.
-    chance = r"^\d+ \d+ \d+:\d+ |master:\d+|shared:\d+|\b[0-9a-f]{8,}\b"
+    # What may differ is chance, or counted by the kernel for the whole host: not names that count boxes. An engine's
+    # layers have random names of 26 capitals and digits.
+    chance = r"^\d+ \d+ \d+:\d+ |master:\d+|shared:\d+|\b[0-9a-f]{8,}\b|\b[A-Z2-7]{26}\b"
     mounts = [re.sub(chance, "", line) for line in open("/proc/self/mountinfo")]
     print(*sorted(mounts), os.uname().nodename, read("/proc/self/cgroup").decode(), sorted(os.listdir("/")))
 

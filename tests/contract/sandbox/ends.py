@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.contract.sandbox.support import Make, a_box, in_loop, ok, opened
+from tests.contract.sandbox.support import Make, a_box, in_loop, ok, opened, under_way
 
 from etude.sandbox import (
     BoxSpec,
@@ -44,8 +44,7 @@ class EndCases:
     @in_loop
     async def test_destroy_is_idempotent_and_final(self, make: Make) -> None:
         async with a_box(make) as box:
-            running = asyncio.create_task(box.exec("sleep 60", timeout=60))
-            await asyncio.sleep(0.1)
+            running = await under_way(box, "sleep 60")
             await box.destroy()
             await box.destroy()
             with pytest.raises(SandboxLost):
@@ -73,11 +72,10 @@ class EndCases:
         before = {process.pid for process in psutil.Process().children(recursive=True)}
         async with opened(make) as (sandboxes, image):
             boxes = await asyncio.gather(*(sandboxes.create(BoxSpec(image)) for _ in range(5)))
-            runs = [asyncio.create_task(box.exec("sleep 60", timeout=60)) for box in boxes]
-            await asyncio.sleep(0.1)
+            runs = [await under_way(box, "sleep 60") for box in boxes]
         await asyncio.gather(*runs, return_exceptions=True)
         await sandboxes.close()
-        assert {process.pid for process in psutil.Process().children(recursive=True)} == before
+        assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
         with pytest.raises(SandboxError):
             await sandboxes.create(BoxSpec(image))
 
@@ -99,7 +97,8 @@ class EndCases:
             for number in range(self.in_a_row):
                 assert await one(number) == str(number)
             assert psutil.Process().num_fds() == numbers
-            # A backend may keep two boxes ready once no more were needed for long; the last one may still be ending.
+            # Two boxes may stand ready, of which none need have stood when the others were counted. More were made
+            # ahead while fifty were wanted at once, and go as fewer are; the last one may still be ending.
             async with asyncio.timeout(20):
                 while len(psutil.Process().children(recursive=True)) > children + 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)

@@ -344,7 +344,7 @@ class EscapeCases:
 
     @in_loop
     async def test_nobody_hides_from_the_end_of_a_command(self, make: Make) -> None:
-        ways = ["daemon", "nameless", "unreadable", "stopped", "subreaper", "vfork", "respawning"]
+        ways = ["daemon", "nameless", "unreadable", "stopped", "subreaper", "vfork", "leaderless", "respawning"]
         async with a_box(make, LARGE) as box:
             ok(await box.exec("mkfifo /tmp/go", timeout=5))
             sentinel = asyncio.create_task(box.exec("echo $$ >/tmp/pid; read go </tmp/go; echo spared", timeout=60))

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.contract.sandbox.support import FILES, Make, a_box, in_loop, ok
 
-from etude.sandbox import (
-    RequestRefused,
-    SandboxError,
-)
+from etude.sandbox import RequestRefused, SandboxError
 
 
 class FileCases:
@@ -29,6 +26,16 @@ class FileCases:
             await box.exec("touch \"$(printf 'odd\\377 name')\"; ln -s /etc etc", timeout=5)
             assert "odd\udcff name" in await box.list_files()
             assert not any(name.startswith("etc/") for name in await box.list_files())
+
+    @in_loop
+    async def test_the_whole_box_is_listed_without_what_is_mounted_in_it(self, make: Make) -> None:
+        async with a_box(make) as box:
+            ok(await box.exec("echo x >/tmp/own; ln /tmp/own /tmp/again; mkdir /tmp/empty", timeout=5))
+            listed = await box.list_files("/")
+            assert {"work/calc.py", "tmp/own", "tmp/again", "etc/passwd"} <= set(listed)
+            assert not [name for name in listed if name.startswith(("proc/", "dev/", "usr/", "opt/python/"))]
+            assert listed == sorted(listed)
+            assert "env" in await box.list_files("/usr/bin"), "a folder that the host lends can be asked for by name"
 
     @in_loop
     async def test_file_refusals(self, make: Make) -> None:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.contract.sandbox.support import FILES, Make, a_box, in_loop, ok, opened, processes_in
+from tests.contract.sandbox.support import (
+    FILES,
+    Make,
+    a_box,
+    end_of,
+    in_loop,
+    ok,
+    opened,
+    output_until,
+    processes_in,
+    under_way,
+)
 
 from etude.sandbox import (
     Box,
@@ -17,6 +28,8 @@ from etude.sandbox import (
 
 class ForkCases:
     listing = "ls -la --time-style=full-iso"
+    generations = 100
+    """Forks of forks: more than a chain may have layers. Fewer where each takes long."""
     """Shows what a copy must keep. A backend over tars keeps whole seconds, and not the time of the folder itself."""
 
     @in_loop
@@ -87,11 +100,29 @@ class ForkCases:
     @in_loop
     async def test_processes_that_only_read_live_through_a_fork(self, make: Make) -> None:
         async with a_box(make) as box:
-            running = asyncio.create_task(box.exec("sleep 0.5; echo lived", timeout=60))
-            await asyncio.sleep(0.1)
+            running = await under_way(box, "sleep 0.5; echo lived")
             (child,) = await box.fork()
             assert await processes_in(child) == []
             assert (await running).stdout == b"lived\n"
+
+    @in_loop
+    async def test_who_stands_in_a_folder_goes_on_there(self, make: Make) -> None:
+        """By relative names, in the parent alone; the next fork finds what it wrote."""
+        async with a_box(make, Limits()) as box:
+            ok(await box.exec("mkdir -p d/e; echo old >d/e/f", timeout=5))
+            shell = await box.start(["sh"], timeout=60, cwd="d/e")
+            children = []
+            for turn in range(3):
+                children += await box.fork()
+                await shell.write(b"echo %d >>f; mkdir m%d; echo said\n" % (turn, turn))
+                assert await output_until(shell, b"said\n") == b"said\n"
+            children += await box.fork()
+            for turn, child in enumerate(children):
+                said = "".join(f"{earlier}\n" for earlier in range(turn))
+                assert (await child.read_file("d/e/f")).decode() == f"old\n{said}"
+                assert ok(await child.exec("ls d/e", timeout=5)).split() == ["f", *(f"m{n}" for n in range(turn))]
+            await shell.write(b"exit 7\n")
+            assert (await end_of(shell))[0] == 7
 
     @in_loop
     async def test_requests_during_a_fork_wait_and_forks_may_overlap(self, make: Make) -> None:
@@ -116,6 +147,7 @@ class ForkCases:
         look += f"{self.listing} | md5sum"
         async with a_box(make, Limits()) as box:
             running = asyncio.create_task(box.exec(writer, timeout=60))
+            ok(await box.exec("until test -e count; do sleep 0.01; done", timeout=20))
             seen = []
             for kill in (False, False, True):
                 await asyncio.sleep(0.05)
@@ -174,11 +206,11 @@ class ForkCases:
 
     @pytest.mark.slow
     @in_loop
-    async def test_a_hundred_generations(self, make: Make) -> None:
+    async def test_many_generations(self, make: Make) -> None:
         """Each deletes, renames and adds; the files of the last are what a plain folder would hold."""
         async with a_box(make, Limits()) as box:
             look = "find . -type f -exec md5sum {} + | sort; find . | sort"
-            for generation in range(100):
+            for generation in range(self.generations):
                 change = f"rm -f f{generation - 3}; mkdir -p d{generation % 7}; echo {generation} >f{generation};"
                 change += f"mv f{generation - 1} d{generation % 7}/ 2>/dev/null; rm -rf d{(generation + 3) % 7}; true"
                 ok(await box.exec(change, timeout=10))
@@ -188,7 +220,7 @@ class ForkCases:
                 await box.destroy()
                 box = child
             left = {name: await box.read_file(name) for name in await box.list_files()}
-            assert left == {**FILES, **plain_generations(100)}
+            assert left == {**FILES, **plain_generations(self.generations)}
 
 
 async def fork_between_writes(box: Box, count: int, *, kill: bool) -> list[Box]:

@@ -129,6 +129,10 @@ if way == "subreaper":
 if way == "vfork":
     libc.syscall(56 if os.uname().machine == "x86_64" else 220, 0x4111, 0, 0, 0, 0)  # clone: VFORK, VM, SIGCHLD
     libc.pause()
+if way == "leaderless" and detached():
+    import threading
+    threading.Thread(target=time.sleep, args=(98,)).start()
+    libc.syscall(60 if os.uname().machine == "x86_64" else 93, 0)  # exit: of the first thread alone.
 if way == "respawning" and detached():
     end = time.time() + 90
     while time.time() < end:

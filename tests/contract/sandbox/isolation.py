@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from pathlib import Path
 
 import pytest
-from tests.contract.sandbox.support import Make, a_box, in_loop, ok, opened
+from tests.contract.sandbox.support import Make, a_box, in_loop, ok, opened, under_way
 
 from etude.sandbox import (
     BoxSpec,
@@ -103,7 +102,7 @@ class IsolationCases:
             secret = "umask 077; echo s >/tmp/s; cat /tmp/s; id -un"
             assert ok(await box.exec(secret, timeout=5, user="grader")) == "s\ngrader\n"
             assert (await box.exec("cat /tmp/s", timeout=5)).code != 0
-            sleeper = asyncio.create_task(box.exec("sleep 1", timeout=5, user="grader"))
-            await asyncio.sleep(0.2)
+            sleeper = await under_way(box, "until test -e /tmp/go; do sleep 0.02; done", user="grader")
             await box.exec("kill -9 -1", timeout=5)
+            ok(await box.exec("touch /tmp/go", timeout=5))
             assert (await sleeper).code == 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from tests.contract.sandbox.support import Make, a_box, in_loop, ok, processes_in
+from tests.contract.sandbox.support import Make, a_box, in_loop, ok, processes_in, under_way
 
 from etude.sandbox import (
     Limits,
@@ -35,8 +33,7 @@ class LimitCases:
             bomb = await box.exec("b() { b | b & }; b; sleep 60", timeout=1.0)
             assert bomb.timed_out or bomb.code != 0
             assert await processes_in(box) == []
-            idle = asyncio.create_task(box.exec("sleep 3", timeout=10))
-            await asyncio.sleep(0.1)
+            idle = await under_way(box, "exec sleep 3")  # It starts nothing more: there will be no room.
             code = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
             assert (await box.exec(["python", "-c", code], timeout=0.7)).timed_out
             assert (await idle).code == 0

@@ -43,6 +43,16 @@ async def a_box(make: Make, limits: Limits = SMALL, *, needs: Feature | None = N
         yield await sandboxes.create(BoxSpec(image, limits=limits))
 
 
+async def under_way(box: Box, command: str, *, timeout: float = 60, user: str = "") -> asyncio.Task[ExecResult]:
+    """A command that has begun: the shell says so on stderr before it goes on."""
+    begun = asyncio.Event()
+    command = f"echo begun >&2; {command}"
+    running = asyncio.create_task(box.exec(command, timeout=timeout, user=user, on_output=lambda *_: begun.set()))
+    async with asyncio.timeout(20):
+        await begun.wait()
+    return running
+
+
 async def output_until(process: Process, wanted: bytes, patience: float = 10.0) -> bytes:
     """What it says up to and with these bytes, and whatever comes in one piece with them."""
     heard, deadline = b"", time.monotonic() + patience
@@ -74,7 +84,7 @@ async def processes_in(box: Box) -> list[str]:
 
 async def empties(box: Box) -> bool:
     """Whether nothing runs in the box soon: who gives a command up does not wait for its end."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while await processes_in(box):
         if time.monotonic() > deadline:
             return False

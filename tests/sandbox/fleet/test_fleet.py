@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.contract.sandbox.support import empties
 
 from etude.cluster.inline import InlineCluster
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import Box, BoxSpec, Limits, RequestRefused, SandboxLost
 from etude.sandbox.fleet import Fleet, FleetFull, Policy, open_fleet
+from etude.sandbox.fleet.dispatcher import Dispatcher
 from etude.sandbox.fleet.pressure import capacity_of_this_machine
 from etude.sandbox.fleet.remote_box import RemoteBox
 from etude.sandbox.fleet.resources import Resources
@@ -42,6 +44,16 @@ async def until(fleet: Fleet, holds: Callable[[dict[str, int]], bool]) -> dict[s
         while not holds(counts := await census(fleet)):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     return counts
+
+
+async def end_own_tasks(cluster: InlineCluster) -> None:
+    """Of the dispatcher: an inline service's own tasks outlive its death."""
+    dispatcher = cluster.remotes["fleet"]._hosted._object  # type: ignore[union-attr]
+    assert isinstance(dispatcher, Dispatcher)
+    tasks = list(dispatcher._tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def lost(box: Box) -> None:
@@ -93,7 +105,7 @@ def test_a_host_that_died_on_a_living_node_comes_back_empty(tmp_path: Path) -> N
 
 def test_boxes_of_a_client_that_fell_silent_go(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_fleet(tmp_path, replace(ROOMY, lease_seconds=1.0)) as (fleet, _):
+        async with a_fleet(tmp_path, replace(ROOMY, lease_seconds=3.0)) as (fleet, _):
             silent, faithful = fleet.sandboxes(), fleet.sandboxes()
             lost, kept = await silent.create(BoxSpec("host")), await faithful.create(BoxSpec("host"))
             assert silent._renewing is not None
@@ -110,9 +122,7 @@ def test_boxes_go_when_their_dispatcher_is_gone_for_long(tmp_path: Path) -> None
     async def body() -> None:
         async with a_fleet(tmp_path, replace(ROOMY, orphan_seconds=0.5), nodes=1) as (fleet, cluster):
             box = await fleet.sandboxes().create(BoxSpec("host"))
-            dispatcher = cluster.remotes["fleet"]._hosted._object  # type: ignore[union-attr]
-            for task in dispatcher._tasks:  # an inline service's own tasks outlive its death
-                task.cancel()
+            await end_own_tasks(cluster)
             await fleet.dispatcher.kill()
             with pytest.raises(SandboxLost):
                 await lost(box)
@@ -122,20 +132,50 @@ def test_boxes_go_when_their_dispatcher_is_gone_for_long(tmp_path: Path) -> None
 
 def test_a_new_dispatcher_learns_what_the_hosts_hold(tmp_path: Path) -> None:
     async def body() -> None:
-        async with a_fleet(tmp_path, nodes=1) as (fleet, cluster):
+        async with a_fleet(tmp_path) as (fleet, cluster):
             sandboxes = fleet.sandboxes()
-            box = await sandboxes.create(BoxSpec("host"))
-            dispatcher = cluster.remotes["fleet"]._hosted._object  # type: ignore[union-attr]
-            for task in dispatcher._tasks:
-                task.cancel()
+            image = await sandboxes.add_image({"a": b"1"})
+            box = await sandboxes.create(BoxSpec(image))
+            assert isinstance(box, RemoteBox)
+            await box.write_file("b", b"2")
+            saved = await box.snapshot()
+            await end_own_tasks(cluster)
             await fleet.dispatcher.restart(deadline=10)
             await fleet.dispatcher.call("open", deadline=10)
-            assert list((await census(fleet)).values()) == [1]
+            assert sorted((await census(fleet)).values()) == [0, 1]
             assert (await box.exec("true", timeout=5)).code == 0
             (child,) = await box.fork()
             assert (await child.exec("true", timeout=5)).code == 0
+            copy = await sandboxes.create(BoxSpec(saved))
+            assert isinstance(copy, RemoteBox)
+            assert (copy.host_name, await copy.read_file("b")) == (box.host_name, b"2"), "a snapshot stays at home"
+            await fleet.dispatcher.call("drain", box.host_name, 60.0, deadline=5)
+            elsewhere = await sandboxes.create(BoxSpec(image))
+            assert await elsewhere.read_file("a") == b"1", "made anew on a host that did not have it"
             await sandboxes.close()
-            assert list((await census(fleet)).values()) == [0]
+            await until(fleet, lambda counts: list(counts.values()) == [0])
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_dispatcher_ends_though_something_happens_at_that_moment(turns: int) -> None:
+    """However many turns of the event loop lie between what happened and its end."""
+
+    async def body() -> None:
+        dispatcher = Dispatcher({}, ROOMY)
+        keeping_time = asyncio.create_task(dispatcher._keep_time())
+        await asyncio.sleep(0.01)
+        await dispatcher.renew("nobody")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        keeping_time.cancel()
+        await asyncio.wait([keeping_time], timeout=5)
+        ended = keeping_time.done()
+        while not keeping_time.done():
+            keeping_time.cancel()
+            await asyncio.sleep(0.01)
+        assert ended
 
     asyncio.run(body())
 
@@ -229,8 +269,6 @@ def test_output_streams_and_a_failing_listener_ends_its_command(tmp_path: Path) 
 
             with pytest.raises(ValueError, match="no more"):
                 await box.exec("echo a; sleep 60", timeout=60, on_output=fail)
-            await asyncio.sleep(0.2)
-            names = await box.exec("cat /proc/[0-9]*/comm", timeout=5)
-            assert b"sleep" not in names.stdout
+            assert await empties(box)
 
     asyncio.run(body())

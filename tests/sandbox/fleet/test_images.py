@@ -89,7 +89,9 @@ async def test_a_build_that_is_given_up_ends_on_its_host(tmp_path: Path) -> None
             fleet.sandboxes().build_image(context, say=lambda line: began.set() if line.strip() == "began" else None)
         )
         await asyncio.wait_for(began.wait(), 20)
-        assert running("86399")
+        async with asyncio.timeout(20):
+            while not running("86399"):  # noqa: ASYNC110  # It began to speak before it slept.
+                await asyncio.sleep(0.05)
         build.cancel()
         with pytest.raises(asyncio.CancelledError):
             await build

@@ -285,7 +285,7 @@ class Fleet(RuleBasedStateMachine):
     def work_is_conserved(self) -> None:
         """Nobody waits for a host that is free to take them."""
         scheduler = self.scheduler
-        if scheduler._admission.ready_at(scheduler._now) > scheduler._now:
+        if scheduler.assigner.admission.ready_at(scheduler._now) > scheduler._now:
             return
         for line in scheduler.waiting.turns(everyone=True):
             pending = scheduler.waiting.head(line)
@@ -295,7 +295,8 @@ class Fleet(RuleBasedStateMachine):
             )
             for name in candidates:
                 host = scheduler.hosts[name]
-                free = host.takes_boxes and host.claimed_by in ("", wanted.request) and name not in pending.tried
+                kept = host.claimant is not None and host.claimant is not pending
+                free = host.takes_boxes and not kept and name not in pending.tried
                 assert not (free and host.fits(wanted.demand, wanted.count)), (pending, name)
 
     def teardown(self) -> None:

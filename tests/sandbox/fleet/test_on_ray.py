@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.contract.sandbox.support import empties, under_way
 
 from etude.cluster import open_cluster
 from etude.recipe.acting import SandboxRecipe
@@ -46,19 +47,16 @@ def test_a_killed_node_and_a_killed_client(tmp_path: Path) -> None:
                 heard += (await process.poll(wait=5)).output
             (child,) = await box.fork()
             assert await child.read_file("a") == b"everywhere"
-            cut = asyncio.create_task(box.exec("sleep 987", timeout=60))
-            await asyncio.sleep(0.5)
+            cut = await under_way(box, "sleep 987")
             cut.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await cut
-            await asyncio.sleep(0.5)
-            assert b"sleep" not in (await box.exec("cat /proc/[0-9]*/comm", timeout=10)).stdout
+            assert await empties(box)
 
             # A node dies: its boxes are lost, and nothing else.
             doomed = by_host["fleet-node-1"]
-            running = asyncio.create_task(doomed.exec("sleep 60", timeout=60))
-            living = asyncio.create_task(by_host["fleet-node-0"].exec("sleep 3; echo alive", timeout=60))
-            await asyncio.sleep(0.5)
+            running = await under_way(doomed, "sleep 60")
+            living = await under_way(by_host["fleet-node-0"], "sleep 3; echo alive")
             await cluster.lose_node("node-1")
             with pytest.raises(SandboxLost, match="fleet-node-1"):
                 await running

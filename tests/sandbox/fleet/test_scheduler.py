@@ -130,7 +130,9 @@ def test_a_request_whose_claimed_host_ends_looks_at_the_others_again(end: Event)
     world.tell(CreateRequested("large", "y", WHOLE))
     world.now += POLICY.patience * POLICY.claim_after + 1.0
     world.tell(HostReported("a", Resources(), -1.0))
-    assert world.scheduler.hosts["a"].claimed_by == "large"
+    claimant = world.scheduler.hosts["a"].claimant
+    assert claimant is not None
+    assert claimant.wanted.request == "large"
     world.tell(HostJoined("b", SIZE))
     assert "large" not in world.on
     world.tell(end)

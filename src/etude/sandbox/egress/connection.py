@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from etude.sandbox.egress.body import PIECE, Torn, close, cut, flush, pieces, read_head, send_body
-from etude.sandbox.egress.credentials import CREDENTIAL_FIELDS
+from etude.sandbox.egress.credentials import tells_who_asks
+from etude.sandbox.egress.dialing import Unreachable, refused_by_proxy
 from etude.sandbox.egress.head import (
     BadHead,
     Fields,
@@ -27,11 +28,17 @@ from etude.sandbox.egress.head import (
 )
 from etude.sandbox.egress.log import BoxLog
 from etude.sandbox.egress.policy import DEFAULT_PORTS, Policy, host_name
-from etude.sandbox.egress.upstream import Ends, Unreachable, Upstream
+from etude.sandbox.egress.upstream import Upstream, Way
+from etude.sandbox.proxies import UpstreamProxy
 
 HEAD_SECONDS, IDLE_SECONDS, ANSWER_SECONDS = 15.0, 60.0, 120.0
 _LINGER_BYTES = 1 << 20
 _MOST_INTERIM = 10
+_ANSWERED_HERE = {"expect", "max-forwards"}
+_OTHER_WAYS = {"alt-svc"}
+"""By which a host offers itself over UDP."""
+_OF_PROXIES = {"via", "x-cache", "x-cache-lookup", "x-squid-error"}
+"""Fields by which a proxy names itself."""
 
 
 @dataclass
@@ -56,7 +63,7 @@ class Connection:
     policy: Policy
     upstream: Upstream
     log: BoxLog
-    _real: Ends | None = field(default=None, init=False)
+    _real: Way | None = field(default=None, init=False)
 
     async def serve(self) -> None:
         try:
@@ -157,8 +164,8 @@ class Connection:
     async def _attempt(self, request: Request, tally: Tally) -> bool:
         if "100-continue" in request.options("expect"):
             self.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        reader, writer = await self._real_host()
-        writer.write(self._request_head(request))
+        reader, writer, by_proxy = await self._real_host()
+        writer.write(self._request_head(request, by_proxy))
         upload = asyncio.create_task(self._upload(request.framing, writer, tally))
         answer = asyncio.create_task(self._answer(reader))
         try:
@@ -166,11 +173,14 @@ class Connection:
             if upload.done():
                 upload.result()  # The box left in the middle of its request: nobody waits for the answer.
             response = await answer
+            if by_proxy and response.status == 407:
+                raise refused_by_proxy(response.status, self.name)
             framing = response.framing_for(request.method)
             chunked = request.minor == 1 and not framing.empty and framing.length is None
             again = request.keeps_alive and (framing.length is not None or chunked)
             tally.status = response.status
-            self.writer.write(_response_head(response, chunked=chunked, again=again))
+            dropped = _OTHER_WAYS | _OF_PROXIES if by_proxy else _OTHER_WAYS
+            self.writer.write(_response_head(response, dropped, chunked=chunked, again=again))
             await send_body(self.writer, _counted(pieces(reader, framing), tally), chunked=chunked)
             await flush(self.writer)
             whole = upload.done() and upload.result()
@@ -180,26 +190,36 @@ class Connection:
             self._leave_real_host()
         return again and whole
 
-    async def _real_host(self) -> Ends:
-        if self._real is not None and (self._real[0].at_eof() or self._real[1].is_closing()):
+    async def _real_host(self) -> Way:
+        if self._real is not None and (self._real.reader.at_eof() or self._real.writer.is_closing()):
             self._leave_real_host()
         if self._real is None:
-            self._real = await self.upstream.connect(self.name, self.port, tls=self.tls, private=self.policy.private)
+            self._real = await self.upstream.connect(
+                self.name, self.port, tls=self.tls, private=self.policy.private, proxy=self.policy.proxy
+            )
         return self._real
 
     def _leave_real_host(self) -> None:
         if self._real is not None:
-            cut(self._real[1])
+            cut(self._real.writer)
             self._real = None
 
-    def _request_head(self, request: Request) -> bytes:
+    def _request_head(self, request: Request, by_proxy: UpstreamProxy | None) -> bytes:
         host = self.name if self.port == DEFAULT_PORTS[0 if self.tls else 1] else f"{self.name}:{self.port}"
-        without = frozenset({"expect"}) | (frozenset() if self.policy.credentials else CREDENTIAL_FIELDS)
+
+        def stays_here(field: str) -> bool:
+            return field in _ANSWERED_HERE or (tells_who_asks(field) and not self.policy.credentials)
+
         told = request.told_length()
-        fields = [("Host", host), *request.end_to_end(without)]
+        fields = [("Host", host), *request.end_to_end(stays_here)]
         if told is not None:
             fields.append(("Transfer-Encoding", "chunked") if told.chunked else ("Content-Length", str(told.length)))
-        return write_head(f"{request.method} {request.target} HTTP/1.1", fields)
+        target = request.target
+        if by_proxy:
+            target = f"http://{host}{target}"
+            if by_proxy.login:
+                fields.append(("Proxy-Authorization", by_proxy.authorization))
+        return write_head(f"{request.method} {target} HTTP/1.1", fields)
 
     async def _upload(self, framing: Framing, writer: asyncio.StreamWriter, tally: Tally) -> bool:
         """Whether the real host has taken it all; Torn where the box has not sent it all."""
@@ -230,9 +250,9 @@ class Connection:
         raise BadHead(f"{self.name} sent interim answers without end")
 
 
-def _response_head(response: Response, *, chunked: bool, again: bool) -> bytes:
+def _response_head(response: Response, dropped: set[str], *, chunked: bool, again: bool) -> bytes:
     """Without a length and not in chunks the body ends with the connection: so it is for HTTP/1.0."""
-    fields: Fields = response.end_to_end()
+    fields: Fields = response.end_to_end(dropped.__contains__)
     told = response.told_length()
     if chunked:
         fields.append(("Transfer-Encoding", "chunked"))

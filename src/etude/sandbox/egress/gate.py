@@ -6,7 +6,7 @@ Made with the first such box; a backend without any loads nothing of it.
 from __future__ import annotations
 
 import socket
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from etude.sandbox.contract import Egress, SandboxLost
 from etude.sandbox.egress.authority import Authority
@@ -15,6 +15,7 @@ from etude.sandbox.egress.policy import Policy
 from etude.sandbox.egress.proxy import Crowd, Proxy
 from etude.sandbox.egress.trust import ENVIRONMENT, files_behind_proxy, write_layer
 from etude.sandbox.egress.upstream import Upstream
+from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore
 
@@ -62,9 +63,10 @@ class Door:
 class EgressGate:
     def __init__(self, store: ImageStore, upstream: Upstream) -> None:
         self.authority, self.upstream, self.crowd = Authority(), upstream, Crowd()
+        _ = upstream.proxies  # Refused here, before a box is made, if they cannot be used.
         self.log = EgressLog(store.root / "egress", store.owner)
         self._scratch = store.scratch / "egress"
-        self._root_id = store.ids.first if store.ids else None
+        self._store = store
         self._layers: dict[str, Path] = {}
 
     def door(self, egress: Egress, box: str) -> Door:
@@ -74,9 +76,12 @@ class EgressGate:
         """What goes on top of an image's layers, below what the box writes; made once for each image."""
         if image not in self._layers:
             target = self._scratch / image
-            files: dict[PurePosixPath, bytes] = files_behind_proxy(
-                stack, self.authority.pem, self.authority.lookup_name
-            )
-            write_layer(target, files, self._root_id)
+            _make_layer(self._store, target, stack, self.authority.pem, self.authority.lookup_name)
             self._layers[image] = target
         return self._layers[image]
+
+
+@as_keeper
+def _make_layer(store: ImageStore, target: Path, stack: Stack, authority: bytes, lookup_name: str) -> None:
+    files = files_behind_proxy(stack, authority, lookup_name)
+    write_layer(target, files, store.ids.first if store.ids else None)

@@ -7,6 +7,7 @@ line ends with CR LF, one length and one way to tell it, no folded lines, one Ho
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_HEAD = 1 << 16
@@ -17,7 +18,9 @@ _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([\t\x20-\x7e\x80-\x
 _FIELD = re.compile(rb"(%b):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*" % _TOKEN)
 _LENGTH = re.compile(r"[0-9]{1,18}")
 # Between two neighbours on the way, not between the ends.
-_HOP_BY_HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+_HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+_FOR_PROXIES = "proxy-"
+_BETWEEN_NEIGHBOURS = {"CONNECT", "TRACE"}
 _FRAMING = {"content-length", "transfer-encoding", "host"}
 Fields = list[tuple[str, str]]
 
@@ -62,10 +65,16 @@ class Head:
     def keeps_alive(self) -> bool:
         return self.minor == 1 and "close" not in self.options("connection")
 
-    def end_to_end(self, without: frozenset[str] = frozenset()) -> Fields:
-        """The fields that the other end should see; framing and Host are written anew by who sends them on."""
-        dropped = _HOP_BY_HOP | _FRAMING | self.options("connection") | without
-        return [(key, value) for key, value in self.fields if key.lower() not in dropped]
+    def end_to_end(self, drops: Callable[[str], bool]) -> Fields:
+        """The fields that the other end should see; framing and Host are written anew by who sends them on.
+
+        Many servers read "_" in a name as "-", so the two are alike here, too."""
+        between = _HOP_BY_HOP | _FRAMING | {word.replace("_", "-") for word in self.options("connection")}
+
+        def stays(name: str) -> bool:
+            return name not in between and not name.startswith(_FOR_PROXIES) and not drops(name)
+
+        return [(key, value) for key, value in self.fields if stays(key.lower().replace("_", "-"))]
 
     def told_length(self) -> Framing | None:
         """What the fields say; None where they say nothing."""
@@ -125,6 +134,8 @@ def parse_request(data: bytes) -> Request:
             raise BadHead("HTTP/2 without asking; only HTTP/1.1 passes", 505)
         raise BadHead(f"no request line of HTTP/1.1: {first[:80]!r}")
     method, target = match[1].decode(), match[2].decode("latin-1")
+    if method in _BETWEEN_NEIGHBOURS:
+        raise BadHead(f"method {method}, which is between a client and a proxy", 405)
     if not target.startswith("/"):
         raise BadHead(f"{method} {target[:80]!r}: expected a path, as servers are asked and not as proxies are")
     request = Request(int(match[3]), fields, method, target)

@@ -9,9 +9,11 @@ from pathlib import Path
 from etude.sandbox.contract import Egress, RequestRefused
 from etude.sandbox.egress.clients import CLIENTS, hosts_of
 from etude.sandbox.egress.policy import Pattern, Policy
+from etude.sandbox.proxies import UpstreamProxy
 
 NONE = "none"
-_EXPECTED = 'allow = ["host", ...], and at will credentials = true and private = true'
+_EXPECTED = 'allow = ["host", ...], and at will credentials = true, private = true, upstream_proxy = "http://host:port"'
+_SETTINGS = {"credentials": bool, "private": bool, "upstream_proxy": str}
 
 
 def egress_of(text: str) -> Egress:
@@ -19,7 +21,8 @@ def egress_of(text: str) -> Egress:
 
     "pip", "npm" and "apt" are what this host's own clients are set to use (clients.py); "none" is nothing.
     "team.toml:python" is the table [python] of that file: `allow = ["mirror.example"]`, and at will
-    `credentials = true` and `private = true`, which hold for all that a box may reach: such a table stands alone.
+    `credentials = true` and `private = true`, which hold for all that a box may reach: such a table stands alone. With
+    `upstream_proxy = "http://[user:password@]host:port"` all is reached through that proxy.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     parts = [_part(word) for word in words]
@@ -36,8 +39,11 @@ def egress_of(text: str) -> Egress:
             f"egress {text!r}: the credentials and private of {wide.name} would hold for the other hosts too; expected "
             "it alone, with all its hosts in its table"
         )
+    proxies = {one.proxy for one in policies} - {""}
+    if len(proxies) > 1:
+        raise RequestRefused(f"egress {text!r}: expected one upstream_proxy in all its tables, found {len(proxies)}")
     allow = dict.fromkeys(pattern for one in policies for pattern in one.allow)
-    egress = replace(policies[0], name=",".join(words), allow=tuple(allow))
+    egress = replace(policies[0], name=",".join(words), allow=tuple(allow), proxy=next(iter(proxies), ""))
     Policy(egress)
     return egress
 
@@ -69,11 +75,15 @@ def _from_file(word: str, path: Path, table: str) -> Egress:
     if not isinstance(allow, list) or not all(isinstance(host, str) for host in allow):
         raise RequestRefused(f"{path} [{table}]: expected {_EXPECTED}; found allow = {allow!r}")
     for name, value in others.items():
-        if name not in ("credentials", "private") or not isinstance(value, bool):
-            raise RequestRefused(f"{path} [{table}]: expected {_EXPECTED}; found {name} = {value!r}")
+        if not isinstance(value, _SETTINGS.get(name, ())):
+            shown = "a text" if isinstance(value, str) else repr(value)  # It may hold a login.
+            raise RequestRefused(f"{path} [{table}]: expected {_EXPECTED}; found {name} = {shown}")
+    proxy = others.pop("upstream_proxy", "")
     try:
         for pattern in allow:
             Pattern.parse(pattern)
+        if proxy:
+            UpstreamProxy.parse(proxy, "upstream_proxy")
     except RequestRefused as error:
         raise RequestRefused(f"{path} [{table}]: {error}") from error
-    return Egress(word, tuple(allow), **others)
+    return Egress(word, tuple(allow), proxy=proxy, **others)

@@ -1,25 +1,30 @@
 """The name server of a box: answers by itself and asks nobody, so no question of a box ever leaves the host.
 
-An allowed name gets an address of its own, which means nothing outside the box: by it the proxy knows later which name
-a connection is for. All other names do not exist.
+An allowed name gets an address of its own in each family, which mean nothing outside the box: by them the proxy knows
+later which name a connection is for. All other names do not exist. An allowed name has both addresses whatever the real
+host has: which of its own the host's resolver finds is decided when a request passes.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etude.sandbox.egress.policy import Policy, host_name
 
 MOST_NAMES = 4096
-"""Addresses for one box: a policy with a wildcard allows names without end."""
-_FIRST = int(ipaddress.IPv4Address("198.18.0.1"))  # From the block that is set aside for tests, never a real host's.
+"""With addresses in one box: a policy with a wildcard allows names without end."""
+# Set aside for tests of networks, never a real host's.
+_BLOCKS = (ipaddress.IPv4Network("198.18.0.0/15"), ipaddress.IPv6Network("2001:2::/48"))
 _HEAD = struct.Struct("!HHHHHH")
-_ADDRESS_TYPE, _ANY_TYPE, _INTERNET = 1, 255, 1
+_KINDS, _ANY_KIND, _INTERNET = (1, 28), 255, 1
+"""A and AAAA, in the order of the blocks."""
 _ANSWER, _AUTHORITY, _RECURSION_WANTED, _RECURSION = 0x8000, 0x0400, 0x0100, 0x0080
 _FORMAT_ERROR, _FAILED, _NO_SUCH_NAME, _UNKNOWN_OPERATION = 1, 2, 3, 4
 _SECONDS_TO_KEEP = 60
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class BadQuery(ValueError):
@@ -65,34 +70,44 @@ def parse_query(data: bytes) -> Query:
     return Query(ticket, flags, name, kind, data[_HEAD.size : at + 4])
 
 
-def build_answer(query: Query, *, address: str | None = None, code: int = 0) -> bytes:
-    wanted = address is not None and query.kind in (_ADDRESS_TYPE, _ANY_TYPE)
+def build_answer(query: Query, *, addresses: Sequence[Address] = (), code: int = 0) -> bytes:
+    """With those of a name's addresses that are of the kind asked for."""
+    records = [
+        struct.pack("!HHHIH", 0xC000 | _HEAD.size, kind, _INTERNET, _SECONDS_TO_KEEP, len(address.packed))
+        + address.packed
+        for kind, address in zip(_KINDS, addresses, strict=False)
+        if query.kind in (kind, _ANY_KIND)
+    ]
     flags = _ANSWER | _AUTHORITY | _RECURSION | query.flags & (0x7800 | _RECURSION_WANTED) | code
-    head = _HEAD.pack(query.ticket, flags, 1, int(wanted), 0, 0)
-    if not wanted or address is None:
-        return head + query.question
-    packed = ipaddress.IPv4Address(address).packed
-    record = struct.pack("!HHHIH", 0xC000 | _HEAD.size, _ADDRESS_TYPE, _INTERNET, _SECONDS_TO_KEEP, len(packed))
-    return head + query.question + record + packed
+    head = _HEAD.pack(query.ticket, flags, 1, len(records), 0, 0)
+    return b"".join([head, query.question, *records])
 
 
 class Names:
     """The names that a box has asked for and their addresses."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, *, ipv6: bool) -> None:
         self.policy = policy
-        self._addresses: dict[str, str] = {}
-        self._names: dict[str, str] = {}
+        self._blocks = _BLOCKS if ipv6 else _BLOCKS[:1]
+        self._numbers: dict[str, int] = {}
+        self._names: dict[Address, str] = {}
 
     def name_of(self, address: str) -> str | None:
-        return self._names.get(address)
+        """An IPv4 address may be written as one of IPv6."""
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return None
+        return self._names.get(getattr(found, "ipv4_mapped", None) or found)
 
-    def address_of(self, name: str) -> str | None:
-        """Of an allowed name in its one form; None when a box has asked for too many."""
-        if name not in self._addresses and len(self._addresses) < MOST_NAMES:
-            address = str(ipaddress.IPv4Address(_FIRST + len(self._addresses)))
-            self._addresses[name], self._names[address] = address, name
-        return self._addresses.get(name)
+    def addresses_of(self, name: str) -> list[Address]:
+        """Of an allowed name in its one form; none when a box has asked for too many."""
+        if name not in self._numbers:
+            if len(self._numbers) >= MOST_NAMES:
+                return []
+            self._numbers[name] = len(self._numbers) + 1
+            self._names |= {block[self._numbers[name]]: name for block in self._blocks}
+        return [block[self._numbers[name]] for block in self._blocks]
 
     def answer(self, data: bytes) -> tuple[bytes, str, str]:
         """The bytes to send back; and where the name was refused, the name and why. No bytes for what is no query."""
@@ -107,7 +122,7 @@ class Names:
         name = host_name(query.name)
         if name is None or not self.policy.allows(name):
             return build_answer(query, code=_NO_SUCH_NAME), query.name, "no pattern of the policy covers this name"
-        address = self.address_of(name)
-        if address is None:
+        addresses = self.addresses_of(name)
+        if not addresses:
             return build_answer(query, code=_FAILED), name, f"more than {MOST_NAMES} names in one box"
-        return build_answer(query, address=address), "", ""
+        return build_answer(query, addresses=addresses), "", ""

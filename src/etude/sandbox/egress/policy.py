@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from etude.sandbox.contract import Egress, RequestRefused
+from etude.sandbox.proxies import UpstreamProxy
 
 DEFAULT_PORTS = (443, 80)
 _MOST_PORTS = 32
@@ -58,6 +59,7 @@ class Policy:
 
     def __init__(self, egress: Egress) -> None:
         self.name, self.credentials, self.private = egress.name, egress.credentials, egress.private
+        self.proxy = UpstreamProxy.parse(egress.proxy, f"egress policy {egress.name!r}") if egress.proxy else None
         self.patterns = tuple(Pattern.parse(text) for text in egress.allow)
         self.ports = sorted({port for pattern in self.patterns for port in pattern.ports})
         if len(self.ports) > _MOST_PORTS:

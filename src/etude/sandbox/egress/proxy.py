@@ -29,7 +29,8 @@ _HANDSHAKE_SECONDS, _QUESTION_SECONDS = 10.0, 5.0
 _AT_A_TIME = 32
 _DESCRIPTORS = 1 << 16
 _TLS_HANDSHAKE = b"\x16"
-_IP_PKTINFO = 8  # Python has no name for it.
+_IP_PKTINFO, _IPV6_FREEBIND = 8, 78  # Python has no names for them.
+_PACKET_INFO = socket.CMSG_SPACE(20)
 _ABORT_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -59,14 +60,19 @@ class Proxy:
     ) -> None:
         """`gate`: the sockets of inside/network.py, names over UDP and TCP first. They are closed with the proxy."""
         self._gate, self._policy, self._authority, self._upstream, self._log = gate, policy, authority, upstream, log
-        self._crowd, self._names = crowd, Names(policy)
+        ipv6 = gate[0].family == socket.AF_INET6
+        self._crowd, self._names = crowd, Names(policy, ipv6=ipv6)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._closed = False
         for listener in gate:
             listener.setblocking(False)
         questions, questions_by_tcp, *doors = gate
-        questions.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+        if ipv6:
+            questions.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+            questions.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
+        else:
+            questions.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
         self._loop.add_reader(questions, self._answer, questions)
         self._listen(questions_by_tcp, self._answer_all)
         for door in doors:
@@ -108,7 +114,7 @@ class Proxy:
             if len(self._tasks) >= MOST_CONNECTIONS or self._crowd.count >= self._crowd.most:
                 own = len(self._tasks) >= MOST_CONNECTIONS
                 who, most = ("a box", MOST_CONNECTIONS) if own else ("all boxes", self._crowd.most)
-                address, port = connection.getsockname()
+                address, port = _goal(connection)
                 name = self._names.name_of(address) or address
                 self._log.refused(f"more than {most} connections of {who} at once", host=name, port=port)
                 _cut(connection)
@@ -128,7 +134,7 @@ class Proxy:
             self._loop.call_exception_handler(told)
 
     async def _serve(self, connection: socket.socket) -> None:
-        address, port = connection.getsockname()
+        address, port = _goal(connection)
         name = self._names.name_of(address)
         try:
             if name is None:
@@ -188,7 +194,7 @@ class Proxy:
     def _answer(self, questions: socket.socket) -> None:
         for _ in range(_AT_A_TIME):
             try:
-                data, towards, _, sender = questions.recvmsg(4096, socket.CMSG_SPACE(12))
+                data, towards, _, sender = questions.recvmsg(4096, _PACKET_INFO)
             except OSError:
                 return
             answer = self._look_up(data)
@@ -216,6 +222,12 @@ class Proxy:
         if why:
             self._log.refused_name(name, why)
         return answer
+
+
+def _goal(connection: socket.socket) -> tuple[str, int]:
+    """What the box connected to, as it wrote it: sockets for both families show IPv4 within IPv6."""
+    address, port, *_ = connection.getsockname()
+    return address.removeprefix("::ffff:"), port
 
 
 def _cut(connection: socket.socket) -> None:

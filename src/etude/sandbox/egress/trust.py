@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from etude.sandbox.contract import ImageError
 from etude.sandbox.images.stack import Stack
-from etude.sandbox.inside.network import GATEWAY
+from etude.sandbox.inside.network import IPV4
 
 BUNDLES = (
     "etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
@@ -38,7 +38,7 @@ ENVIRONMENT = {
 
 def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict[PurePosixPath, bytes]:
     """The files of the layer, relative to the root; `stack` is all that the image shows, the skeleton included."""
-    files = {PurePosixPath("etc/resolv.conf"): f"nameserver {GATEWAY}\n".encode()}
+    files = {PurePosixPath("etc/resolv.conf"): f"nameserver {IPV4.gate}\n".encode()}
     for number, name in enumerate(BUNDLES):
         place = resolve(stack, PurePosixPath(name))
         known = _read(stack, place)

@@ -1,7 +1,8 @@
 """The way from the proxy to the real hosts: the host's own resolver, verified TLS, and no way back into the host.
 
 A name is resolved once and the address that was checked is the one that is connected to, so a name server that answers
-differently the second time gains nothing.
+differently the second time gains nothing. Where the host itself stands behind a proxy, that proxy resolves the names
+and decides what may be reached; TLS goes through it unread, and real hosts prove their names all the same.
 """
 
 from __future__ import annotations
@@ -13,24 +14,46 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
+from etude.sandbox.egress.dialing import (
+    LOGIN_WANTED,
+    OPEN,
+    Place,
+    Unreachable,
+    ask_for_tunnel,
+    dial,
+    dial_proxy,
+    refused_by_proxy,
+    resolve,
+)
 from etude.sandbox.egress.head import MAX_HEAD
+from etude.sandbox.proxies import Proxies, UpstreamProxy
 
 CONNECT_SECONDS = 15.0
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Unreachable(Exception):
-    """No connection to the real host; says why."""
+class Way(NamedTuple):
+    """An open connection on which a real host can be asked."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    by_proxy: UpstreamProxy | None = None
+    """At the other end is this proxy, and wants to be asked as proxies are. None: the real host, perhaps by tunnel."""
 
 
 @dataclass
 class Upstream:
-    overrides: Mapping[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
-    """(name, port) -> (address, port) to go to instead, unchecked: a mirror, or the servers of a test."""
+    overrides: Mapping[tuple[str, int], Place] = field(default_factory=dict)
+    """(name, port) -> (address, port) to go to instead, directly and unchecked: a mirror, or the servers of a test."""
     trust: ssl.SSLContext | None = None
     """Whom real hosts must be certified by; by default whom the host trusts."""
+
+    @cached_property
+    def proxies(self) -> Proxies:
+        """This host's own; RequestRefused where its variables cannot be read."""
+        return Proxies.of_host()
 
     @cached_property
     def _context(self) -> ssl.SSLContext:
@@ -38,45 +61,82 @@ class Upstream:
         context.set_alpn_protocols(["http/1.1"])
         return context
 
-    async def connect(self, name: str, port: int, *, tls: bool, private: bool) -> Ends:
+    async def connect(
+        self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None = None
+    ) -> Way:
+        """`proxy` is the policy's own, for all that it names; else this host's count."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return await self._connect(name, port, tls=tls, private=private)
+                return await self._connect(name, port, tls=tls, private=private, proxy=proxy)
         except TimeoutError:
             raise Unreachable(f"{name}:{port} did not answer in {CONNECT_SECONDS:.0f} s") from None
 
-    async def _connect(self, name: str, port: int, *, tls: bool, private: bool) -> Ends:
-        failure = ""
-        for address, real_port in await self._addresses(name, port, private=private):
-            try:
-                return await asyncio.open_connection(
-                    address,
-                    real_port,
-                    ssl=self._context if tls else None,
-                    server_hostname=name if tls else None,
-                    limit=MAX_HEAD,
-                )
-            except ssl.SSLError as error:
-                raise Unreachable(f"{name}:{port}: TLS failed: {error.reason or error}") from error
-            except OSError as error:
-                failure = str(error)
-        raise Unreachable(f"{name}:{port}: {failure}")
-
-    async def _addresses(self, name: str, port: int, *, private: bool) -> list[tuple[str, int]]:
-        if (name, port) in self.overrides:
-            return [self.overrides[name, port]]
+    async def _connect(self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None) -> Way:
         try:
-            # The dot at the end keeps the host's search domains out.
-            found = await asyncio.get_running_loop().getaddrinfo(
-                f"{name}." if "." in name else name, port, type=socket.SOCK_STREAM
+            connection, asked = await self._dial(name, port, tls=tls, private=private, proxy=proxy)
+            reader, writer = await asyncio.open_connection(
+                sock=connection,
+                ssl=self._context if tls else None,
+                server_hostname=name if tls else None,
+                limit=MAX_HEAD,
             )
+        except ssl.SSLError as error:
+            raise Unreachable(f"{name}:{port}: TLS failed: {error.reason or error}") from error
         except OSError as error:
-            raise Unreachable(f"{name} has no address: {error}") from error
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-        open_to_boxes = [address for address in addresses if may_reach(address, private=private)]
+            raise Unreachable(f"{name}:{port}: {error}") from error
+        return Way(reader, writer, asked)
+
+    async def _dial(
+        self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None
+    ) -> tuple[socket.socket, UpstreamProxy | None]:
+        """A connection to the real host, or to the proxy that is to be asked on it."""
+        if override := self.overrides.get((name, port)):
+            return await dial([override]), None
+        if proxy := proxy or await self._proxy_for(name, port, tls=tls):
+            return await _dial_by(proxy, f"{name}:{port}", tls=tls)
+        return await dial(await self._places(name, port, private=private)), None
+
+    async def _proxy_for(self, name: str, port: int, *, tls: bool) -> UpstreamProxy | None:
+        proxy = self.proxies.way_to(name, port, tls=tls)
+        if proxy is None or not self.proxies.exceptions.networks:
+            return proxy
+        try:
+            places = await _resolve(name, port)
+        except Unreachable:  # Behind a proxy the names of the world may be known to it alone.
+            return proxy
+        return self.proxies.way_to(name, port, tls=tls, addresses=[address for address, _ in places])
+
+    async def _places(self, name: str, port: int, *, private: bool) -> list[Place]:
+        places = await _resolve(name, port)
+        open_to_boxes = [place for place in places if may_reach(place[0], private=private)]
         if not open_to_boxes:
-            raise Unreachable(f"{name} leads to {', '.join(addresses)}, which this policy keeps from boxes")
-        return [(address, port) for address in open_to_boxes]
+            there = ", ".join(address for address, _ in places)
+            raise Unreachable(f"{name} leads to {there}, which this policy keeps from boxes")
+        return open_to_boxes
+
+
+async def _dial_by(proxy: UpstreamProxy, place: str, *, tls: bool) -> tuple[socket.socket, UpstreamProxy | None]:
+    """A tunnel; or, where the proxy gives none but for TLS, a connection on which it is asked itself."""
+    connection = await dial_proxy(proxy)
+    try:
+        status = await ask_for_tunnel(connection, proxy, place)
+        if status == OPEN:
+            return connection, None
+        if tls or status in LOGIN_WANTED or status >= 500:
+            raise refused_by_proxy(status, place)
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return await dial_proxy(proxy), proxy
+
+
+async def _resolve(name: str, port: int) -> list[Place]:
+    try:
+        # The dot at the end keeps the host's search domains out.
+        return await resolve(f"{name}." if "." in name else name, port)
+    except OSError as error:
+        raise Unreachable(f"{name} has no address: {error}") from error
 
 
 def may_reach(text: str, *, private: bool) -> bool:

@@ -26,11 +26,11 @@ from etude.sandbox.embedded.zygote_client import ZygoteClient
 from etude.sandbox.images import build, importing, registry
 from etude.sandbox.images.host_base import build_bases
 from etude.sandbox.images.image import HOST, Image
-from etude.sandbox.images.layers import IdRange
+from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore, Lease, check_workdir
 from etude.sandbox.inside.users import USERS
-from etude.sandbox.inside.world import World
+from etude.sandbox.inside.world import SHM_MB, World
 from etude.sandbox.served.channel import Channel
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class EmbeddedSandboxes:
         real hosts are that are not where their names say."""
         self.host: Host = probe_host()
         self.memory_cells = self.host.memory_cells if memory_cells is None else memory_cells
-        base = self.host.range_base
-        self.store = ImageStore(Path(root).absolute(), None if base is None else IdRange(base, self.host.range_count))
+        self.store = ImageStore(Path(root).absolute(), self.host.ids)
         self.cgroups = Cgroups.find()
         self._boxes: dict[str, EmbeddedBox] = {}
         self._names = itertools.count(1)
@@ -64,17 +63,20 @@ class EmbeddedSandboxes:
 
     def _start_zygote(self) -> ZygoteClient:
         root, scratch = self.store.root, self.store.scratch
-        bases = build_bases(root, self.host.range_base)
+        ids = self.host.ids
+        bases = build_bases(root, ids.name if ids else None)
         self._skeletons = bases.skeletons
         for name in ("stage", "cells"):
             (scratch / name).mkdir(exist_ok=True)
+        spread_trees(scratch / "cells")
         world = World(
             store=str(root),
             stage=str(scratch / "stage"),
             skeletons=bases.skeletons,
             binds=bases.binds,
-            range_base=self.host.range_base,
-            range_count=self.host.range_count,
+            range_base=ids.first if ids else None,
+            range_count=ids.count if ids else 1,
+            subordinate=ids.subordinate if ids else None,
             memory=self.memory_cells,
         )
         return ZygoteClient(world)
@@ -94,7 +96,7 @@ class EmbeddedSandboxes:
         }
         if self.memory_cells:
             found.add(Feature.DISK_LIMIT)
-        if self.host.range_base is not None:
+        if self.host.ids is not None:
             found |= {Feature.SECOND_USER, Feature.ROOT_USER}
         return frozenset(found)
 
@@ -156,6 +158,7 @@ class EmbeddedSandboxes:
             "owner": USERS["agent"] if image.base == HOST else 0,
             "user": image.config.user,
             "single_id": USERS["agent"] if image.base == HOST else 0,
+            "ids": self.host.ids.count if self.host.ids else 1,
             "ports": door.ports if door else [],
             "limits": asdict(spec.limits),
             "memory_held": cgroup.holds_memory,
@@ -197,10 +200,11 @@ class EmbeddedSandboxes:
         return box
 
     def _new_cgroup(self, name: str, limits: Limits) -> BoxCgroup:
-        """What the box writes counts as its memory where its cell is a memory file system."""
+        """Files in memory count too, and outlive the commands that wrote them: with room for all of them, there is
+        always a command for the kernel to end, and pid 1 is spared."""
         if self.cgroups is None:
             return BoxCgroup([])
-        mib = limits.memory_mb + _INIT_MB + (limits.disk_mb if self.memory_cells else 0)
+        mib = limits.memory_mb + _INIT_MB + SHM_MB + (limits.disk_mb if self.memory_cells else 0)
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
     def _door(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[Door, Lease]:
@@ -228,7 +232,7 @@ class EmbeddedSandboxes:
 
     async def keep(self, zygote: ZygoteClient, cell: Cell) -> str:
         """Copies what nobody changes any more into the store; returns the layer's name."""
-        fresh = f"keep-{next(self._names)}"
+        fresh = f"keep-{secrets.token_hex(6)}"  # ext4 chooses a place by the name: not always the same one.
         digest = await zygote.copy([cell.upper], f"store/owners/{self.store.owner}/{fresh}")
         await asyncio.to_thread(self.store.adopt, self.store.scratch / fresh, digest)
         return digest

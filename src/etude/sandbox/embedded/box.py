@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.sandbox.contract import (
@@ -51,6 +49,8 @@ class EmbeddedBox(ServedBox):
         self.image, self.lease, self.zygote = image, lease, zygote
         self.cells, self.cgroup = cells, cgroup
         self.backend, self._gone = backend, gone
+        self.sealing = asyncio.Lock()
+        """Forks that overlap seal one after the other; the later ones find nothing left to do."""
         # A box whose zygote has died must see the end of its socket, whatever became of its death signal.
         gone.add_done_callback(lambda _: channel.close() if channel.ready.done() else None)
 
@@ -61,7 +61,10 @@ class EmbeddedBox(ServedBox):
             raise SandboxLost(f"box {self.id} was not ready in {ANSWER_SECONDS:.0f} s")
         # A box that failed says why on its own socket; what the zygote says may come first.
         refused = self._gone.done() and "error" in self._gone.result()
-        answer = self._gone.result() if refused else await self._channel.ready
+        if not refused:
+            await asyncio.wait({self._channel.ready}, timeout=ANSWER_SECONDS)
+        said = self._channel.ready.result() if self._channel.ready.done() else {}
+        answer = self._gone.result() if refused else said
         if answer.get("ready"):
             return
         step, error = answer.get("step", "lost"), answer.get("error", "its process ended while it was being made")
@@ -74,15 +77,22 @@ class EmbeddedBox(ServedBox):
         raise SandboxUnavailable(advice(step, error))
 
     async def stats(self) -> BoxStats:
-        """Pid 1 sees what its file system holds. With plain folders that is the whole disk: they are measured here."""
+        """Pid 1 sees what its processes hold, a cgroup the rest too; and it sees what its file system holds, which with
+        plain folders is the whole disk: they are measured here."""
         found = await super().stats()
+        if (held := self.cgroup.memory_bytes()) is not None:
+            found = replace(found, memory_bytes=held)
         if self.backend.memory_cells:
             return found
         places = [self.backend.store.root / cell.upper.removeprefix("store/") for cell in self.cells]
-        sizes = await asyncio.gather(*(asyncio.to_thread(_size_below, place) for place in places))
-        return replace(found, disk_bytes=sum(sizes))
+        return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, places))
 
     # -- frozen copies
+
+    async def rehearse(self) -> list[str] | None:
+        """Of a frozen box: the files that its processes map for all to see, if these can go on over another root."""
+        answer, _ = await self._ask({"op": "rehearse"})
+        return answer.get("shared")
 
     async def snapshot(self) -> str:
         return await copies.snapshot(self)
@@ -99,13 +109,3 @@ class EmbeddedBox(ServedBox):
                 await self.zygote.destroy(self.id)
                 await asyncio.wait({self._gone}, timeout=ANSWER_SECONDS)
         self.backend.forget(self)
-
-
-def _size_below(folder: Path) -> int:
-    """Blocks that are in use; what vanishes while one looks counts nothing."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += Path(place, name).lstat().st_blocks * 512
-    return total

@@ -1,15 +1,16 @@
 """Forks and snapshots: what a box has written is sealed, and others, and the box itself, go on on top of it.
 
-A box in which nothing runs is *restacked*: its cell becomes a layer below, the box gets a new cell, whatever the size
-in a few milliseconds. One with living processes keeps its cell, since they may stand in its folders: children get a
-copy.
+A box is *restacked*: its cell becomes a layer below, the box gets a new cell, whatever the size in a few milliseconds.
+Processes that live are taken along to the new root (inside/moving.py). Where one cannot be, the box keeps its cell, and
+children get a copy.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from etude.sandbox.contract import Box, BoxBusy, RequestRefused
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
@@ -17,29 +18,43 @@ from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
 if TYPE_CHECKING:
     from etude.sandbox.embedded.box import EmbeddedBox
 
+T = TypeVar("T")
 DEEPEST = 32
 """Layers of an overlay: with more, the first look at a file becomes slow, and at some number a mount is refused. A fork
 that would reach it melts all cells of the box into one, which takes as long as copying them."""
 
 
 async def snapshot(box: EmbeddedBox) -> str:
-    async with box.frozen(kill=False):
-        top = await box.backend.keep(box.zygote, box.cells[0])
+    top, below = await _to_the_end(_kept(box), lambda kept: drop(kept[1]))
     layers = [top]
-    for cell in box.cells[1:]:
-        cell.layer = cell.layer or await box.backend.keep(box.zygote, cell)
-        layers.append(cell.layer)
+    try:
+        for cell in below:
+            cell.layer = cell.layer or await box.backend.keep(box.zygote, cell)
+            layers.append(cell.layer)
+    finally:
+        drop(below)
     config = replace(box.image.config, workdir=box.spec.workdir)
     image = replace(box.image, layers=(*layers, *box.image.layers), config=config)
     return await asyncio.to_thread(box.backend.store.record, image)
+
+
+async def _kept(box: EmbeddedBox) -> tuple[str, list[Cell]]:
+    """What the box has written since it was last sealed, as a layer; and the cells below, held for the caller."""
+    async with box.frozen(kill=False):
+        below = box.cells[1:]
+        hold(below)
+        try:
+            return await box.backend.keep(box.zygote, box.cells[0]), below
+        except BaseException:
+            drop(below)
+            raise
 
 
 async def fork(box: EmbeddedBox, count: int, *, kill: bool) -> list[Box]:
     if count < 1:
         raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
     given = box.commands
-    async with box.frozen(kill=kill) as still:
-        below = await _seal(box, still=still)
+    below = await _to_the_end(_sealed(box, kill=kill), drop)
     try:
         makes = (box.backend.create_over(box.spec, box.image, below) for _ in range(count))
         made = await asyncio.gather(*makes, return_exceptions=True)
@@ -55,6 +70,23 @@ async def fork(box: EmbeddedBox, count: int, *, kill: bool) -> list[Box]:
     return list[Box](children)
 
 
+async def _to_the_end(work: Coroutine[Any, Any, T], undo: Callable[[T], object]) -> T:
+    """Who gives up does so before or after: in between, nobody would know how the box stands."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled() and not task.exception():
+            undo(task.result())
+        raise
+
+
+async def _sealed(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
+    async with box.frozen(kill=kill) as still, box.sealing:
+        return await _seal(box, still=still)
+
+
 async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
     """The cells that children stand on, held for the caller."""
     below = list(box.cells)
@@ -62,43 +94,49 @@ async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
         hold(below[1:])
         return below[1:]
     hold(below)
-    deep = len(below) + len(box.lease.layers) >= DEEPEST
     try:
-        if deep or not still:
-            melted = await _melt(box, below if deep else below[:1])
-            kept = [] if deep else below[1:]
-            drop([cell for cell in below if cell not in kept])
-            below = [melted, *kept]
-        if still:
-            await _restack(box, below)
+        deep = len(below) + len(box.lease.layers) >= DEEPEST
+        if deep:
+            below = await _melt(box, below, len(below))
+        if not await _restack(box, below, still=still) and not deep:
+            below = await _melt(box, below, 1)
     except BaseException:
         drop(below)
         raise
     return below
 
 
-async def _melt(box: EmbeddedBox, cells: list[Cell]) -> Cell:
-    """One new cell with the sum of some."""
+async def _melt(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
+    """With one new cell in the place of the first ones."""
     melted = box.backend.new_cell(box.zygote)
     hold([melted])
     try:
-        await box.zygote.copy([cell.upper for cell in cells], melted.upper, cell=melted.path)
+        await box.zygote.copy([cell.upper for cell in below[:count]], melted.upper, cell=melted.path)
     except BaseException:
         drop([melted])
         raise
-    return melted
+    drop(below[:count])
+    return [melted, *below[count:]]
 
 
-async def _restack(box: EmbeddedBox, below: list[Cell]) -> None:
+async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
+    """False where somebody lives who cannot be taken along."""
+    shared = [] if still else await box.rehearse()
+    if shared is None:
+        return False
     fresh = [box.backend.new_cell(box.zygote), *below]
     hold(fresh)
     try:
-        answer = await box.zygote.restack(box.id, fresh[0].path, layers_of(below, box.lease.paths))
+        busy = await box.zygote.restack(box.id, fresh[0].path, layers_of(below, box.lease.paths), shared)
     except BaseException:
         drop(fresh)
         raise
-    if answer:
+    if busy:
         drop(fresh)
-        raise BoxBusy(f"box {box.id} is being written to ({answer}): wait, or kill=True")
+        if still:
+            raise BoxBusy(f"box {box.id} is being written to ({busy}): wait, or kill=True")
+        return False
     box.cells, old = fresh, box.cells
+    box.cgroup.count_from_here()
     drop(old)
+    return True

@@ -11,6 +11,11 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS
+from etude.sandbox.embedded.subuids import Lack, next_free
+from etude.sandbox.inside.subordinate import STEP
+from etude.sandbox.inside.users import MAX_ID
+
 _USERNS_STEPS = {"user namespace", "id map", "mount namespace", "private mounts", "user namespace of a box"}
 _CONTAINER = "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
 
@@ -30,6 +35,8 @@ class Facts:
     cgroup_versions: frozenset[int] = frozenset({2})
     """Mounted somewhere."""
     cgroups_writable: bool = False
+    next_subordinate: int = 100_000
+    """An id above which nobody has subordinate ones."""
 
     @classmethod
     def read(cls, top: Path = Path("/")) -> Facts:
@@ -48,6 +55,7 @@ class Facts:
                 2 if " - cgroup2 " in line else 1 for line in mounts.splitlines() if " - cgroup" in line
             ),
             cgroups_writable=any(os.access(top / folder, os.W_OK) for folder in folders),
+            next_subordinate=next_free(top),
         )
 
 
@@ -55,6 +63,8 @@ def for_failure(step: str, facts: Facts) -> str:
     """For a step of starting a box that failed (inside/kernel.py names it)."""
     if step in _USERNS_STEPS:
         return _for_user_namespaces(facts)
+    if step == STEP:
+        return for_users(Lack(step), facts)
     if step == "namespaces":
         return "raise user.max_{net,pid,mnt,ipc,uts,cgroup}_namespaces by sudo sysctl -w, or run fewer boxes"
     if step == "mount proc":
@@ -78,6 +88,19 @@ def _for_user_namespaces(facts: Facts) -> str:
     return "the kernel must allow unprivileged user namespaces (CONFIG_USER_NS, no security module against them)"
 
 
+def for_users(lack: Lack, facts: Facts) -> str:
+    """So that boxes have more users than one."""
+    if lack.what == "program":
+        return "sudo apt-get install uidmap (other than on Debian and Ubuntu: the package with newuidmap)"
+    if lack.what == "range":
+        rows = f"{facts.next_subordinate}-{facts.next_subordinate + MAX_ID}"
+        return f"sudo usermod --add-subuids {rows} --add-subgids {rows} {facts.user}"
+    return (
+        f"newuidmap and newgidmap are refused ({lack.what}): they must be set-uid root on a mount without nosuid, and "
+        "be run without no_new_privs under your own primary group"
+    )
+
+
 def for_cgroups(facts: Facts) -> str:
     """So that the kernel holds the memory of a whole box."""
     if facts.container:
@@ -92,8 +115,12 @@ def for_cgroups(facts: Facts) -> str:
             "sudo install -D /dev/stdin /etc/systemd/system/user@.service.d/delegate.conf "
             "<<< $'[Service]\\nDelegate=cpu memory pids')"
         )
-    own = f"/sys/fs/cgroup/{facts.user}"
-    return f"sudo mkdir {own} && sudo chown -R {facts.user} {own}, and start there"
+    top, own = "/sys/fs/cgroup", f"/sys/fs/cgroup/{facts.user}"
+    controllers = " ".join(f"+{name}" for name in (MEMORY, PIDS, CPU))
+    return (
+        f'sudo sh -c "echo {controllers} >{top}/cgroup.subtree_control; mkdir -p {own}; '
+        f'chown -R {facts.user} {own}; echo $$ >{own}/cgroup.procs" (in the shell from which you start)'
+    )
 
 
 def for_disk_limits(facts: Facts) -> str:

@@ -1,4 +1,4 @@
-"""Which mode this host allows, and for a missing capability the one line that says how to get it. Starts nothing."""
+"""Which mode this host allows, and for a missing capability the one line that says how to get it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 from etude.sandbox.contract import SandboxUnavailable
 from etude.sandbox.embedded import knobs
+from etude.sandbox.embedded.subuids import Lack, find_subordinate_ids
+from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside import kernel
 
 # Above the range that systemd-nspawn takes from, below 2^31; the second fits a container's usual 65,536 ids.
@@ -20,8 +22,10 @@ _RANGES = ((2_000_000_000, 65_536), (32_768, 32_000))
 class Mode(StrEnum):
     ROOT = "root"
     """Run by root: boxes get a range of unprivileged host ids of their own, so that every user of an image exists."""
+    SUBUID = "subuid"
+    """Run by an ordinary user with subordinate ids, which take the place of root's range."""
     USER = "user"
-    """Run by an ordinary user: that user's id is the box's agent, or its root; there is no second user."""
+    """Run by any other user: that user's id is the box's agent, or its root; there is no second user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +33,10 @@ class Host:
     mode: Mode
     memory_cells: bool
     """What a box writes lives in a size-limited memory file system, else in plain folders that only files limit."""
-    range_base: int | None = None
-    """The host's id of the boxes' root; None: boxes have one id, the caller's own."""
-    range_count: int = 1
+    ids: IdRange | None = None
+    """Of boxes; None: they have one id, the caller's own."""
+    lack: Lack | None = None
+    """Why an ordinary user has no subordinate ids to give to boxes."""
 
 
 def probe_host() -> Host:
@@ -49,15 +54,15 @@ def probe_host() -> Host:
         limit = _read_int("/proc/sys/user/max_user_namespaces")
         if limit == 0:
             raise SandboxUnavailable(advice("user namespace", "user.max_user_namespaces is 0"))
-        return Host(Mode.USER, memory)
+        ids = find_subordinate_ids()
+        return Host(Mode.USER, memory, lack=ids) if isinstance(ids, Lack) else Host(Mode.SUBUID, memory, ids)
     needed = sum(1 << bit for bit in (kernel.CAP_SYS_ADMIN, kernel.CAP_SETUID, kernel.CAP_SETGID))
     if kernel.effective_capabilities() & needed != needed:
         raise SandboxUnavailable(
             "root without CAP_SYS_ADMIN, as in a plain Docker container: start it with --cap-add SYS_ADMIN "
             "--security-opt seccomp=unconfined --security-opt apparmor=unconfined, or run as an ordinary user"
         )
-    base, count = _free_range()
-    return Host(Mode.ROOT, memory, base, count)
+    return Host(Mode.ROOT, memory, _free_range())
 
 
 def advice(step: str, error: str) -> str:
@@ -65,12 +70,12 @@ def advice(step: str, error: str) -> str:
     return f"the sandbox cannot start ({error}): {knobs.for_failure(step, knobs.Facts.read())}"
 
 
-def _free_range() -> tuple[int, int]:
-    """Host ids in a row that are mapped here and belong to nobody: the first and how many."""
+def _free_range() -> IdRange:
+    """Host ids in a row that are mapped here and belong to nobody."""
     mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     for base, count in _RANGES:
         if any(first <= base and base + count <= first + length for first, _, length in mapped):
-            return base, count
+            return IdRange(base, count)
     raise SandboxUnavailable(
         "root here has no ids to give to boxes (/proc/self/uid_map is too short): map 65,536 ids into this container"
     )

@@ -7,38 +7,26 @@ import contextlib
 import json
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from etude.sandbox.contract import DiskFull, RequestRefused, SandboxError, SandboxLost, SandboxUnavailable
 from etude.sandbox.embedded.probe import advice
 from etude.sandbox.inside.wire import MAX_ORDER
 from etude.sandbox.inside.world import World
+from etude.sandbox.light import light_command
 
 _START_SECONDS = 20.0
-# Stub packages: the zygote loads its own few files and none of the project's dependencies.
-_BOOT = """
-import sys, types
-for name, folder in zip(("etude", "etude.sandbox"), sys.argv[2:4]):
-    sys.modules[name] = module = types.ModuleType(name)
-    module.__path__ = [folder]
-from etude.sandbox.inside.zygote import main
-main(int(sys.argv[1]))
-"""
 
 
 class ZygoteClient:
     def __init__(self, world: World) -> None:
         """Blocks until the zygote stands (about 60 ms); SandboxUnavailable names what the host lacks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        here = Path(__file__).parents[1]
-        packages = [str(here.parent), str(here)]
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-S", "-E", "-c", _BOOT, str(theirs.fileno()), *packages],
+                light_command("etude.sandbox.inside.zygote", "main", theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -146,17 +134,18 @@ class ZygoteClient:
         """Copies the sum of folders of the zygote's world, into a new cell if one is named; returns its digest."""
         answer = await self._ask({"op": "copy", "sources": sources, "target": target, "cell": cell})
         if "error" in answer:
-            kinds: dict[str, type[SandboxError]] = {"lost": SandboxLost, "disk_full": DiskFull}
-            raise kinds.get(answer["kind"], SandboxError)(f"copying {sources[0]}: {answer['error']}")
+            kinds = {"lost": SandboxLost, "disk_full": DiskFull, "refused": RequestRefused}
+            raise kinds.get(answer["kind"], SandboxError)(f"copying what a box has written: {answer['error']}")
         return str(answer["digest"])
 
     async def untouched(self, box: str, cell: str, layers: list[str]) -> bool:
         """Whether a box has written nothing in its cell on top of `layers`."""
         return bool((await self._ask({"op": "untouched", "id": box, "cell": cell, "layers": layers})).get("untouched"))
 
-    async def restack(self, box: str, cell: str, layers: list[str]) -> str:
-        """Has a box in which nothing runs go on in a new cell over `layers`; else returns why that could not be."""
-        answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers})
+    async def restack(self, box: str, cell: str, layers: list[str], shared: list[str]) -> str:
+        """Has a box go on in a new cell over `layers`; else returns why that could not be. None of the `shared` files,
+        which its processes see change, may be of the first layer."""
+        answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers, "shared": shared})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")
         if answer.get("kind") == "failed":

@@ -1,7 +1,7 @@
 """The dispatcher: the one service that runs the scheduler. It turns calls into events, and decisions into calls.
 
 Commands and files do not pass through here: a client speaks to the host of its box. If the dispatcher dies, boxes live
-on; a new one asks the hosts what they hold.
+on; a new one asks the hosts which boxes and images they have.
 """
 
 from __future__ import annotations
@@ -220,6 +220,8 @@ class Dispatcher:
     async def _join(self, name: str) -> frozenset[Feature]:
         facts = await self._remotes[name].call("open", deadline=self._policy.create_seconds)
         self._tell(HostJoined(name, facts.capacity, facts.held))
+        for image, making in facts.images.items():
+            self._images.learn(image, name, making)
         self._go(self._listen(name))
         return frozenset(facts.features)
 
@@ -272,7 +274,8 @@ class Dispatcher:
             nap = beat if wake is None else min(beat, max(0.0, wake - now))
             self._poked.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poked.wait(), nap)
+                async with asyncio.timeout(nap):
+                    await self._poked.wait()
             overslept = self._now() - now - nap
             if overslept > beat:
                 self._deaf += overslept

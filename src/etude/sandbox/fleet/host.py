@@ -18,6 +18,7 @@ from etude.recipe.acting import SandboxRecipe
 from etude.sandbox.contract import Box, BoxSpec, Feature, Poll, Process, RequestRefused, Sandboxes, SandboxLost
 from etude.sandbox.fleet.answer import answered
 from etude.sandbox.fleet.events import Held
+from etude.sandbox.fleet.images import Making
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.pressure import Gauge, capacity_of_this_machine
 from etude.sandbox.fleet.resources import Capacity, Resources, demand_of
@@ -35,6 +36,8 @@ class HostFacts:
     capacity: Capacity
     features: frozenset[Feature]
     held: tuple[Held, ...]
+    images: dict[str, Making | None]
+    """Those made here since the start, and how; a snapshot has no such way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class SandboxHost:
         self._recipe, self._root, self._policy = recipe, Path(root), policy
         self._backend: Sandboxes | None = None
         self._lodgers: dict[str, Lodger] = {}
+        self._images: dict[str, Making | None] = {}
         self._unwanted: set[str] = set()
         """Boxes that were to be destroyed while they were being made."""
         self._running: dict[str, asyncio.Task[Any]] = {}
@@ -89,7 +93,7 @@ class SandboxHost:
             self._guard = asyncio.create_task(self._watch())
         cpus = self._policy.box_cpus
         held = tuple(Held(name, it.owner, demand_of(it.spec, cpus)) for name, it in self._lodgers.items())
-        return HostFacts(capacity_of_this_machine(self._root), self._backend.features, held)
+        return HostFacts(capacity_of_this_machine(self._root), self._backend.features, held, dict(self._images))
 
     async def report(self, seen: int) -> Report:
         """`seen`: how many ended boxes the dispatcher has heard of; an answer that got lost is given again."""
@@ -128,6 +132,7 @@ class SandboxHost:
     async def make_image(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> str:
         self._allow(method, _IMAGES)
         image: str = await getattr(self._open_backend(), method)(*args, **options)
+        self._images[image] = Making(method, args, options)
         return image
 
     async def build_image(self, args: tuple[Any, ...], options: dict[str, Any]) -> AsyncIterator[Any]:
@@ -137,6 +142,7 @@ class SandboxHost:
         try:
             async for lines in _until_done(build, said):
                 yield lines
+            self._images[build.result()] = Making("build_image", args, options)
             yield build.result()
         finally:
             build.cancel()
@@ -146,7 +152,10 @@ class SandboxHost:
     async def ask(self, box: str, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         self._allow(method, _REQUESTS)
         with self._noticing(box) as lodger:
-            return await answered(getattr(lodger.box, method)(*args, **options))
+            answer = await answered(getattr(lodger.box, method)(*args, **options))
+            if method == "snapshot":
+                self._images.setdefault(answer, None)
+            return answer
 
     async def exec(self, box: str, ticket: str, known: int, command: Any, options: dict[str, Any]) -> Ran:
         with self._noticing(box) as lodger:

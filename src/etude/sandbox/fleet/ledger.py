@@ -11,6 +11,7 @@ from enum import StrEnum
 from etude.sandbox.fleet.bucket import TokenBucket
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.resources import Capacity, Resources
+from etude.sandbox.fleet.waiting import Pending
 
 
 class HostState(StrEnum):
@@ -26,7 +27,7 @@ class HostLedger:
         self.state = HostState.UP
         self.bucket = TokenBucket(policy.host_rate, policy.host_burst, now)
         self.heard = now
-        self.claimed_by = ""
+        self.claimant: Pending | None = None
         """The request for which this host is kept free."""
         self.cooling = False
         """Its bucket is empty."""

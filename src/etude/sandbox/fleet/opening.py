@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.cluster.contract import Cluster, ClusterError, Remote
+from etude.cluster.supervise import OnEvent, Supervised
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox.contract import Feature, SandboxError, SandboxUnavailable
 from etude.sandbox.fleet.client import FleetSandboxes
 from etude.sandbox.fleet.policy import Policy
+from etude.sandbox.open import beside
 
 _CPUS = 0.1
 """Of each service, as the cluster counts: the boxes are counted by the fleet itself."""
@@ -28,6 +30,17 @@ class Fleet:
         """A client with boxes of its own."""
         return FleetSandboxes(self.dispatcher, self.features, self.policy)
 
+    async def keep(self, restarts: int, on_event: OnEvent) -> None:
+        """Starts a dispatcher that has died again, until cancelled; the new one asks the hosts what they have."""
+        deadline = self.policy.create_seconds
+        supervised = Supervised(self.dispatcher, restarts, on_event=on_event, start_deadline=deadline)
+        while True:
+            await asyncio.sleep(self.policy.beat_seconds)
+            seen, health = supervised.incarnation, await self.dispatcher.health(deadline=deadline)
+            if not health.alive:
+                await supervised.heal(seen, f"{self.dispatcher.name} was found dead: {health.detail}")
+                await self.dispatcher.call("open", deadline=deadline)
+
     async def close(self) -> None:
         """Ends every box of every client, and the services."""
         with contextlib.suppress(ClusterError):
@@ -38,15 +51,21 @@ class Fleet:
 async def open_fleet(
     cluster: Cluster, recipe: SandboxRecipe, root: Path, *, policy: Policy | None = None, name: str = "fleet"
 ) -> Fleet:
-    """`root`: a folder on every node, of its own or shared, below which each host keeps its images."""
+    """Over `recipe.hosts` of the cluster's nodes, or over all where it names no number.
+
+    `root`: a folder on every node, of its own or shared, below which each host keeps its images."""
     policy = policy or Policy()
+    nodes = await cluster.nodes()
+    if recipe.hosts > len(nodes):
+        raise SandboxUnavailable(
+            f"sandbox.hosts = {recipe.hosts}, but the cluster has {len(nodes)}: {', '.join(nodes)}; see cluster.nodes"
+        )
+    service, own = "etude.sandbox.fleet.host:SandboxHost", beside(recipe)
     hosts: dict[str, Remote] = {}
     try:
-        for node in await cluster.nodes():
+        for node in nodes[: recipe.hosts or None]:
             host = f"{name}-{node}"
-            hosts[host] = await cluster.start(
-                host, "etude.sandbox.fleet.host:SandboxHost", recipe, Path(root) / host, policy, node=node, cpus=_CPUS
-            )
+            hosts[host] = await cluster.start(host, service, own, Path(root) / host, policy, node=node, cpus=_CPUS)
         dispatcher = await cluster.start(name, "etude.sandbox.fleet.dispatcher:Dispatcher", hosts, policy, cpus=_CPUS)
         features = await dispatcher.call("open", deadline=policy.create_seconds)
     except (ClusterError, SandboxError) as error:

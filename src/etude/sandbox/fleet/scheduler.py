@@ -5,14 +5,14 @@ Always true, whatever comes in whatever order (tests/sandbox/fleet/test_machine.
 - a box is on one host at most, and a host is never given more than its ceiling allows by what was known then;
 - a host that is silent, draining or gone gets nothing; a lost host loses its own boxes and no others.
 
-A request waits for room, for a token of the fleet and for one of its host. Once it has been passed over for a good part
-of its patience it claims a host: that host is kept free until the request fits, so that large requests are not starved
-by small ones.
+A request waits for room, for a token of the fleet and for one of its host (assigning.py). Once it has been passed over
+for a good part of its patience it claims a host: that host is kept free until the request fits, so that large requests
+are not starved by small ones.
 """
 
 from __future__ import annotations
 
-from etude.sandbox.fleet.bucket import TokenBucket
+from etude.sandbox.fleet.assigning import Assigner
 from etude.sandbox.fleet.events import (
     BoxEnded,
     CreateDone,
@@ -38,30 +38,23 @@ from etude.sandbox.fleet.events import (
 )
 from etude.sandbox.fleet.leases import Leases
 from etude.sandbox.fleet.ledger import HostLedger, HostState
-from etude.sandbox.fleet.placement import HostIndex
 from etude.sandbox.fleet.policy import Policy
-from etude.sandbox.fleet.resources import Capacity
 from etude.sandbox.fleet.timers import Timers
-from etude.sandbox.fleet.waiting import Pending, WaitingRoom
+from etude.sandbox.fleet.waiting import Pending
 
 
 class Scheduler:
     def __init__(self, policy: Policy, now: float = 0.0) -> None:
         self.policy = policy
-        self.hosts: dict[str, HostLedger] = {}
-        self.waiting = WaitingRoom()
+        self._timers = Timers()
+        self.assigner = Assigner(policy, self._timers, now)
+        self.hosts, self.waiting = self.assigner.hosts, self.assigner.waiting
         self.leases = Leases(policy.lease_seconds)
-        self._index = HostIndex()
-        self._admission = TokenBucket(policy.fleet_rate, policy.fleet_burst, now)
         self._pending: dict[str, Pending] = {}
         """Requests that wait or are being made."""
         self._where: dict[str, tuple[str, str]] = {}
         """Host and owner of every granted box."""
         self._drains: dict[str, float] = {}
-        self._grown: dict[str, None] = {}
-        """Hosts with more room than when the waiting requests were last held against them."""
-        self._sizes: dict[Capacity, int] = {}
-        self._timers = Timers()
         self._now = now
         self._out: list[Decision] = []
         self._on_event = {
@@ -80,7 +73,7 @@ class Scheduler:
         }
         self._on_timer = {
             "patience": self._impatient,
-            "claim": self._claims,
+            "claim": self._claim_due,
             "lease": self._lease_due,
             "silence": self._silence_due,
             "drain": self._drain_due,
@@ -118,7 +111,7 @@ class Scheduler:
         self._renewed(OwnerRenewed(event.owner))
         if event.pinned and (gone := self._why_not(event.pinned)):
             self._reject(event.request, Why.GONE, gone)
-        elif self._is_impossible(event):
+        elif not self.assigner.could_ever_hold(event):
             self._reject(event.request, Why.IMPOSSIBLE, f"no host has room for {event.count} x {event.demand}")
         elif len(self.waiting) >= self.policy.queue:
             self._reject(event.request, Why.FULL, f"{len(self.waiting)} requests wait already", self._retry_after())
@@ -133,6 +126,14 @@ class Scheduler:
         patience, request = self.policy.patience, pending.wanted.request
         self._timers.set(pending.since + patience, "patience", request)
         self._timers.set(pending.since + patience * self.policy.claim_after, "claim", request)
+
+    def _claim_due(self, request: str) -> None:
+        if pending := self._pending.get(request):
+            self.assigner.claim(pending, self._now)
+
+    def _serve(self) -> None:
+        for pending in self.assigner.assign(self._now):
+            self._out.append(Place(pending.wanted.request, pending.host, pending.wanted.boxes))
 
     def _dropped(self, event: RequestDropped) -> None:
         self._give_up(event.request, Why.LEFT, "its client no longer waits")
@@ -161,7 +162,7 @@ class Scheduler:
 
     def _forget(self, pending: Pending) -> None:
         self._pending.pop(pending.wanted.request, None)
-        self._unclaim(pending)
+        self.assigner.unclaim(pending)
 
     # -- creations
 
@@ -251,7 +252,7 @@ class Scheduler:
     def _release(self, boxes: tuple[str, ...], host: HostLedger) -> None:
         for box in boxes:
             host.release(box)
-        self._file(host)
+        self.assigner.changed(host)
         if host.state is HostState.DRAINING and not host.boxes and host.name in self._drains:
             del self._drains[host.name]
             self._out.append(HostDrained(host.name))
@@ -261,21 +262,20 @@ class Scheduler:
     def _joined(self, event: HostJoined) -> None:
         if event.host in self.hosts:
             raise ValueError(f"host {event.host!r} is there already")
-        host = self.hosts[event.host] = HostLedger(event.host, event.capacity, self.policy, self._now)
-        self._sizes[event.capacity] = self._sizes.get(event.capacity, 0) + 1
+        host = HostLedger(event.host, event.capacity, self.policy, self._now)
         for held in event.held:
             self._renewed(OwnerRenewed(held.owner))
             self._where[held.box] = event.host, held.owner
             self.leases.add(held.owner, held.box)
             host.adopt(held.box, held.demand, self._now)
         self._timers.set(self._now + self.policy.silent_seconds, "silence", event.host)
-        self._file(host)
+        self.assigner.add(host)
 
     def _reported(self, event: HostReported) -> None:
         host = self.hosts.get(event.host)
         if host is not None:
             host.report(event.used, event.sampled, self._now)
-            self._file(host)
+            self.assigner.changed(host)
 
     def _silence_due(self, name: str) -> None:
         host = self.hosts.get(name)
@@ -287,8 +287,14 @@ class Scheduler:
             return
         if self._now >= late and host.state is HostState.UP:
             host.state = HostState.SILENT
-            self._file(host, gained=False)
+            self.assigner.changed(host, gained=False)
         self._timers.set(lost if self._now >= late else late, "silence", name)
+
+    def _cooled(self, name: str) -> None:
+        host = self.hosts.get(name)
+        if host is not None:
+            host.cooling = False
+            self.assigner.changed(host)
 
     def _draining(self, event: HostDraining) -> None:
         host = self.hosts.get(event.host)
@@ -298,7 +304,7 @@ class Scheduler:
         self._drains[event.host] = event.by
         self._timers.set(event.by, "drain", event.host)
         self._reject_pinned(event.host, f"host {event.host} is draining")
-        self._void_claim(host)
+        self.assigner.void_claim(host)
         self._release((), host)
 
     def _drain_due(self, name: str) -> None:
@@ -312,18 +318,10 @@ class Scheduler:
             self._timers.set(max(self._drains[name], self._now + self.policy.beat_seconds), "drain", name)
 
     def _lost(self, event: HostLost) -> None:
-        host = self.hosts.pop(event.host, None)
+        host = self.assigner.remove(event.host)
         if host is None:
             return
-        size = self._sizes[host.capacity] - 1
-        if size:
-            self._sizes[host.capacity] = size
-        else:
-            del self._sizes[host.capacity]
         self._drains.pop(event.host, None)
-        self._grown.pop(event.host, None)
-        self._index.forget(event.host)
-        self._void_claim(host)
         lost = tuple(box for box in host.boxes if box in self._where)
         for box in lost:
             _, owner = self._where.pop(box)
@@ -342,117 +340,3 @@ class Scheduler:
         if host is None:
             return f"host {name} is lost"
         return f"host {name} is draining" if host.state is HostState.DRAINING else ""
-
-    def _is_impossible(self, event: CreateRequested) -> bool:
-        sizes = [self.hosts[event.pinned].capacity] if event.pinned else self._sizes
-        return bool(sizes) and not any(event.count <= size.boxes and self._share(size, event) <= 1.0 for size in sizes)
-
-    # -- placing
-
-    def _serve(self) -> None:
-        while len(self.waiting) and (self._grown or self.waiting.has_fresh):
-            grown, self._grown = self._grown, {}
-            for line in self.waiting.turns(everyone=bool(grown)):
-                if not self._admitted():
-                    self._grown = {**grown, **self._grown}
-                    return
-                pending = self.waiting.head(line)
-                host = self._seek(pending, grown)
-                if host is not None:
-                    self._place(self.waiting.take(line), host)
-                else:
-                    self.waiting.found_nothing(pending)
-                    self._claims(pending.wanted.request)
-        if not len(self.waiting):
-            self._grown.clear()
-
-    def _admitted(self) -> bool:
-        ready = self._admission.ready_at(self._now)
-        if ready > self._now:
-            self._timers.set(ready, "admission")
-        return ready <= self._now
-
-    def _seek(self, pending: Pending, grown: dict[str, None]) -> HostLedger | None:
-        wanted = pending.wanted
-        if pending.claim or wanted.pinned:
-            name = pending.claim or wanted.pinned
-            host = self.hosts.get(name)
-            return host if host is not None and self._may_take(host, pending) else None
-        if pending.searched:
-            hosts = (self.hosts[name] for name in grown if name in self._index and name not in pending.tried)
-            return next((host for host in hosts if host.fits(wanted.demand, wanted.count)), None)
-        share = min((self._share(size, wanted) for size in self._sizes), default=0.0)
-        return self._index.find(wanted, pending.tried, share)
-
-    def _may_take(self, host: HostLedger, pending: Pending) -> bool:
-        wanted = pending.wanted
-        claimed_by_another = host.claimed_by not in ("", wanted.request)
-        return host.takes_boxes and not claimed_by_another and host.fits(wanted.demand, wanted.count)
-
-    def _share(self, size: Capacity, wanted: CreateRequested) -> float:
-        """The part that a request needs of what a host of this size may be given, in what it needs most."""
-        demand, total, ceiling = wanted.demand, size.total, self.policy.ceiling
-        return wanted.count * max(
-            demand.cpus / (total.cpus * ceiling.cpus),
-            demand.memory_mb / (total.memory_mb * ceiling.memory_mb),
-            demand.disk_mb / (total.disk_mb * ceiling.disk_mb),
-        )
-
-    def _place(self, pending: Pending, host: HostLedger) -> None:
-        wanted, boxes = pending.wanted, pending.wanted.boxes
-        self._unclaim(pending)
-        pending.attempt += 1
-        pending.host = host.name
-        self._admission.take(wanted.count, self._now)
-        host.bucket.take(wanted.count, self._now)
-        host.reserve(boxes, wanted.demand)
-        self._index.remember(wanted.image, host.name)
-        ready = host.bucket.ready_at(self._now)
-        if ready > self._now:
-            host.cooling = True
-            self._timers.set(ready, "cooling", host.name)
-        self._file(host, gained=False)
-        self._out.append(Place(wanted.request, host.name, boxes))
-
-    def _cooled(self, name: str) -> None:
-        host = self.hosts.get(name)
-        if host is not None:
-            host.cooling = False
-            self._file(host)
-
-    def _file(self, host: HostLedger, *, gained: bool = True) -> None:
-        """Keeps the index true to a host that has changed; what may have `gained` room is tried for who waits."""
-        if host.takes_boxes and not host.claimed_by:
-            self._index.put(host)
-        else:
-            self._index.remove(host.name)
-        if gained and host.takes_boxes:
-            self._grown[host.name] = None
-
-    # -- claims
-
-    def _claims(self, request: str) -> None:
-        """Keeps a host free for a request that has been passed over for long and is first in its line."""
-        pending = self._pending.get(request)
-        if pending is None or pending.host or pending.claim or not pending.searched:
-            return
-        if self._now < pending.since + self.policy.patience * self.policy.claim_after:
-            return
-        wanted = pending.wanted
-        host = self.hosts.get(wanted.pinned) if wanted.pinned else self._index.roomiest(wanted, pending.tried)
-        if host is not None and not host.claimed_by:
-            host.claimed_by, pending.claim = request, host.name
-            self._file(host, gained=False)
-
-    def _void_claim(self, host: HostLedger) -> None:
-        """The host takes nothing any more. Who waited for it alone has not seen what others gained meanwhile."""
-        if claimant := self._pending.get(host.claimed_by):
-            host.claimed_by = claimant.claim = ""
-            self.waiting.search_again(claimant)
-
-    def _unclaim(self, pending: Pending) -> None:
-        host = self.hosts.get(pending.claim)
-        pending.claim = ""
-        if host is not None:
-            host.claimed_by = ""
-            self._file(host)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.sandbox.contract import ImageError, RequestRefused
-from etude.sandbox.images.owners import disk_bytes, locked, remove_dead_owners
+from etude.sandbox.images.keeper import as_keeper
+from etude.sandbox.images.owners import locked
 from etude.sandbox.images.store import ImageStore
 
 GRACE_SECONDS = 600.0
@@ -28,10 +29,11 @@ class Collected:
     """More than the budget only where all that is left is in use."""
 
 
+@as_keeper
 def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRACE_SECONDS) -> Collected:
     """Frees what is over the budget; layers that nothing needs go whatever the budget."""
     with locked(store.root / "lock"):
-        remove_dead_owners(store.root / "owners")
+        store.remove_dead_owners()
     sizes = {path.name: layer_bytes(store, path.name) for path in store.layers.iterdir()}
     with store.fresh("collected") as doomed:
         doomed.mkdir()
@@ -75,7 +77,7 @@ def layer_bytes(store: ImageStore, layer: str) -> int:
     with contextlib.suppress(FileNotFoundError, ValueError):
         return int(note.read_text())
     try:
-        count = disk_bytes(store.layers / layer)
+        count = store.measure([store.layers / layer])
     except FileNotFoundError:
         return 0
     note.parent.mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -19,52 +19,56 @@ from etude.sandbox.contract import ImageError
 from etude.sandbox.images.reference import Reference, is_loopback
 
 _FIELD = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
+_TOKEN = re.compile(r"[\x21-\x7e]{1,32768}")
+Ask = Callable[[httpx.URL, dict[str, str]], tuple[int, bytes]]
+"""Address and headers -> status and a bounded answer."""
 
 
-class RegistryAuth(httpx.Auth):
+class RegistryAuth:
+    """Towards one registry."""
+
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
         self._password = noted_credentials(reference.registry)
-        self._header = ""
+        self.header = ""
+        """The Authorization of requests to the registry; empty as long as it has not asked for one."""
 
-    def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        if self._header:
-            request.headers["Authorization"] = self._header
-        response = yield request
-        if response.status_code != 401:
-            return
-        challenge = response.headers.get("WWW-Authenticate", "")
+    def learn(self, refusal: httpx.Response, ask: Ask) -> bool:
+        """Takes up what a registry wants; False if that is nothing we have."""
+        challenge = refusal.headers.get("WWW-Authenticate", "")
         scheme = challenge.partition(" ")[0].lower()
         if scheme == "bearer":
-            answer = yield self._token_request(dict(_FIELD.findall(challenge)))
-            answer.read()
-            self._header = f"Bearer {self._token(answer)}"
+            headers = {"Authorization": self._password} if self._password else {}
+            self.header = f"Bearer {self._token(*ask(self._token_address(challenge), headers))}"
         elif scheme == "basic" and self._password:
-            self._header = self._password
+            self.header = self._password
         else:
-            return
-        request.headers["Authorization"] = self._header
-        yield request
+            return False
+        return True
 
-    def _token_request(self, fields: dict[str, str]) -> httpx.Request:
-        realm = httpx.URL(fields.get("realm", ""))
-        if realm.scheme != "https" and not is_loopback(realm.host):
+    def _token_address(self, challenge: str) -> httpx.URL:
+        fields = dict(_FIELD.findall(challenge))
+        try:
+            realm = httpx.URL(fields.get("realm", ""))
+        except httpx.InvalidURL as error:
+            raise ImageError(f"{self._reference}: the registry names no address for tokens") from error
+        inside = is_loopback(realm.netloc.decode())
+        if (realm.scheme != "https" and not inside) or (inside and not is_loopback(self._reference.host)):
             raise ImageError(f"{self._reference}: the registry names {realm} for tokens; expected an https address")
         wanted = {"scope": fields.get("scope") or f"repository:{self._reference.repository}:pull"}
         if "service" in fields:
             wanted["service"] = fields["service"]
-        headers = {"Authorization": self._password} if self._password else {}
-        return httpx.Request("GET", realm.copy_merge_params(wanted), headers=headers)
+        return realm.copy_merge_params(wanted)
 
-    def _token(self, answer: httpx.Response) -> str:
+    def _token(self, status: int, answer: bytes) -> str:
         try:
-            record = answer.json() if answer.status_code == 200 else {}
+            record = json.loads(answer) if status == 200 else {}
             token = record.get("token") or record.get("access_token")
         except (ValueError, AttributeError, RecursionError):
             token = None
-        if not isinstance(token, str):
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             what = "these credentials" if self._password else "anonymous pulls"
-            raise ImageError(f"{self._reference}: the token server refuses {what} (HTTP {answer.status_code})")
+            raise ImageError(f"{self._reference}: the token server refuses {what} (HTTP {status})")
         return token
 
 

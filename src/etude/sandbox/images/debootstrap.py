@@ -1,6 +1,7 @@
 """A minimal Debian tree by debootstrap, as an image.
 
-debootstrap wants root and gets it for this one folder only: what it leaves is imported like any other root file system.
+debootstrap wants root and gets it for this one folder only, an ordinary user's from the keeper of the store: what it
+leaves is imported like any other root file system.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from etude.sandbox.apt import SOURCES, apt_addresses
+from etude.sandbox.apt import SOURCES, apt_addresses, proxy_variables
 from etude.sandbox.contract import ImageError, RequestRefused, SandboxUnavailable
 from etude.sandbox.images.importing import import_root
+from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.oci import Say, quiet
 from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.store import ImageStore
@@ -27,11 +29,13 @@ _MIRROR = re.compile(r"(https?|file)://[^\s]+")
 # It ends with us, and with it all that it started and mounted.
 _APART = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-# Of the making, not of the system: what differs each time, and what apt fetches again when it is asked.
+# Of the making, not of the system: what differs each time, what apt fetches again when it is asked, and devices, of
+# which each box has its own.
 _LEFTOVERS = ("var/log/bootstrap.log", "var/log/dpkg.log", "var/log/alternatives.log", "var/log/apt", "debootstrap")
-_EMPTIED = ("var/cache/apt/archives", "var/lib/apt/lists", "var/cache/debconf")
+_EMPTIED = ("dev", "var/cache/apt/archives", "var/lib/apt/lists", "var/cache/debconf")
 
 
+@as_keeper
 def bootstrap(store: ImageStore, suite: str, *, mirror: str = "", include: Sequence[str] = (), say: Say = quiet) -> str:
     """A minimal tree of a Debian suite and the packages asked for; returns the image's id. Takes a minute or two."""
     if not _SUITE.fullmatch(suite):
@@ -47,13 +51,13 @@ def bootstrap(store: ImageStore, suite: str, *, mirror: str = "", include: Seque
         raise SandboxUnavailable("debootstrap is not installed: apt-get install debootstrap")
     if os.geteuid() != 0:
         raise SandboxUnavailable(
-            "debootstrap makes devices and owners, which only root may: run this with sudo, or pull an image "
-            "(etude sandbox images pull debian:stable-slim)"
+            "debootstrap makes files of many owners, for which you need subordinate ids (see `etude sandbox doctor`): "
+            "else run this with sudo, or pull an image (etude sandbox images pull debian:stable-slim)"
         )
     options = ["--variant=minbase", *([f"--include={','.join(include)}"] if include else [])]
     packages = f" with {', '.join(include)}" if include else ""
     with store.fresh("debootstrap") as tree:
-        _run([*_APART, program, *options, suite, str(tree), mirror], say)
+        _run(store, [*_APART, program, *options, suite, str(tree), mirror], say)
         _tidy(tree)
         return import_root(store, tree, f"debootstrap {suite}{packages} from {mirror}", say)
 
@@ -68,10 +72,12 @@ def host_mirror(sources: Path = SOURCES) -> str:
     )
 
 
-def _run(command: list[str], say: Say) -> None:
+def _run(store: ImageStore, command: list[str], say: Say) -> None:
     last: deque[str] = deque(maxlen=5)
     environment = {"PATH": _PATH, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    environment |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    if store.ids and store.ids.subordinate:
+        environment["container"] = "lxc"  # Where no device can be made: so it borrows the host's meanwhile.
+    environment |= proxy_variables()
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

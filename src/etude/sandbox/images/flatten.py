@@ -22,12 +22,25 @@ _ORIGIN = "user.overlay.origin"
 def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None] = lambda: None) -> None:
     """`check` is called now and then, and may raise."""
     target.mkdir(mode=0o700)
-    _merge(layers, target, check)
+    todo: list[tuple[Sequence[Path], Path]] = [(layers, target)]
+    done: list[tuple[os.stat_result, Path]] = []
+    while todo:
+        check()
+        folders, place = todo.pop()
+        todo += _merge(folders, place)
+        done.append((folders[0].lstat(), place))
+    # What is in a folder comes after it, and goes first: writing into a folder changes its time, or is forbidden.
+    for info, place in reversed(done):
+        if (info.st_uid, info.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(place, info.st_uid, info.st_gid)
+        place.chmod(stat.S_IMODE(info.st_mode))
+        os.utime(place, ns=(info.st_mtime_ns, info.st_mtime_ns))
 
 
-def _merge(folders: Sequence[Path], target: Path, check: Callable[[], None]) -> None:
-    check()
+def _merge(folders: Sequence[Path], target: Path) -> list[tuple[Sequence[Path], Path]]:
+    """One folder. Returns what is to be merged into those that it made in there."""
     names = {name for folder in folders for name in os.listdir(folder)}  # noqa: PTH208
+    made: list[tuple[Sequence[Path], Path]] = []
     removes = False
     for name in sorted(names):
         sight, goal = look_in(folders, name), target / name
@@ -38,17 +51,13 @@ def _merge(folders: Sequence[Path], target: Path, check: Callable[[], None]) -> 
             goal.mkdir(mode=0o700)
             if sight.closed:
                 make_opaque(goal)
-            _merge(sight.places, goal, check)
+            made.append((sight.places, goal))
         else:
             _link(sight.places[0], goal)
     if removes:
         # Tells overlayfs to look for whiteouts here even when the folder merges with none.
         os.setxattr(target, _ORIGIN, b"merged")
-    info = folders[0].lstat()
-    if (info.st_uid, info.st_gid) != (os.geteuid(), os.getegid()):
-        os.chown(target, info.st_uid, info.st_gid)
-    target.chmod(stat.S_IMODE(info.st_mode))
-    os.utime(target, ns=(info.st_mtime_ns, info.st_mtime_ns))
+    return made
 
 
 def _link(source: Path, goal: Path) -> None:
@@ -84,8 +93,16 @@ class Background:
         if self._closing.is_set():
             raise Stopped
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """No further job begins, and the present one ends at its next `check`."""
         self._closing.set()
+
+    def close(self) -> None:
+        self.stop()
+        self.finish()
+
+    def finish(self) -> None:
+        """Waits until all is done."""
         self._jobs.put(None)
         if self._thread is not None:
             self._thread.join()

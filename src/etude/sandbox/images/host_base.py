@@ -35,9 +35,9 @@ class Bases:
     """Of the host base: (host folder or "store:" path, folder in the box)."""
 
 
-def build_bases(store: Path, owner: int | None) -> Bases:
-    """Makes (or finds, by content) the generated trees. The zygote gives them to the boxes' users, of which `owner` is
-    root's id on the disk."""
+def build_bases(store: Path, owner: str | None) -> Bases:
+    """Makes (or finds, by content) the generated trees. The zygote gives them to the boxes' users; `owner` names
+    their range of ids, whose trees are its own; None: they stay the caller's."""
     links = {name: str(Path(name).readlink()) for name in SYSTEM if Path(name).is_symlink()}
     binds = [(name, name[1:]) for name in SYSTEM if Path(name).is_dir() and not Path(name).is_symlink()]
     files = _generated_files()

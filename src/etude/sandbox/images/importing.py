@@ -16,6 +16,7 @@ from typing import IO, Protocol, cast
 from etude.sandbox.contract import ImageError
 from etude.sandbox.images.archive import HashingReader, damage_named, decompressed, tar_members
 from etude.sandbox.images.image import EMPTY, Image, ImageConfig
+from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.layers import DEFAULT_BOUNDS, Bounds, Unpacker
 from etude.sandbox.images.oci import (
     INDEXES,
@@ -47,8 +48,18 @@ def import_image(store: ImageStore, source: Path, *, say: Say = quiet, bounds: B
         raise ImageError(f"{source}: no such file or folder; expected a root file system or an image's archive")
     if source.is_dir():
         if (source / "oci-layout").is_file():
-            return make_image(store, _plan_layout(_Folder(source), str(source)), origin, say, bounds)
+            return _import_layout(store, source, origin, bounds, say=say)
         return import_root(store, source, origin, say, bounds)
+    return _import_archive(store, source, origin, bounds, say=say)
+
+
+@as_keeper
+def _import_layout(store: ImageStore, source: Path, origin: str, bounds: Bounds, *, say: Say) -> str:
+    return make_image(store, _plan_layout(_Folder(source), str(source)), origin, say, bounds)
+
+
+@as_keeper
+def _import_archive(store: ImageStore, source: Path, origin: str, bounds: Bounds, *, say: Say) -> str:
     with source.open("rb") as file:
         members = _archive_members(file, source)
         if members is None:
@@ -73,10 +84,24 @@ def _import_tar(store: ImageStore, source: Path, origin: str, say: Say, bounds: 
 
 def import_root(store: ImageStore, source: Path, origin: str, say: Say, bounds: Bounds = DEFAULT_BOUNDS) -> str:
     """A folder, as a tar of it would be, sorted by name."""
+    # Listed here, where its owners have the host's numbers.
+    return _import_members(store, source, list(_folder_members(source)), origin, bounds, say=say)
+
+
+@as_keeper
+def _import_members(
+    store: ImageStore,
+    source: Path,
+    members: list[tuple[tarfile.TarInfo, Path]],
+    origin: str,
+    bounds: Bounds,
+    *,
+    say: Say,
+) -> str:
     digest = hashlib.sha256()
     with store.fresh("layer") as fresh:
         unpacker = Unpacker(str(source), fresh, Stack(()), store.ids, bounds)
-        for info, path in _folder_members(source):
+        for info, path in members:
             digest.update(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
             if info.isreg():
                 with path.open("rb") as file:

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from etude.sandbox.contract import ImageError
+from etude.sandbox.images.ids import IdRange
 from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.stack import Stack, make_opaque, make_whiteout
 
@@ -25,15 +26,6 @@ FIXED_TIME = 946_684_800
 """Of files that no source has given a time, so that a box is the same every time."""
 _WHITEOUT, _RESERVED, _OPAQUE_MARK = ".wh.", ".wh..wh.", ".wh..wh..opq"
 _CHUNK, _DEPTH, _IDS = 1 << 20, 256, 1 << 31
-
-
-@dataclass(frozen=True, slots=True)
-class IdRange:
-    """Ids in a row that boxes have for themselves."""
-
-    first: int
-    """The host's number of the boxes' user 0."""
-    count: int = 65_536
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from etude.sandbox.inside import removal
@@ -26,8 +26,9 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
         os.close(number)
 
 
-def remove_dead_owners(owners: Path) -> list[str]:
+def remove_dead_owners(owners: Path, remove: Callable[[Path], None] | None = None) -> list[str]:
     """The janitor: folders whose owner holds no lock any more go. Returns their names."""
+    remove = remove or remove_tree
     removed = []
     for folder in sorted(owners.iterdir()):
         try:
@@ -39,8 +40,9 @@ def remove_dead_owners(owners: Path) -> list[str]:
         except BlockingIOError:
             continue
         else:
-            remove_tree(folder)
-            removed.append(folder.name)
+            with contextlib.suppress(PermissionError):  # Of ids that are not ours to use today.
+                remove(folder)
+                removed.append(folder.name)
         finally:
             os.close(lock)
     return removed
@@ -51,13 +53,19 @@ def remove_tree(path: Path) -> None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What a tree takes on its disk; a file with several names counts once."""
+    """What a tree takes on its disk; a file with several names counts once, and what vanishes meanwhile, or lies deeper
+    than a path can say, not at all."""
     seen: set[tuple[int, int]] = set()
-    total = folder.lstat().st_blocks * 512
-    for place, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            info = Path(place, name).lstat()
-            if info.st_nlink == 1 or stat.S_ISDIR(info.st_mode) or (info.st_dev, info.st_ino) not in seen:
-                seen.add((info.st_dev, info.st_ino))
-                total += info.st_blocks * 512
+    total, todo = folder.lstat().st_blocks * 512, [str(folder)]
+    while todo:
+        with contextlib.suppress(OSError), os.scandir(todo.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    info = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(info.st_mode):
+                        todo.append(entry.path)
+                    elif info.st_nlink > 1 and (info.st_dev, info.st_ino) in seen:
+                        continue
+                    seen.add((info.st_dev, info.st_ino))
+                    total += info.st_blocks * 512
     return total

@@ -16,7 +16,7 @@ from typing import IO
 import httpx
 
 from etude.sandbox.contract import ImageError
-from etude.sandbox.images.credentials import RegistryAuth
+from etude.sandbox.images.keeper import as_keeper
 from etude.sandbox.images.layers import DEFAULT_BOUNDS, Bounds
 from etude.sandbox.images.oci import (
     INDEXES,
@@ -33,15 +33,16 @@ from etude.sandbox.images.oci import (
     read_json,
     read_manifest,
 )
-from etude.sandbox.images.reference import Reference, is_loopback
+from etude.sandbox.images.reference import Reference
+from etude.sandbox.images.registry_http import RegistryHttp
 from etude.sandbox.images.store import ImageStore
 
 _AT_ONCE = 4
 _FAILURES, _WAIT_SECONDS = 6, 0.25
 """In a row, without a byte; waits double from one to the next."""
-_TIMEOUT = httpx.Timeout(60.0, connect=15.0)
 
 
+@as_keeper
 def pull(store: ImageStore, reference: str, *, say: Say = quiet, bounds: Bounds = DEFAULT_BOUNDS) -> str:
     """Returns the image's id; ImageError says what the registry refused or which blob is damaged."""
     name = Reference.parse(reference)
@@ -51,6 +52,9 @@ def pull(store: ImageStore, reference: str, *, say: Say = quiet, bounds: Bounds 
         say(f"{name} is {digest}")
         what = f"{name}, config {config.digest}"
         settings = registry.read(f"blobs/{config.digest}", config)
+        for blob in blobs:
+            if blob.size > bounds.bytes:
+                raise ImageError(f"{name}: expected {bounds.bytes} bytes or fewer of {blob.digest}, found {blob.size}")
         names = chain_names(read_config(settings, what)[1])
         with store.hold(names):
             missing = (blob for blob, layer in zip(blobs, names, strict=False) if not store.has_layer(layer))
@@ -66,13 +70,7 @@ class Registry:
         self.reference, self._say = reference, say
         self._stopped = False
         self._pool = ThreadPoolExecutor(_AT_ONCE, "fetch-blobs")
-        self._client = httpx.Client(
-            auth=RegistryAuth(reference),
-            timeout=_TIMEOUT,
-            follow_redirects=True,
-            trust_env=not is_loopback(reference.host),  # A proxy's loopback is another machine's.
-            headers={"Accept-Encoding": "identity"},
-        )
+        self._http = RegistryHttp(reference)
 
     def __enter__(self) -> Registry:
         return self
@@ -80,7 +78,7 @@ class Registry:
     def __exit__(self, *_: object) -> None:
         self._stopped = True
         self._pool.shutdown(cancel_futures=True)
-        self._client.close()
+        self._http.close()
 
     def resolve(self) -> tuple[str, Blob, list[Blob]]:
         """The digest that the reference stands for now, the configuration's blob, and the layers', the lowest first."""
@@ -137,7 +135,7 @@ class Registry:
         headers = {"Accept": ", ".join((*MANIFESTS, *INDEXES, "*/*"))}
         if start:
             headers["Range"] = f"bytes={start}-"
-        with self._client.stream("GET", f"{self.reference.url}/{path}", headers=headers) as response:
+        with self._http.get(path, headers) as response:
             self._check_status(response, path)
             if start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                 file.seek(0)

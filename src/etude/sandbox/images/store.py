@@ -3,7 +3,8 @@
 images/<id>.json    an Image; its time is that of its last use      layers/<ids>/<name>/   a folder tree, never changed
 base/<digest>/      generated trees                                 owners/<name>/         lock, leases and scratch
 
-Invariant: a name in images/ or layers/ stands for something whole. A layer that a living owner leases stays.
+Invariant: a name in images/ or layers/ stands for something whole. A layer that a living owner leases stays. Trees are
+touched by what is marked `as_keeper` alone; all else is notes, which belong to the caller.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import itertools
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from etude.sandbox.contract import DiskFull, ImageError, RequestRefused
+from etude.sandbox.contract import DiskFull, ImageError, RequestRefused, SandboxLost
 from etude.sandbox.images.flatten import Background, merge_layers
+from etude.sandbox.images.ids import IdRange
 from etude.sandbox.images.image import HOST, Image
-from etude.sandbox.images.layers import FIXED_TIME, IdRange
-from etude.sandbox.images.owners import locked, remove_dead_owners, remove_tree
+from etude.sandbox.images.keeper import Keeper, as_keeper
+from etude.sandbox.images.layers import FIXED_TIME
+from etude.sandbox.images.owners import disk_bytes, locked, remove_dead_owners, remove_tree
+from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.inside.users import USERS
 
 MAX_LAYERS = 40
@@ -64,37 +67,79 @@ class Lease:
 
 
 class ImageStore:
+    keeper: Keeper | None
+    """Of a store whose trees belong to subordinate ids, outside of that keeper."""
+
     def __init__(self, root: Path, ids: IdRange | None) -> None:
         """Without a range of ids every file belongs to the caller."""
-        self.root, self.ids = root, ids
-        self.layers = root / "layers" / ("own" if ids is None else str(ids.first))
-        """Trees belong to ids, so each way of giving ids has its own; names are the same in all."""
+        self._stand(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
+        self.keeper = Keeper(self) if ids and ids.subordinate else None
         try:
             for folder in (root / "images", self.layers, root / "base", root / "owners"):
                 folder.mkdir(parents=True, exist_ok=True)
             root.chmod(0o700)
         except OSError as error:
             raise ImageError(f"{root} cannot be a store of images: {error.strerror}: {error.filename}") from error
-        self.owner = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self.scratch = root / "owners" / self.owner
-        self._count = itertools.count(1)
-        self._background = Background()
         # Between making an owner's folder and locking it, no janitor may look.
         with locked(root / "lock"):
             (self.scratch / "leases").mkdir(parents=True)
+            spread_trees(self.scratch)
             self._lock = os.open(self.scratch / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            remove_dead_owners(root / "owners")
+            self.remove_dead_owners()
+
+    @classmethod
+    def for_keeper(cls, root: Path, ids: IdRange | None, owner: str) -> ImageStore:
+        """The same store as its keeper sees it, for as long as the owner's lasts."""
+        store = cls.__new__(cls)
+        store._stand(root, ids, owner)
+        return store
+
+    def _stand(self, root: Path, ids: IdRange | None, owner: str) -> None:
+        self.root, self.ids, self.owner = root, ids, owner
+        self.layers = root / "layers" / ("own" if ids is None else ids.name)
+        """Trees belong to ids, so each way of giving ids has its own; names are the same in all."""
+        self.scratch = root / "owners" / owner
+        self.keeper = None
+        self._background = Background()
 
     def close(self) -> None:
+        self._background.stop()
+        if self.keeper is not None:
+            self.keeper.close()  # It does not look up from a merge; a new one removes what is left.
         self._background.close()
-        remove_tree(self.scratch)
-        os.close(self._lock)
+        try:
+            self._remove(self.scratch)
+        finally:
+            if self.keeper is not None:
+                self.keeper.close()
+            os.close(self._lock)
+
+    def finish(self) -> None:
+        """Waits for what is done in the background."""
+        self._background.finish()
+
+    def remove_dead_owners(self) -> None:
+        """The janitor."""
+        remove_dead_owners(self.root / "owners", self._remove)
+
+    def _remove(self, path: Path) -> None:
+        """What no box has written to needs no keeper, nor what is not there."""
+        try:
+            remove_tree(path)
+        except PermissionError:
+            if self.keeper is None:
+                raise
+            self._remove_in_keeper(path)
+
+    @as_keeper
+    def _remove_in_keeper(self, path: Path) -> None:
+        remove_tree(path)
 
     @contextlib.contextmanager
     def fresh(self, kind: str) -> Iterator[Path]:
         """A name in this owner's scratch that nothing has yet; what is there at the end, and not adopted, goes."""
-        path = self.scratch / f"{kind}-{next(self._count)}"
+        path = self.scratch / f"{kind}-{secrets.token_hex(4)}"
         try:
             yield path
         except OSError as error:
@@ -115,6 +160,7 @@ class ImageStore:
     def has_layer(self, name: str) -> bool:
         return (self.layers / name).is_dir()
 
+    @as_keeper
     def adopt(self, fresh: Path, layer: str) -> None:
         """Gives a finished tree its name; when the name is taken, the content is the same and the copy goes."""
         try:
@@ -138,10 +184,14 @@ class ImageStore:
             digest.update(len(data).to_bytes(8, "big") + data)
         layer = digest.hexdigest()
         if not self.has_layer(layer):
-            with self.fresh("add") as fresh:
-                self._write_layer(fresh, inside, files)
-                self.adopt(fresh, layer)
+            self._make_layer(layer, inside, files)
         return self.record(replace(below, layers=(layer, *below.layers), config=replace(below.config, workdir=workdir)))
+
+    @as_keeper
+    def _make_layer(self, layer: str, workdir: PurePosixPath, files: dict[str, bytes]) -> None:
+        with self.fresh("add") as fresh:
+            self._write_layer(fresh, workdir, files)
+            self.adopt(fresh, layer)
 
     def _write_layer(self, fresh: Path, workdir: PurePosixPath, files: dict[str, bytes]) -> None:
         top = fresh.joinpath(*workdir.parts[1:])
@@ -163,6 +213,11 @@ class ImageStore:
                 os.chown(path, owner, owner)
             os.utime(path, (FIXED_TIME, FIXED_TIME))
 
+    @as_keeper
+    def measure(self, trees: Sequence[Path]) -> int:
+        """Their bytes on the disk."""
+        return sum(disk_bytes(tree) for tree in trees)
+
     # -- images
 
     def record(self, image: Image, origin: str = "") -> str:
@@ -173,7 +228,7 @@ class ImageStore:
         if height > MAX_LAYERS:
             self.merge(image)
         elif height > MERGE_AT:
-            self._background.do(lambda: self.merge(image))
+            self._background.do(lambda: self._merge_quietly(image))
         path = self.root / "images" / f"{image.id}.json"
         for kept, text in ((path.with_suffix(".origin"), origin), (path, image.to_json())):
             if text and not kept.exists():
@@ -225,6 +280,11 @@ class ImageStore:
                 return (*image.layers[:index], merged)
         return image.layers
 
+    def _merge_quietly(self, image: Image) -> None:
+        with contextlib.suppress(SandboxLost):  # As with every other failure of it, the chain stays as it is.
+            self.merge(image)
+
+    @as_keeper
     def merge(self, image: Image) -> None:
         """Makes one layer of an image's chain. The image is the same; boxes that stand on the old layers keep them."""
         stack = self.stack(image)
@@ -253,10 +313,19 @@ class ImageStore:
             return self._hold(tuple(layers))
 
     def _hold(self, layers: tuple[str, ...]) -> Lease:
-        record = self.scratch / "leases" / str(next(self._count))
+        record = self.scratch / "leases" / secrets.token_hex(8)
         record.write_text("\n".join(layers))
         folder = self.layers.relative_to(self.root)
         return Lease(layers, tuple(f"{folder}/{layer}" for layer in layers), record)
+
+
+def remove_store(root: Path, ids: IdRange | None) -> None:
+    """With all that is in it. Nobody may be at work there."""
+    store = ImageStore.for_keeper(root, ids, "")
+    store.keeper = Keeper(store) if ids and ids.subordinate else None
+    store._remove(root)
+    if store.keeper is not None:
+        store.keeper.close()
 
 
 def merged_name(layers: tuple[str, ...]) -> str:

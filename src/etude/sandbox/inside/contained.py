@@ -26,6 +26,11 @@ from etude.sandbox.inside.memory import MemoryEvents
 _FIRST_FREE = 10
 _MS_REMOUNT = 0x20
 _CLOSED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+# Of pid 1: the kernel gives these to whoever owns them, and they belong to the container's root, who may be the box's.
+_OWNERS_FILES = ("/proc/1/oom_score_adj", "/proc/1/oom_adj", "/proc/1/coredump_filter")
+_OWNERS_FOLDERS = ("/proc/1/fd", "/proc/1/fdinfo", "/proc/1/task")
+_UNLISTED = "/proc/1/map_files"
+"""A folder that nobody can list without the right to trace pid 1."""
 
 
 def take_streams() -> tuple[int, int]:
@@ -77,8 +82,8 @@ def _same_ids(name: str) -> str:
 
 def close_doors() -> None:
     """Closes what engines leave open: set-uid programs, writing to /dev, /sys, the container's name in
-    /proc/self/cgroup, and the files of /proc that are for the host's root alone. It happens in a mount namespace of our
-    own, from which nobody in the box has a way back."""
+    /proc/self/cgroup, the files of /proc that are for the host's root alone, and those of pid 1 that are for its owner
+    alone. It happens in a mount namespace of our own, from which nobody in the box has a way back."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_NOSUID, "no set-uid programs")
@@ -90,6 +95,9 @@ def close_doors() -> None:
     for entry in os.scandir("/proc"):
         if entry.is_file(follow_symlinks=False) and not entry.stat().st_mode & 0o044:
             kernel.mount(dead, entry.path, None, kernel.MS_BIND, None, f"cover {entry.path}")
+    for paths, cover in ((_OWNERS_FILES, dead), (_OWNERS_FOLDERS, _UNLISTED)):
+        for path in filter(os.path.exists, paths):
+            kernel.mount(cover, path, None, kernel.MS_BIND, None, f"cover {path}")
     os.unlink(dead)
     os.chmod("/sys", 0)
     for path, flags in (("/sys", _CLOSED), ("/dev", kernel.MS_NOSUID | kernel.MS_NOEXEC)):
@@ -150,10 +158,10 @@ def main() -> None:
     os.umask(0o022)
     try:
         program = seccomp.build_program(kernel.MACHINE)
+        init.let_go_of_inheritance()
+        processes.open_own_score()
         enter_user_namespace()
         close_doors()
-        processes.open_own_score()
-        init.let_go_of_inheritance()
         init.take_identity(wide=True)
     except (OSError, KeyError, kernel.StepFailed) as error:
         step = getattr(error, "step", "machine" if isinstance(error, KeyError) else "box")

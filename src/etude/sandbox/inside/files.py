@@ -131,19 +131,26 @@ def require_shallow(folder: str) -> None:
         raise Refused(f"folders are nested more than {MAX_DEPTH} deep")
 
 
+def _looked_at(name: str, folder: int) -> os.stat_result | None:
+    """None for what has gone meanwhile."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
 def list_below(workdir: str, path: str) -> list[str]:
     found: list[str] = []
     with opened_folder(workdir, path) as number:
-        whole_box = path.startswith("/") and not path.strip("/.")
+        device = os.fstat(number).st_dev
         for folder, folders, names, folder_fd in os.fwalk(".", dir_fd=number, follow_symlinks=False):
             require_shallow(folder)
-            folders.sort()
-            if folder == "." and whole_box:
-                folders[:] = [name for name in folders if name not in ("proc", "dev")]
+            # What is mounted here is not entered: /proc, /dev, and the system folders that the host lends.
+            folders[:] = [name for name in folders if (info := _looked_at(name, folder_fd)) and info.st_dev == device]
             prefix = folder.removeprefix(".").lstrip("/")
             for name in names:
-                info = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-                if stat.S_ISREG(info.st_mode):
+                info = _looked_at(name, folder_fd)
+                if info and stat.S_ISREG(info.st_mode):
                     found.append(f"{prefix}/{name}" if prefix else name)
             if len(found) > MAX_LISTED:
                 raise Refused(f"more than {MAX_LISTED} files below {path}")

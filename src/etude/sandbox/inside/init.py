@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from etude.sandbox.inside import files, kernel, processes, spawn, trees, wire
+from etude.sandbox.inside import files, kernel, moving, processes, spawn, trees, wire
 from etude.sandbox.inside.background import Background, Waiter
 from etude.sandbox.inside.command import Command
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.foreground import Foreground
-from etude.sandbox.inside.memory import MemoryEvents
-from etude.sandbox.inside.users import USERS, Users
+from etude.sandbox.inside.memory import MemoryEvents, detached
+from etude.sandbox.inside.users import MAX_ID, USERS, Users
 
 __all__ = ["USERS", "let_go_of_inheritance", "run", "take_identity"]
 
@@ -90,7 +90,8 @@ class Init:
         self.message, self.limits = message, message["limits"]
         self.workdir: str = message["workdir"]
         self.began = time.monotonic()
-        self.users = Users(message.get("user", ""), None if wide else message["single_id"])
+        only = None if wide else message["single_id"]
+        self.users = Users(message.get("user", ""), only, message.get("ids", MAX_ID + 1))
         self.events = Events()
         self.commands: dict[int, Command] = {}
         self.frames = wire.Unpacker()
@@ -100,6 +101,8 @@ class Init:
         self.deferred: list[tuple[wire.Header, bytes]] = []
         self.resting: set[int] = set()
         """Processes that were stopped before the box was frozen, by themselves or their shell."""
+        self.places: list[moving.Place] = []
+        """Where threads stand who must be taken along if the box has a new root when it is let go."""
         self.proc_device = os.stat("/proc").st_dev
         os.set_blocking(self.requests, False)
         self.wide = wide
@@ -199,6 +202,8 @@ class Init:
                 return self.stats(), b""
             case "freeze":
                 return {"writers": self.freeze(kill=header["kill"]), "still": processes.none_live()}, b""
+            case "rehearse":
+                return self.rehearse(), b""
             case "thaw":
                 self.thaw()
         return {}, b""
@@ -208,7 +213,7 @@ class Init:
             raise files.Refused(f"{size} bytes for {path}; a file has at most file_mb = {self.limits['file_mb']} MiB")
 
     def stats(self) -> wire.Header:
-        used, disk = processes.measure(), os.statvfs("/")
+        used, disk = self.measure(), os.statvfs("/")
         return {
             "processes": len(used),
             "memory": sum(process.memory for process in used),
@@ -216,6 +221,16 @@ class Init:
             "disk": (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
             "seconds": time.monotonic() - self.began,
         }
+
+    def measure(self) -> list[processes.Usage]:
+        """Only root sees what other users' processes hold open."""
+        if self.memory.held:
+            return processes.measure(files=False)
+        self.identity.be_root()
+        try:
+            return processes.measure(files=True)
+        finally:
+            self.identity.rest()
 
     # -- standing still
 
@@ -236,10 +251,26 @@ class Init:
             self.thaw()
         return writers
 
+    def rehearse(self) -> wire.Header:
+        """Whether what stands still could go on over another root; then it does when it is let go."""
+        self.identity.be_root()
+        try:
+            self.places, shared = moving.rehearse()
+        except moving.Stays as why:
+            return {"stays": str(why)}
+        finally:
+            self.identity.rest()
+        return {"shared": shared}
+
     def thaw(self) -> None:
         self.frozen -= 1
         if self.frozen:
             return
+        if self.places:
+            self.identity.be_root()
+            moving.follow(self.places)  # A box in which somebody is left behind ends here.
+            self.identity.rest()
+            self.places = []
         processes.wake_all(self.resting)
         waiting, self.deferred = self.deferred, []
         for header, payload in waiting:
@@ -346,13 +377,17 @@ class Init:
             if isinstance(command, Background):
                 command.let_waiters_go()
         if due:
+            began = time.monotonic()
             self.check_usage()
+            # A box with very many descriptors keeps pid 1 busy for a part of the time only.
+            pause = max(WATCH_SECONDS, 4 * (time.monotonic() - began))
             for command in due:
-                command.looked(WATCH_SECONDS)
+                command.looked(pause)
 
     def check_usage(self) -> None:
-        usage = processes.measure()
-        full = self.memory.struck() or sum(process.memory for process in usage) > self.limits["memory_mb"] << 20
+        usage = self.measure()
+        used = sum(process.memory for process in usage) + (0 if self.memory.held else detached())
+        full = self.memory.struck() or used > self.limits["memory_mb"] << 20
         for command in self.commands.values():
             own = [process for process in usage if process.mark == command.mark]
             if sum(process.cpu_seconds for process in own) > self.limits["cpu_seconds"]:

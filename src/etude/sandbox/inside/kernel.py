@@ -28,8 +28,8 @@ _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC, _SET_FLAG, _SET_STRING, _CREATE = 1, 1, 0, 1,
 _SINCE_2018 = {"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432}
 _SINCE_2018 |= {"openat2": 437, "mount_setattr": 442}
 _NUMBERS = {
-    "x86_64": {"clone": 56, "pivot_root": 155, "seccomp": 317, **_SINCE_2018},
-    "aarch64": {"clone": 220, "pivot_root": 41, "seccomp": 277, **_SINCE_2018},
+    "x86_64": {"clone": 56, "ptrace": 101, "pivot_root": 155, "seccomp": 317, **_SINCE_2018},
+    "aarch64": {"clone": 220, "ptrace": 117, "pivot_root": 41, "seccomp": 277, **_SINCE_2018},
 }
 LONGEST_OPTION = 255
 MACHINE = os.uname().machine
@@ -158,6 +158,15 @@ def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> i
         return _syscall("openat2", "openat2", directory, name, ctypes.c_char_p(how), ctypes.c_size_t(24))
     except StepFailed as failure:
         raise OSError(failure.number, os.strerror(failure.number), path) from None
+
+
+def ptrace(request: int, thread: int, address: int, data: int | bytes | ctypes.Array[ctypes.c_char]) -> None:
+    """Raises OSError."""
+    value = ctypes.c_void_p(data) if isinstance(data, int) else data
+    try:
+        _syscall("ptrace", "ptrace", ctypes.c_long(request), ctypes.c_long(thread), ctypes.c_void_p(address), value)
+    except StepFailed as failure:
+        raise OSError(failure.number, os.strerror(failure.number), f"thread {thread}") from None
 
 
 def prctl(option: int, value: int) -> None:

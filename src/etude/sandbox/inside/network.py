@@ -1,14 +1,18 @@
 """The network of a box: a loopback of its own and, where a policy lets it out, one cable to a gate that only listens.
 
-A box with egress has a second, otherwise empty network namespace beside it, joined by a veth pair. There every IPv4
-address is local (AnyIP), so a connection to any address ends at one of a few listening sockets, which still tell what
-address it was for. The sockets go to the owner's process; they alone keep the gate alive. Nothing is forwarded: both
+A box with egress has a second, otherwise empty network namespace beside it, joined by a veth pair. There every address
+is local (AnyIP), so a connection to any address ends at one of a few listening sockets, which still tell what address
+it was for. The sockets go to the owner's process; they alone keep the gate alive. Nothing is forwarded: both
 namespaces lead nowhere else, and pid 1 loses its rights over them before the box's first command.
 
     box  eth0 192.168.1.20/24, default route ──veth── gate  192.168.1.1, `local 0.0.0.0/0`, listeners
 
-Nothing listens in the box's own namespace, so its ports and its loopback are all its own.
+and the same in IPv6, where the kernel has it. Nothing listens in the box's own namespace, so its ports and its loopback
+are all its own.
 """
+
+# Plain strings instead of Path: as everywhere in `inside`.
+# ruff: noqa: PTH123
 
 from __future__ import annotations
 
@@ -19,14 +23,31 @@ import struct
 
 from etude.sandbox.inside import kernel
 
-ADDRESS, GATEWAY, PREFIX = "192.168.1.20", "192.168.1.1", 24
+
+class Net:
+    """The cable's addresses in one family."""
+
+    __slots__ = ("box", "everything", "family", "gate", "prefix")
+
+    def __init__(self, family: int, box: str, gate: str, prefix: int, everything: str) -> None:
+        """`prefix` is how much of the box's address its neighbours share. All of it: there are none, everything goes to
+        the gate."""
+        self.family, self.box, self.gate = family, box, gate
+        self.prefix, self.everything = prefix, everything
+
+
+IPV4 = Net(socket.AF_INET, "192.168.1.20", "192.168.1.1", 24, "0.0.0.0")
+# A private address: programs that may choose take IPv4, by the rules of RFC 6724.
+IPV6 = Net(socket.AF_INET6, "fd5e:84c2:77a1::20", "fd5e:84c2:77a1::1", 128, "::")
 NAMES_PORT = 53
 _BACKLOG = 128
+_NO_IPV6 = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
 
 _NEW_LINK, _NEW_ADDRESS, _NEW_ROUTE = 16, 20, 24
 _ACKNOWLEDGED_CREATE = 0x0001 | 0x0004 | 0x0400
 _NAME, _LINK_INFO, _NAMESPACE = 3, 18, 28
 _KIND, _DATA, _PEER = 1, 2, 1
+_NO_DUPLICATE_CHECK, _ON_LINK = 0x02, 4
 _TABLE_MAIN, _TABLE_LOCAL = 254, 255
 _BY_BOOT, _GLOBAL, _LINK = 3, 0, 253
 _UNICAST, _LOCAL = 1, 2
@@ -41,17 +62,21 @@ def raise_device(name: str) -> None:
 def open_gate(box: int, owner: int, ports: list[int]) -> None:
     """For a box's network namespace over which the caller has all rights; the caller is in its own again after it.
 
-    Sends the gate's sockets over the unix socket `owner`: names over UDP, names over TCP, then one for each port."""
+    Sends the gate's sockets over the unix socket `owner`: names over UDP, names over TCP, then one for each port. They
+    are of IPv6 and take both kinds, or of IPv4 where the kernel has no other."""
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     listeners: list[socket.socket] = []
     try:
         kernel.unshare(kernel.CLONE_NEWNET, "network gate")
-        _furnish_gate(box)
-        listeners.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        listeners[0].bind(("", NAMES_PORT))
-        listeners += [socket.create_server(("", port), backlog=_BACKLOG) for port in (NAMES_PORT, *ports)]
+        nets = [IPV4, IPV6] if has_ipv6() else [IPV4]
+        _furnish_gate(box, nets)
+        family = nets[-1].family
+        listeners.append(_bound(family, socket.SOCK_DGRAM, NAMES_PORT))
+        for port in (NAMES_PORT, *ports):
+            listeners.append(_bound(family, socket.SOCK_STREAM, port))
+            listeners[-1].listen(_BACKLOG)
         kernel.enter_network(box)
-        _furnish_box()
+        _furnish_box(nets)
         with socket.socket(fileno=os.dup(owner)) as line:
             socket.send_fds(line, [b"gate"], [listener.fileno() for listener in listeners])
     finally:
@@ -61,22 +86,44 @@ def open_gate(box: int, owner: int, ports: list[int]) -> None:
         os.close(home)
 
 
-def _furnish_gate(box: int) -> None:
+def has_ipv6() -> bool:
+    """Of the network namespace that the caller is in."""
+    try:
+        with open(_NO_IPV6, "rb") as file:
+            return file.read().strip() == b"0"
+    except OSError:
+        return False
+
+
+def _bound(family: int, kind: int, port: int) -> socket.socket:
+    """To every address of the namespace."""
+    listener = socket.socket(family, kind)
+    if family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    listener.bind(("", port))
+    return listener
+
+
+def _furnish_gate(box: int, nets: list[Net]) -> None:
     with _Netlink() as netlink:
         netlink.add_cable("gate0", "eth0", box)
-        netlink.add_address("gate0", GATEWAY)
+        for net in nets:
+            netlink.add_address("gate0", net, net.gate)
         for device in ("lo", "gate0"):
             raise_device(device)
         # Both in the kernel's table of local addresses, where the longer prefix wins: all is local but the box itself.
-        netlink.add_route(_LOCAL, "lo", "0.0.0.0", 0, table=_TABLE_LOCAL)
-        netlink.add_route(_UNICAST, "gate0", ADDRESS, 32, table=_TABLE_LOCAL)
+        for net in nets:
+            netlink.add_route(net, _LOCAL, "lo", net.everything, table=_TABLE_LOCAL)
+            netlink.add_route(net, _UNICAST, "gate0", net.box, table=_TABLE_LOCAL)
 
 
-def _furnish_box() -> None:
+def _furnish_box(nets: list[Net]) -> None:
     with _Netlink() as netlink:
-        netlink.add_address("eth0", ADDRESS)
+        for net in nets:
+            netlink.add_address("eth0", net, net.box)
         raise_device("eth0")
-        netlink.add_route(_UNICAST, "eth0", "0.0.0.0", 0, table=_TABLE_MAIN, gateway=GATEWAY)
+        for net in nets:
+            netlink.add_route(net, _UNICAST, "eth0", net.everything, table=_TABLE_MAIN, gateway=net.gate)
 
 
 class _Netlink:
@@ -98,19 +145,23 @@ class _Netlink:
         body = link + _attribute(_NAME, here.encode() + b"\0") + _attribute(_LINK_INFO, kind)
         self._ask(_NEW_LINK, body, "veth")
 
-    def add_address(self, device: str, address: str) -> None:
-        packed = socket.inet_aton(address)
-        body = struct.pack("=BBBBI", socket.AF_INET, PREFIX, 0, _GLOBAL, socket.if_nametoindex(device))
+    def add_address(self, device: str, net: Net, address: str) -> None:
+        packed = socket.inet_pton(net.family, address)
+        flags = _NO_DUPLICATE_CHECK if net is IPV6 else 0  # The check would take a second.
+        body = struct.pack("=BBBBI", net.family, net.prefix, flags, _GLOBAL, socket.if_nametoindex(device))
         self._ask(_NEW_ADDRESS, body + _attribute(1, packed) + _attribute(2, packed), "network gate")
 
-    def add_route(self, kind: int, device: str, to: str, bits: int, *, table: int, gateway: str = "") -> None:
+    def add_route(self, net: Net, kind: int, device: str, to: str, *, table: int, gateway: str = "") -> None:
+        packed = socket.inet_pton(net.family, to)
+        bits = 0 if to == net.everything else 8 * len(packed)
         scope = {_LOCAL: 254, _UNICAST: _GLOBAL if gateway else _LINK}[kind]
-        body = struct.pack("=BBBBBBBBI", socket.AF_INET, bits, 0, 0, table, _BY_BOOT, scope, kind, 0)
+        flags = _ON_LINK if gateway else 0
+        body = struct.pack("=BBBBBBBBI", net.family, bits, 0, 0, table, _BY_BOOT, scope, kind, flags)
         if bits:
-            body += _attribute(1, socket.inet_aton(to))
+            body += _attribute(1, packed)
         body += _attribute(4, struct.pack("=I", socket.if_nametoindex(device)))
         if gateway:
-            body += _attribute(5, socket.inet_aton(gateway))
+            body += _attribute(5, socket.inet_pton(net.family, gateway))
         self._ask(_NEW_ROUTE, body, "network gate")
 
     def _ask(self, kind: int, body: bytes, step: str) -> None:

@@ -4,7 +4,7 @@ A command's mark is its own UTS namespace: every descendant is in it, and none c
 """
 
 # Plain strings and descriptors instead of Path: this runs for every command of every box.
-# ruff: noqa: PTH115, PTH123, PTH208
+# ruff: noqa: PTH110, PTH115, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ import signal
 import time
 from collections.abc import Callable
 
+from etude.sandbox.inside import memory
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 UNREADABLE = "?"
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+_DEAD, _STOPPED = {b"Z", b"X"}, {b"T", b"t"}
 
 
 class Usage:
@@ -48,13 +51,25 @@ def _others() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
 
 
+def _threads(pid: int) -> list[str]:
+    """Where /proc shows them. A process goes on when its first one has ended, and looks like a zombie then."""
+    try:
+        return [f"/proc/{pid}/task/{number}" for number in os.listdir(f"/proc/{pid}/task")]
+    except _GONE:
+        return []
+
+
 def mark_of(pid: int) -> str:
     """Empty for a process that is gone or a zombie; UNREADABLE for one that hides (it runs an unreadable program)."""
+    return _mark_at(f"/proc/{pid}") or next(filter(None, map(_mark_at, _threads(pid))), "")
+
+
+def _mark_at(place: str) -> str:
     try:
-        return os.readlink(f"/proc/{pid}/ns/uts")
+        return os.readlink(f"{place}/ns/uts")
     except PermissionError:
         # Newer kernels keep the marks of such a program closed even when it has become a zombie.
-        return "" if _state(pid) in b"ZX" else UNREADABLE
+        return "" if _state(place) in _DEAD else UNREADABLE
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
@@ -78,9 +93,18 @@ def kill_marked(mark: str, commands: set[int]) -> None:
         for pid in fresh:
             _send(pid, signal.SIGSTOP)
         stopped |= fresh
+    own = {pid for pid in stopped if mark_of(pid) == mark}
     for pid in stopped:
         _send(pid, signal.SIGKILL if doomed(pid) else signal.SIGCONT)
     _wait_for(lambda: not any(doomed(pid) for pid in stopped))
+    # A dead one that another command traces is collected later.
+    _wait_for(lambda: all(_collected(pid) for pid in own), 0.2)
+
+
+def _collected(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):  # Its parent is just dying: then it is ours.
+        os.waitpid(pid, os.WNOHANG)
+    return not os.path.exists(f"/proc/{pid}")
 
 
 def _wait_for(condition: Callable[[], bool], patience: float = 5.0) -> bool:
@@ -124,7 +148,11 @@ def wait_until_dead() -> None:
 
 
 def none_live() -> bool:
-    return not any(mark_of(pid) for pid in _others())
+    return not living()
+
+
+def living() -> list[int]:
+    return [pid for pid in _others() if mark_of(pid)]
 
 
 def stop_all(resting: set[int]) -> bool:
@@ -134,15 +162,15 @@ def stop_all(resting: set[int]) -> bool:
     so all are let go until nobody waits like that, and stopped once more."""
     for patience in (0.05, 0.1, 0.2, 0.4, 1.0):
         signal_all(signal.SIGSTOP)
-        if _wait_for(lambda: all(_state(pid) in b"TtZX" for pid in _others()), patience):
+        if _wait_for(lambda: all(_states(pid) <= _DEAD | _STOPPED for pid in _others()), patience):
             return True
         wake_all(resting)
-        _wait_for(lambda: not any(_state(pid) == b"D" for pid in _others()), patience)
+        _wait_for(lambda: not any(b"D" in _states(pid) for pid in _others()), patience)
     return False
 
 
 def stopped() -> set[int]:
-    return {pid for pid in _others() if _state(pid) == b"T"}
+    return {pid for pid in _others() if _states(pid) - _DEAD == {b"T"}}
 
 
 def wake_all(but: set[int]) -> None:
@@ -161,41 +189,57 @@ def collected_cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _state(pid: int) -> bytes:
+def _states(pid: int) -> set[bytes]:
+    """Of all its threads: each stops for itself."""
+    return {_state(place) for place in _threads(pid)}
+
+
+def _state(place: str) -> bytes:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"{place}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0]
     except _GONE:
         return b"X"
 
 
-def measure() -> list[Usage]:
-    return [usage for pid in _others() if (usage := _measure_one(pid)) is not None]
+def measure(*, files: bool) -> list[Usage]:
+    """`files`: with the memory of files that a process holds open and that are nowhere else."""
+    seen: set[int] = set()
+    return [usage for pid in _others() if (usage := _measure_one(pid, seen if files else None)) is not None]
 
 
-def _measure_one(pid: int) -> Usage | None:
-    """Memory is what the process has for itself or shares by memory; pages of program files are not counted."""
+def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
+    """Memory is what the process has for itself or shares by memory; pages of program files are not counted. What it
+    holds open is mostly what it shares, too, so the larger of both counts: at least half of the truth, never twice."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             ticks = sum(int(value) for value in file.read().rpartition(b")")[2].split()[11:15])
-        with open(f"/proc/{pid}/status", "rb") as file:
-            kib = sum(int(line.split()[1]) for line in file if line.startswith((b"RssAnon:", b"RssShmem:")))
+        kib = _memory_at(f"/proc/{pid}") or next(filter(None, map(_memory_at, _threads(pid))), {})
     except _GONE:
         return None
-    return Usage(mark_of(pid), ticks / _TICKS, kib << 10)
+    own, shared = (int(kib.get(name, 0)) << 10 for name in (b"RssAnon:", b"RssShmem:"))
+    held = memory.held_open(_threads(pid), seen) if seen is not None and kib else 0
+    return Usage(mark_of(pid), ticks / _TICKS, own + max(shared, held))
+
+
+def _memory_at(place: str) -> dict[bytes, bytes]:
+    """Empty for a thread that has ended."""
+    with open(f"{place}/status", "rb") as file:
+        return dict(line.split()[:2] for line in file if line.startswith((b"RssAnon:", b"RssShmem:")))
 
 
 def find_writers() -> list[str]:
     """Processes that hold a regular file of the box open for writing, as "pid name: path"."""
-    writers = []
+    writers = {}
     for pid in _others():
-        with contextlib.suppress(*_GONE):
-            for number in os.listdir(f"/proc/{pid}/fd"):
-                path = os.readlink(f"/proc/{pid}/fd/{number}")
-                if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:")):
-                    with open(f"/proc/{pid}/fdinfo/{number}") as info:
-                        flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags:"))
-                    if flags & os.O_ACCMODE != os.O_RDONLY:
-                        with open(f"/proc/{pid}/comm") as comm:
-                            writers.append(f"{pid} {comm.read().strip()}: {path}")
-    return writers
+        for place in _threads(pid):
+            with contextlib.suppress(*_GONE):
+                for number in os.listdir(f"{place}/fd"):
+                    path = os.readlink(f"{place}/fd/{number}")
+                    if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:")):
+                        with open(f"{place}/fdinfo/{number}") as info:
+                            flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags:"))
+                        if flags & os.O_ACCMODE != os.O_RDONLY:
+                            with open(f"{place}/comm") as comm:
+                                writers[pid, path] = f"{pid} {comm.read().strip()}: {path}"
+    return [*writers.values()]

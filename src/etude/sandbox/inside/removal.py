@@ -9,8 +9,9 @@ import itertools
 import os
 import stat
 
-_LONG = 2048
-"""Bytes of a path; what lies below a longer one is moved up first. A name adds 255 at the most, and a path has 4096."""
+_LONG = 512
+"""Bytes of a path below the top; what lies below a longer one is moved up first: the kernel walks every path from its
+beginning, and takes none of more than 4096 bytes."""
 
 
 def remove_tree(top: str) -> None:
@@ -19,7 +20,7 @@ def remove_tree(top: str) -> None:
         if os.path.lexists(top):
             os.unlink(top)
         return
-    lifted = itertools.count()
+    lifted, long = itertools.count(), len(os.fsencode(top)) + _LONG
     todo = [top]
     while todo:
         folder = todo[-1]
@@ -43,7 +44,7 @@ def remove_tree(top: str) -> None:
             continue
         for name in inner:
             place = f"{folder}/{name}"
-            if len(os.fsencode(folder)) > _LONG:
+            if len(os.fsencode(folder)) > long:
                 os.chmod(place, 0o700)  # Moving a folder writes its "..".
                 higher = f"{top}/.lifted-{os.getpid()}-{next(lifted)}"
                 os.rename(place, higher)

@@ -5,7 +5,7 @@ same files as one on the originals.
 """
 
 # Plain strings and descriptors instead of Path: this runs for every fork that has to copy.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH115, PTH123, PTH211
+# ruff: noqa: PTH101, PTH102, PTH103, PTH115, PTH211
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from etude.sandbox.inside.wire import Header
 _OVERLAY = "user.overlay."
 _OPAQUE = f"{_OVERLAY}opaque"
 _COPY_BYTES = 1 << 20
+LONGEST = 3000
+"""Bytes of the path of a folder in a layer. The kernel takes 4096, and a store's own folders need some."""
 
 
-def attempt(sources: list[str], target: str) -> Header:
+def attempt(sources: list[str], target: str, *, named: bool = True) -> Header:
     """Copies and answers in JSON: the digest, or what went wrong (the half-made copy is removed)."""
     try:
-        return {"digest": copy_layers(sources, target)}
+        return {"digest": copy_layers(sources, target, named=named)}
     except OSError as error:
         _remove(target)
+        if error.errno == errno.ENAMETOOLONG:
+            return {"error": f"folders are nested too deep: a path has at most {LONGEST} bytes", "kind": "refused"}
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return {"error": str(error), "kind": "disk_full" if full else "failed"}
-    except RecursionError:
-        _remove(target)
-        return {"error": "its folders are nested too deep", "kind": "failed"}
 
 
 def _remove(target: str) -> None:
@@ -44,10 +45,11 @@ def _remove(target: str) -> None:
         remove_tree(target)
 
 
-def copy_layers(sources: list[str], target: str) -> str:
-    """Into `target`, which is made if absent, the sum of the sources, the top first. Returns its digest."""
+def copy_layers(sources: list[str], target: str, *, named: bool = True) -> str:
+    """Into `target`, which is made if absent, the sum of the sources, the top first. Returns its digest, which says
+    nothing where no name is wanted: then no byte of a file is looked at."""
     os.makedirs(target, exist_ok=True)
-    return _Copy(target).run(sources)
+    return _Copy(target, named=named).run(sources)
 
 
 class _Found:
@@ -62,7 +64,22 @@ class _Found:
         """Whether it hides what lies below all sources."""
 
 
-def _walk(folders: list[str], prefix: str) -> Iterator[_Found]:
+def _walk(folders: list[str]) -> Iterator[_Found]:
+    """Each folder before what is in it."""
+    open_still = [_listed(folders, "")]
+    while open_still:
+        found = next(open_still[-1], None)
+        if found is None:
+            open_still.pop()
+            continue
+        yield found
+        if found.folders:
+            open_still.append(_listed(found.folders, f"{found.path}/"))
+
+
+def _listed(folders: list[str], prefix: str) -> Iterator[_Found]:
+    if len(os.fsencode(prefix)) > LONGEST:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), prefix)
     entries: dict[str, list[os.DirEntry[str]]] = {}
     for folder in folders:
         with os.scandir(folder) as found:
@@ -79,81 +96,100 @@ def _walk(folders: list[str], prefix: str) -> Iterator[_Found]:
                 item.opaque = True
                 break
         yield item
-        if item.folders:
-            yield from _walk(item.folders, f"{item.path}/")
 
 
 class _Copy:
-    def __init__(self, target: str) -> None:
-        self.target = target
+    def __init__(self, target: str, *, named: bool) -> None:
+        self.target, self.named = target, named
         self.digest = blake2b(digest_size=16)
         self.links: dict[tuple[int, int], str] = {}
         """First copies of files with several names."""
 
     def run(self, sources: list[str]) -> str:
         folders = [(os.lstat(sources[0]), self.target)]
-        for found in _walk(sources, ""):
+        for found in _walk(sources):
             info = found.entry.stat(follow_symlinks=False)
-            goal = f"{self.target}/{found.path}"
-            if stat.S_ISSOCK(info.st_mode):
+            kind, goal = stat.S_IFMT(info.st_mode), f"{self.target}/{found.path}"
+            content = extra = b""
+            if kind == stat.S_IFSOCK:
                 continue  # It has no meaning without its process.
-            content = self._make(found, info, goal)
-            if stat.S_ISDIR(info.st_mode):
+            if kind == stat.S_IFREG:
+                content, extra = self._copy_file(found, info, goal)
+            elif kind == stat.S_IFDIR:
+                os.mkdir(goal)
                 folders.append((info, goal))
+                extra = _copy_attributes(found.entry.path, goal)
+                if found.opaque:
+                    os.setxattr(goal, _OPAQUE, b"y")
+                    extra = b"y" + extra
+            elif kind == stat.S_IFLNK:
+                link = os.readlink(found.entry.path)
+                os.symlink(link, goal)
+                _keep_facts(goal, info)
+                content = os.fsencode(link)
             else:
-                _keep_attributes(goal, info)
-            extra = _copy_attributes(found.entry.path, goal, info)
-            if found.opaque:
-                os.setxattr(goal, _OPAQUE, b"y")
-                extra = b"y" + extra
+                os.mknod(goal, info.st_mode, info.st_rdev)  # A whiteout is a character device 0:0; fifos are copied.
+                _keep_facts(goal, info)
             _add(self.digest, found.path, info, content, extra)
         # Folders last and deepest first: writing into one changes its time.
         for info, goal in reversed(folders):
-            _keep_attributes(goal, info)
+            _keep_facts(goal, info)
         return self.digest.hexdigest()
 
-    def _make(self, found: _Found, info: os.stat_result, goal: str) -> bytes:
-        """Returns what the digest must know of the content."""
-        kind, same = stat.S_IFMT(info.st_mode), (info.st_dev, info.st_ino)
-        if kind == stat.S_IFDIR:
-            os.mkdir(goal)
-            return b""
-        if info.st_nlink > 1 and kind == stat.S_IFREG:
+    def _copy_file(self, found: _Found, info: os.stat_result, goal: str) -> tuple[bytes, bytes]:
+        """Returns what the digest must know of the content, and the attributes."""
+        if info.st_nlink > 1:
+            same = (info.st_dev, info.st_ino)
             if first := self.links.get(same):
                 os.link(first, goal)
-                return b"=" + os.fsencode(first.removeprefix(self.target))
+                return b"=" + os.fsencode(first.removeprefix(self.target)), _copy_attributes(found.entry.path, goal)
             self.links[same] = goal
-        if kind == stat.S_IFREG:
-            return _copy_file(found.entry.path, goal)
-        if kind == stat.S_IFLNK:
-            link = os.readlink(found.entry.path)
-            os.symlink(link, goal)
-            return os.fsencode(link)
-        os.mknod(goal, info.st_mode, info.st_rdev)  # A whiteout is a character device 0:0; fifos are copied.
-        return b""
+        old = os.open(found.entry.path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            new = os.open(goal, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(info.st_mode) & 0o777)
+            try:
+                content = _copy_and_hash(old, new) if self.named else _copy_bytes(old, new)
+                _keep_facts(new, info)
+                extra = _copy_attributes(old, new)
+            finally:
+                os.close(new)
+        finally:
+            os.close(old)
+        return content, extra
 
 
-def _copy_file(source: str, target: str) -> bytes:
+def _copy_bytes(old: int, new: int) -> bytes:
+    """Within the kernel."""
+    while os.sendfile(new, old, None, _COPY_BYTES):
+        pass
+    return b""
+
+
+def _copy_and_hash(old: int, new: int) -> bytes:
+    """Returns the digest."""
     content = blake2b(digest_size=16)
-    unlinked = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
-    with open(unlinked, "rb") as old, open(target, "xb") as new:
-        while chunk := old.read(_COPY_BYTES):
-            content.update(chunk)
-            new.write(chunk)
+    while chunk := os.read(old, _COPY_BYTES):
+        content.update(chunk)
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(new, view) :]
     return content.digest()
 
 
-def _keep_attributes(path: str, info: os.stat_result) -> None:
-    os.chown(path, info.st_uid, info.st_gid, follow_symlinks=False)
-    if not stat.S_ISLNK(info.st_mode):
-        os.chmod(path, stat.S_IMODE(info.st_mode))
-    os.utime(path, ns=(info.st_mtime_ns, info.st_mtime_ns), follow_symlinks=False)
+def _keep_facts(place: str | int, info: os.stat_result) -> None:
+    """Of a path, or of an open file. The owner first: a new one costs a file modes and capabilities. What is right
+    already is left alone: each change is one more for the disk's journal."""
+    open_file = isinstance(place, int)
+    made = os.fstat(place) if isinstance(place, int) else os.lstat(place)
+    if (made.st_uid, made.st_gid) != (info.st_uid, info.st_gid):
+        os.chown(place, info.st_uid, info.st_gid, follow_symlinks=open_file)
+    if made.st_mode != info.st_mode:
+        os.chmod(place, stat.S_IMODE(info.st_mode))
+    os.utime(place, ns=(info.st_mtime_ns, info.st_mtime_ns), follow_symlinks=open_file)
 
 
-def _copy_attributes(source: str, target: str, info: os.stat_result) -> bytes:
+def _copy_attributes(source: str | int, target: str | int) -> bytes:
     """The extended attributes that programs have set, not overlayfs's own."""
-    if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
-        return b""
     kept = b""
     for name in sorted(os.listxattr(source)):
         if name.startswith(("user.", "security.capability")) and not name.startswith(_OVERLAY):

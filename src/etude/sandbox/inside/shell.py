@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from etude.sandbox.inside import init, kernel, network, processes, wire
 from etude.sandbox.inside.memory import MemoryEvents
-from etude.sandbox.inside.world import HOSTNAME, World, write_ids
+from etude.sandbox.inside.world import HOSTNAME, SHM_MB, World, write_ids
 
 TYPE_CHECKING = False  # As in wire.py.
 if TYPE_CHECKING:
@@ -162,6 +162,6 @@ def _furnish(world: World) -> None:
         "mount devpts",
     )
     owner = "" if world.range_base is None else f",uid={world.range_base},gid={world.range_base}"
-    kernel.mount("shm", "dev/shm", "tmpfs", quiet, f"mode=1777,size=64m,nr_inodes=4096{owner}", "mount shm")
+    kernel.mount("shm", "dev/shm", "tmpfs", quiet, f"mode=1777,size={SHM_MB}m,nr_inodes=4096{owner}", "mount shm")
     socket.sethostname(HOSTNAME)
     network.raise_device("lo")

@@ -92,10 +92,11 @@ def _person(name: str, people: dict[str, User]) -> User | None:
 
 
 class Users:
-    """The box's users as its files say now. `only`: the one id that exists in the box, if it has no more."""
+    """The box's users as its files say now. `only`: the one id that exists in the box, if it has no more; else it has
+    the first `count`."""
 
-    def __init__(self, default: str, only: int | None) -> None:
-        self._only = only
+    def __init__(self, default: str, only: int | None, count: int = MAX_ID + 1) -> None:
+        self._only, self._count = only, count
         self._default = default or "agent"
         self._seen: tuple[object, ...] = ()
         self._people: dict[str, User] = {}
@@ -104,12 +105,21 @@ class Users:
     def find(self, wanted: str) -> User:
         self._refresh()
         user = resolve(wanted or self._default, self._people, self._groups)
-        if self._only is None or (user.uid == self._only and user.gid == self._only):
+        if self._only is None:
+            highest = max(user.uid, user.gid, *user.groups)
+            if highest < self._count:
+                return user
+            raise files.Refused(
+                f"user {user.name!r} has an id of {highest}; this box has ids below {self._count}, more than which the "
+                "host does not lend: see `etude sandbox doctor`"
+            )
+        if user.uid == self._only and user.gid == self._only:
             return user
         if wanted in ("", self._default):
             return User(user.name, self._only, self._only, home=user.home, shell=user.shell)
         raise files.Refused(
-            f"user {wanted!r}: this box has one user only, {self._default!r}; boxes made by root have all users"
+            f"user {wanted!r}: this box has one user only, {self._default!r}; all users are in boxes made by root, or "
+            "by a user with subordinate ids"
         )
 
     def _refresh(self) -> None:

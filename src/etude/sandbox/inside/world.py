@@ -29,6 +29,8 @@ _LINKS = {
 }
 _READ_ONLY = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID
 HOSTNAME = "box"
+SHM_MB = 64
+"""Of /dev/shm."""
 OWNERS = {"work": 1000, "home/agent": 1000, "home/grader": 1001}
 """Places of a generated tree that are not root's."""
 
@@ -45,6 +47,7 @@ class World:
         binds: list[tuple[str, str]],
         range_base: int | None,
         range_count: int,
+        subordinate: tuple[int, int] | None,
         memory: bool,
     ) -> None:
         self.store, self.stage = store, stage
@@ -55,7 +58,10 @@ class World:
         """(host folder, folder in a box of the host base): read-only. A source starting with "store:" lies in the
         store."""
         self.range_base, self.range_count = range_base, range_count
-        """The host's number of the boxes' id 0, and how many they have in a row. None: one id, the caller's own."""
+        """The zygote's number of the boxes' id 0, and how many they have in a row. None: one id, the caller's own."""
+        self.subordinate = subordinate
+        """The host's numbers of the boxes' user 0 and group 0, where the range is one of the caller's subordinate ids.
+        None: the zygote's numbers are the host's."""
         self.memory = memory
         """Cells are size-limited memory file systems; else plain folders of the store."""
 
@@ -64,7 +70,7 @@ class World:
         return self.range_base is not None
 
     def outer(self, inner: int) -> int | None:
-        """The host's number of a box's id; None where boxes have but one, the caller's own."""
+        """The zygote's number of a box's id; None where boxes have but one, the caller's own."""
         return None if self.range_base is None else self.range_base + inner
 
     def tops(self) -> list[str]:

@@ -17,7 +17,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-from etude.sandbox.inside import init, kernel, network, rootfs, seal, seccomp, wire
+from etude.sandbox.inside import init, kernel, network, rootfs, seal, seccomp, subordinate, wire
 from etude.sandbox.inside.nursery import KINDS, Nursery
 from etude.sandbox.inside.shell import Shell
 from etude.sandbox.inside.world import World, enter_user_namespace, enter_world
@@ -141,6 +141,9 @@ class Zygote:
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
         shell, order = self.boxes[name]
+        for path in message["shared"]:
+            if os.path.lexists(f"{message['layers'][0]}{path}"):
+                return {"error": f"{path} is mapped for all to see", "kind": "busy"}
         moves = rootfs.later_moves(self.world, order["base"])
         try:
             rootfs.make_cell(self.world, cell, order["limits"]["disk_mb"])
@@ -159,7 +162,7 @@ class Zygote:
     def copy(self, message: wire.Header) -> wire.Header:
         if cell := message["cell"]:
             rootfs.make_cell(self.world, cell, 0)
-        return seal.attempt(message["sources"], message["target"])
+        return seal.attempt(message["sources"], message["target"], named=not cell)
 
     def release(self, cell: str) -> None:
         if self.world.memory:
@@ -200,7 +203,9 @@ def main(control_fd: int) -> None:
     try:
         alone = not world.wide
         programs = {kind: seccomp.build_program(kernel.MACHINE, root_alone=alone and kind == 0) for kind in KINDS}
-        if not world.wide:
+        if world.subordinate:
+            subordinate.enter(*world.subordinate, world.range_count)
+        elif not world.wide:
             enter_user_namespace()
         enter_world(world)
         zygote = Zygote(control, world, programs)

@@ -50,7 +50,8 @@ class FolderProcess:
         if not self._output and self._code is None:
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._news.wait()
             self._check()
         taken, skipped = bytes(self._output), self._skipped
         self._output.clear()

@@ -136,7 +136,16 @@ class FolderSandboxes:
         return self.store.record(Image(HOST, (await asyncio.to_thread(copy),), config))
 
     def size(self, tree: Path) -> int:
-        return sum(path.lstat().st_size for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
+        """Of its files. What vanishes meanwhile, or lies deeper than a path can say, counts nothing."""
+        total, todo = 0, [str(tree)]
+        while todo:
+            with contextlib.suppress(OSError), os.scandir(todo.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        total += entry.stat(follow_symlinks=False).st_size
+        return total
 
     def size_of(self, image: Image) -> int:
         return self.size(self._skeleton) + sum(self.size(self.store.layers / layer) for layer in image.layers)

@@ -55,8 +55,25 @@ class Engine:
             ) from error
 
         options = ",".join(info.get("SecurityOptions") or ())
-        self.root_is_apart = "name=userns" in options or "name=rootless" in options
+        # A rootless Docker names it as an option, a rootless podman as a fact of its own.
+        self.root_is_apart = "name=userns" in options or "name=rootless" in options or info.get("Rootless") is True
         """Whether a container's root has another id on the host than the host's root."""
+        self._runtimes = sorted(info.get("Runtimes") or ())
+        # podman has one for all containers, and passes over what a request says.
+        self._only_runtime = str(info.get("DefaultRuntime")) if "Rootless" in info else ""
+
+    def require_runtime(self, name: str) -> None:
+        """SandboxUnavailable unless a container can have this runtime; any can have the default, ""."""
+        if name and self._only_runtime and name != self._only_runtime:
+            raise SandboxUnavailable(
+                f"sandbox.runtime = {name!r}: the podman at {self.endpoint} runs all containers by "
+                f"{self._only_runtime}; start its service by `podman --runtime {name} system service`, or leave it out"
+            )
+        if name and name not in self._runtimes:
+            raise SandboxUnavailable(
+                f"sandbox.runtime = {name!r}: the engine at {self.endpoint} has {', '.join(self._runtimes)}; see "
+                '"runtimes" in its daemon.json'
+            )
 
     @property
     def local(self) -> bool:

@@ -37,7 +37,8 @@ class Attachment(asyncio.Protocol):
         )
         self._transport.write(request.encode())
         try:
-            await asyncio.wait_for(self._upgraded, _ANSWER_SECONDS)
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await self._upgraded
         except TimeoutError:
             raise SandboxLost(f"the engine did not join the streams of {self.container}") from None
         finally:

@@ -30,9 +30,9 @@ from etude.sandbox.contract import (
 from etude.sandbox.images.image import HOST
 from etude.sandbox.images.store import check_workdir
 from etude.sandbox.inside.world import HOSTNAME
-from etude.sandbox.oci.api import Engine
 from etude.sandbox.oci.box import ForkImage, OciBox
 from etude.sandbox.oci.carried import HOME, INIT, carried_tar
+from etude.sandbox.oci.endpoint import find_engine
 from etude.sandbox.oci.images import Known, OciImages
 from etude.sandbox.oci.owner import FORKS, OWNER, Owner, remove_dead
 from etude.sandbox.oci.tars import chunks
@@ -46,11 +46,13 @@ _RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
 
 
 class OciSandboxes:
-    def __init__(self, root: Path, *, endpoint: str, runtime: str = "", base: str = "") -> None:
+    def __init__(self, root: Path, *, endpoint: str = "", runtime: str = "", base: str = "") -> None:
         """`base` is an image of the engine or a tar; empty: this host's system folders, if the engine is on this host.
 
-        `runtime` is one of the engine's (runc, runsc, kata); empty: its default."""
-        self.engine, self.runtime, self.owner = Engine(endpoint), runtime, Owner.new()
+        `endpoint`: as for find_engine. `runtime` is one of the engine's (runc, crun, runsc, kata); empty: its default.
+        """
+        self.engine, self.runtime, self.owner = find_engine(endpoint), runtime, Owner.new()
+        self.engine.require_runtime(runtime)
         self._root = Path(root).absolute()
         self._root.mkdir(parents=True, exist_ok=True)
         self.images = OciImages(self.engine, self._root, base)

@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from etude.sandbox.contract import SandboxUnavailable
+from etude.sandbox.oci.tars import new_tar
 
 HOME = "/.etude"
 _LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
@@ -50,7 +51,7 @@ print(json.dumps({"objects": [name for name in names if name.startswith("/")], "
 def carried_tar(folder: Path) -> Path:
     """The tar, made once for these sources and this interpreter and kept in `folder`."""
     inside = Path(__file__).parents[1] / "inside"
-    digest = hashlib.blake2b(f"1 {sys.version} {sys.executable}".encode(), digest_size=16)
+    digest = hashlib.blake2b(f"2 {sys.version} {sys.executable}".encode(), digest_size=16)
     for source in sorted(inside.glob("*.*")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     path = folder / f"init-{digest.hexdigest()}.tar"
@@ -70,23 +71,23 @@ def _write(path: Path, inside: Path) -> None:
     found = json.loads(seen.stdout)
     modules: dict[str, str] = {name: file for name, file in found["modules"].items() if file}
     extensions = {file for file in modules.values() if not file.endswith(".py")}
-    with tarfile.open(path, "w") as tar:
+    with path.open("wb") as file, new_tar(file) as tar:
         _add(tar, "bin/python3", Path(sys.executable).resolve().read_bytes(), executable=True)
         for name in found["objects"]:
             if Path(name).name.startswith("ld-"):
                 _add(tar, "loader", Path(name).read_bytes(), executable=True)
             elif name not in extensions:
                 _add(tar, f"lib/{Path(name).name}", Path(name).read_bytes())
-        for file in extensions:
-            _add(tar, f"{_LIBRARY}/lib-dynload/{Path(file).name}", Path(file).read_bytes())
-        for name, file in {**modules, "os": os.__file__}.items():
-            if file.endswith(".py") and name != "__main__":
-                place = name.replace(".", "/") + ("/__init__" if Path(file).name == "__init__.py" else "")
-                _add(tar, f"{_LIBRARY}/{place}.pyc", _compiled(file))
+        for extension in extensions:
+            _add(tar, f"{_LIBRARY}/lib-dynload/{Path(extension).name}", Path(extension).read_bytes())
+        for name, source in {**modules, "os": os.__file__}.items():
+            if source.endswith(".py") and name != "__main__":
+                place = name.replace(".", "/") + ("/__init__" if Path(source).name == "__init__.py" else "")
+                _add(tar, f"{_LIBRARY}/{place}.pyc", _compiled(source))
         for package in ("etude", "etude/sandbox"):
             _add(tar, f"{_LIBRARY}/{package}/__init__.py", b"")
-        for source in sorted(inside.glob("*.json")):
-            _add(tar, f"{_LIBRARY}/etude/sandbox/inside/{source.name}", source.read_bytes())
+        for data in sorted(inside.glob("*.json")):
+            _add(tar, f"{_LIBRARY}/etude/sandbox/inside/{data.name}", data.read_bytes())
 
 
 def _compiled(source: str) -> bytes:

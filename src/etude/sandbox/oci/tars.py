@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
 from etude.sandbox.contract import RequestRefused
 from etude.sandbox.images.build.context import Context
@@ -18,11 +20,20 @@ _CHUNK = 1 << 20
 DOCKERFILE = ".etude-dockerfile"
 
 
+@contextmanager
+def new_tar(file: IO[bytes], **options: Any) -> Iterator[tarfile.TarFile]:
+    """A tar without padding after its end mark. Unpackers stop reading there, and an engine that still has padding to
+    pass on to one that has ended refuses the whole tar."""
+    with tarfile.open(fileobj=file, mode="w", **options) as tar:
+        yield tar
+    file.truncate(tar.offset)
+
+
 def tar_of_skeleton(folder: Path) -> bytes:
     """The host base's generated tree, owned as in a box; mount points of what is bound stay empty."""
     owners = {"work": USERS["agent"], **{f"home/{name}": number for name, number in USERS.items()}}
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
+    with new_tar(buffer) as tar:
         for path in [folder, *sorted(folder.rglob("*"))]:
             member = tar.gettarinfo(path, str(path.relative_to(folder)))
             member.uid = member.gid = owners.get(member.name, 0)
@@ -44,7 +55,7 @@ def tar_of_files(files: dict[str, bytes], workdir: PurePosixPath, owner: int) ->
     if both := folders & set(contents):
         raise RequestRefused(f"file {str(min(both))!r} is also a folder of another file's path")
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
+    with new_tar(buffer) as tar:
         for path in sorted([*folders, *contents]):
             member = tarfile.TarInfo(str(path.relative_to("/")))
             member.uid = member.gid = owner
@@ -60,7 +71,7 @@ def tar_of_files(files: dict[str, bytes], workdir: PurePosixPath, owner: int) ->
 
 
 def tar_of_folder(folder: Path, target: Path) -> None:
-    with tarfile.open(target, "w") as tar:
+    with target.open("wb") as file, new_tar(file) as tar:
         for path in sorted(folder.iterdir()):
             tar.add(path, path.name)
 
@@ -70,7 +81,7 @@ def tar_of_context(context: Context, dockerfile: bytes, target: Path) -> None:
 
     The engine reads an ignore file too: it gets one of ours, which keeps these two out of the image."""
     own = {DOCKERFILE: dockerfile, ".dockerignore": f"{DOCKERFILE}\n.dockerignore\n".encode()}
-    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
+    with target.open("wb") as out, new_tar(out, format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
         for name, content in own.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)

@@ -93,14 +93,15 @@ class Channel(asyncio.Protocol):
         self._waiting[ticket] = future
         self._transport.write(wire.pack({**header, "ticket": ticket}, payload))
         try:
-            answer, body = await asyncio.wait_for(future, patience)
+            async with asyncio.timeout(patience):
+                answer, body = await future
         except TimeoutError:
-            if future.done() and not future.cancelled():
-                raise  # A listener's own.
-            self.close()
-            raise SandboxLost(
-                f"box {self.box} did not answer {header['op']} in {patience:.0f} s; it is given up"
-            ) from None
+            if future.cancelled():
+                self.close()
+                raise SandboxLost(
+                    f"box {self.box} did not answer {header['op']} in {patience:.0f} s; it is given up"
+                ) from None
+            answer, body = future.result()  # It came at that very moment, or the error is a listener's own.
         except asyncio.CancelledError:
             if header["op"] in _GIVEN_UP:
                 self._give_up(ticket)

@@ -124,7 +124,7 @@ class Builder:
             env=env,
             user=config.user,
             workdir=config.workdir,
-            egress=asdict(replace(self.egress, name="")),
+            egress=asdict(replace(self.egress, name="", proxy="")),
         )
         if found := self._found(key):
             return found

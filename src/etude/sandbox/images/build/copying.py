@@ -60,10 +60,10 @@ async def copy_into(
     base, members = await _missing_parents(box, path, owner or usual, with_last=make)
     for source in sources:
         theirs = owner or (None if source.owned else usual)
-        folder = path if source.is_folder or not as_folder else posixpath.join(path, source.name)
+        folder = _below(path if source.is_folder or not as_folder else posixpath.join(path, source.name), base)
         for member in source.members:
             if member.path or not source.is_folder or not exists:
-                members.append(_placed(member, folder, base, theirs, mode))
+                members.append(_placed(member, folder, theirs, mode))
         exists = exists or source.is_folder
     tars = pack(members, _CHUNK)
     while (tar := await asyncio.to_thread(next, tars, None)) is not None:
@@ -96,17 +96,19 @@ async def _missing_parents(box: Box, path: str, owner: Owner, *, with_last: bool
     return base, [Member(_below(folder, base), tarfile.DIRTYPE, 0o755, *owner) for folder in reversed(missing)]
 
 
-def _placed(member: Member, folder: str, base: str, owner: Owner | None, mode: int | None) -> Member:
+def _placed(member: Member, folder: str, owner: Owner | None, mode: int | None) -> Member:
     uid, gid = owner or (member.uid, member.gid)
+    goal = posixpath.join(folder, member.goal) if member.kind == tarfile.LNKTYPE else member.goal
     kept = mode is None or member.kind == tarfile.SYMTYPE
-    path = posixpath.join(folder, member.path) if member.path else folder
-    goal = _below(posixpath.join(folder, member.goal), base) if member.kind == tarfile.LNKTYPE else member.goal
     chosen = member.mode if kept or mode is None else mode
-    return replace(member, path=_below(path, base), goal=goal, uid=uid, gid=gid, mode=chosen)
+    path = posixpath.join(folder, member.path) if member.path else folder
+    return replace(member, path=path, goal=goal, uid=uid, gid=gid, mode=chosen)
 
 
 def _below(path: str, base: str) -> str:
-    return posixpath.relpath(path, base)
+    """Empty for the base itself."""
+    below = posixpath.relpath(path, base)
+    return "" if below == "." else below
 
 
 async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list[Source]:

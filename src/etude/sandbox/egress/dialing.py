@@ -1,0 +1,116 @@
+"""Connections to addresses: the first of several that answers, and ways through a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+
+from etude.sandbox.egress.head import MAX_HEAD, BadHead, parse_response
+from etude.sandbox.proxies import UpstreamProxy
+
+HEAD_START_SECONDS = 0.25
+"""Which an address has before the next is tried beside it: one family of a host may lead nowhere and not say so."""
+OPEN, LOGIN_WANTED = 200, (401, 407)
+"""What proxies answer to who asks for a tunnel."""
+Place = tuple[str, int]
+
+
+class Unreachable(Exception):
+    """No connection to the real host; says why."""
+
+
+async def dial(places: Sequence[Place]) -> socket.socket:
+    """To the first that answers, in their order, each a little later than the one before; OSError if none does."""
+    waiting = list(places)
+    dialing: set[asyncio.Task[socket.socket]] = set()
+    failure = OSError("no address")
+    try:
+        while waiting or dialing:
+            if waiting:
+                dialing.add(asyncio.create_task(_connect(waiting.pop(0))))
+            wait = HEAD_START_SECONDS if waiting else None
+            done, dialing = await asyncio.wait(dialing, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                error = task.exception()
+                if error is None:
+                    dialing |= done - {task}
+                    return task.result()
+                failure = error if isinstance(error, OSError) else OSError(str(error))
+        raise failure
+    finally:
+        await _give_up(dialing)
+
+
+async def dial_proxy(proxy: UpstreamProxy) -> socket.socket:
+    """What goes wrong is told without the proxy's address: it may be read in a box."""
+    try:
+        return await dial(await resolve(proxy.host, proxy.port))
+    except OSError as error:
+        raise Unreachable(f"the upstream proxy cannot be reached: {_reason(error)}") from error
+
+
+async def ask_for_tunnel(connection: socket.socket, proxy: UpstreamProxy, place: str) -> int:
+    """Asks a proxy for a way to a host. Returns the status: after one of success the connection is one to the host."""
+    login = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.login else ""
+    loop = asyncio.get_running_loop()
+    answer = b""
+    try:
+        await loop.sock_sendall(connection, f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{login}\r\n".encode())
+        while b"\r\n\r\n" not in answer and len(answer) <= MAX_HEAD:
+            piece = await loop.sock_recv(connection, 4096)
+            if not piece:
+                raise Unreachable("the upstream proxy closed the connection without an answer")
+            answer += piece
+    except OSError as error:
+        raise Unreachable(f"the upstream proxy broke the connection: {_reason(error)}") from error
+    head, end, more = answer.partition(b"\r\n\r\n")
+    try:
+        status = parse_response(head + end).status
+    except BadHead as error:
+        raise Unreachable("the upstream proxy does not answer in HTTP/1.1") from error
+    if status == OPEN and more:  # The host has not been asked anything yet.
+        raise Unreachable("the upstream proxy sent more than an answer")
+    return status
+
+
+def refused_by_proxy(status: int, place: str) -> Unreachable:
+    if status in LOGIN_WANTED:
+        return Unreachable(f"the upstream proxy wants a login, or another one (HTTP {status})")
+    if status >= 500:
+        return Unreachable(f"the upstream proxy cannot reach {place} (HTTP {status})")
+    return Unreachable(f"the upstream proxy refuses the way to {place} (HTTP {status})")
+
+
+async def resolve(name: str, port: int) -> list[Place]:
+    """By the host's resolver, in its order; OSError for a name that it does not know."""
+    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys((str(entry[4][0]), port) for entry in found))
+
+
+async def _connect(place: Place) -> socket.socket:
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, place)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+async def _give_up(tasks: set[asyncio.Task[socket.socket]]) -> None:
+    """Some of them may have connected meanwhile."""
+    for task in tasks:
+        task.cancel()
+    for found in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(found, socket.socket):
+            found.close()
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "its name has no address"
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -1,0 +1,117 @@
+"""Cgroups of one owner, and below them one per box and hierarchy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from etude.sandbox.contract import SandboxError
+from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, Hierarchy, lines, set_limits, stat_of, write
+from etude.sandbox.embedded.cgroups.finding import find_hierarchies
+from etude.sandbox.embedded.cgroups.owners import locked_folder, remove_dead, remove_folder
+
+_PIDS_OF_OURS = 1
+"""Pid 1 of the box counts too."""
+
+
+class BoxCgroup:
+    """The folders of one box. It is entered by writing "0" to each door, from within."""
+
+    def __init__(self, folders: list[tuple[Hierarchy, Path]], memory_bytes: int = 0) -> None:
+        self._folders, self._limit = folders, memory_bytes
+        self._now = memory_bytes
+        self._memory = next(((h.settings, path) for h, path in folders if MEMORY in h.controllers), None)
+
+    @property
+    def holds_memory(self) -> bool:
+        return self._memory is not None
+
+    @contextlib.contextmanager
+    def doors(self) -> Iterator[list[int]]:
+        """Open descriptors for a process that cannot see the folders, with the rights of who opened them; behind the
+        doors, where the memory is held, the file of its events."""
+        with contextlib.ExitStack() as stack:
+            numbers = []
+            for hierarchy, path in self._folders:
+                numbers.append(os.open(path / hierarchy.settings.door, os.O_WRONLY | os.O_CLOEXEC))
+                stack.callback(os.close, numbers[-1])
+            if self._memory is not None:
+                settings, path = self._memory
+                numbers.append(os.open(path / settings.events, os.O_RDONLY | os.O_CLOEXEC))
+                stack.callback(os.close, numbers[-1])
+            yield numbers
+
+    def memory_bytes(self) -> int | None:
+        """What counts towards the limit and could not be had back for the asking."""
+        if self._memory is None:
+            return None
+        settings, path = self._memory
+        used = next((int(line) for line in lines(path / settings.usage)), None)
+        return None if used is None else max(0, used - stat_of(path, settings.spare))
+
+    def count_from_here(self) -> None:
+        """What the box has written so far is sealed and remains: its limit starts above that."""
+        if self._memory is None:
+            return
+        settings, path = self._memory
+        before, self._now = self._now, self._limit + stat_of(path, settings.files)
+        # The sum with swap is never less than memory alone.
+        for name, value in reversed(settings.memory) if self._now > before else settings.memory:
+            with contextlib.suppress(OSError):  # It cannot be that low now, or the box has ended.
+                write(path / name, value.format(limit=self._now))
+
+    def remove(self) -> None:
+        """Once every process of the box has ended. Safe to call twice."""
+        for _, path in self._folders:
+            with contextlib.suppress(OSError):  # The janitor tries again.
+                path.rmdir()
+
+
+class Cgroups:
+    def __init__(self, hierarchies: list[Hierarchy]) -> None:
+        self.controllers = frozenset(name for hierarchy in hierarchies for name in hierarchy.controllers)
+        self._ours: list[tuple[Hierarchy, Path, int]] = []
+        try:
+            for hierarchy in hierarchies:
+                ours, lock = locked_folder(hierarchy.place)
+                self._ours.append((hierarchy, ours, lock))
+                if CPU in hierarchy.controllers:
+                    # Boxes share a core's worth of each core among themselves, evenly: one with many processes gets no
+                    # more than one with few, and the owner beside them is not starved.
+                    name, one, most = hierarchy.settings.weight
+                    write(ours / name, str(min(one * (os.cpu_count() or 1), most)))
+        except OSError:
+            self.close()
+            raise
+
+    @classmethod
+    def find(cls) -> Cgroups | None:
+        """None where nothing of use can be had. Removes what dead owners have left."""
+        hierarchies = find_hierarchies()
+        for hierarchy in hierarchies:
+            remove_dead(hierarchy.place)
+        try:
+            return cls(hierarchies) if hierarchies else None
+        except OSError:
+            return None
+
+    def create(self, name: str, *, memory_bytes: int, processes: int) -> BoxCgroup:
+        made: list[tuple[Hierarchy, Path]] = []
+        try:
+            for hierarchy, ours, _ in self._ours:
+                path = ours / name
+                path.mkdir()
+                made.append((hierarchy, path))
+                set_limits(hierarchy, path, memory_bytes, processes + _PIDS_OF_OURS)
+        except OSError as error:
+            BoxCgroup(made).remove()
+            raise SandboxError(f"no cgroup for box {name}: {error}; see `etude sandbox doctor`") from error
+        return BoxCgroup(made, memory_bytes)
+
+    def close(self) -> None:
+        for _, ours, lock in self._ours:
+            remove_folder(ours)
+            os.close(lock)
+        self._ours = []

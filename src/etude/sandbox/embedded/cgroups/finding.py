@@ -1,0 +1,106 @@
+"""Where cgroups can be had, found by trying what boxes will do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS, Hierarchy, set_limits
+from etude.sandbox.embedded.cgroups.owners import hand_on_controllers, locked_folder, remove_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    version: int
+    point: Path
+    root: str
+    """Which cgroup of the kernel's tree is mounted there."""
+    controllers: frozenset[str]
+    """Of version 1; those of version 2 differ from folder to folder."""
+
+
+def find_hierarchies() -> list[Hierarchy]:
+    """At most one hierarchy for each controller; version 2 first, and without memory none."""
+    found: list[Hierarchy] = []
+    for mount in sorted(read_mounts(Path("/proc/self/mountinfo").read_text()), key=lambda mount: -mount.version):
+        have = frozenset(name for hierarchy in found for name in hierarchy.controllers)
+        if mount.version == 2:
+            usable = _usable_v2(mount)
+        elif mount.controllers - have:
+            usable = _usable_v1(mount)
+        else:
+            continue
+        if usable is not None:
+            found.append(usable)
+    return found if any(MEMORY in hierarchy.controllers for hierarchy in found) else []
+
+
+def read_mounts(mountinfo: str) -> list[Mount]:
+    mounts = []
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, (kind, _, options) = before.split(), after.split(maxsplit=2)
+        point = Path(fields[4].encode().decode("unicode_escape"))
+        if kind in ("cgroup", "cgroup2"):
+            version = 2 if kind == "cgroup2" else 1
+            mounts.append(Mount(version, point, fields[3], frozenset(options.split(",")) & {MEMORY, PIDS, CPU}))
+    return mounts
+
+
+def _usable_v1(mount: Mount) -> Hierarchy | None:
+    hierarchy = Hierarchy(1, mount.point, mount.controllers)
+    try:
+        with _trial(mount.point) as trial:
+            set_limits(hierarchy, trial, 1 << 30, 100)
+            return hierarchy if _can_enter(trial) else None
+    except OSError:
+        return None
+
+
+def _usable_v2(mount: Mount) -> Hierarchy | None:
+    own = own_cgroup(mount, Path("/proc/self/cgroup").read_text())
+    # The top first: there a later process finds what a killed one left. Beside us next: no process need be moved.
+    for place in dict.fromkeys([mount.point, *((own.parent, own) if own else ())]):
+        if not place.is_relative_to(mount.point):
+            continue
+        try:
+            hand_on_controllers(place, vacate=place == own)
+            with _trial(place) as trial:
+                controllers = frozenset((trial / "cgroup.controllers").read_text().split()) & {MEMORY, PIDS, CPU}
+                if controllers and _can_enter(trial):
+                    return Hierarchy(2, place, controllers)
+        except OSError:
+            continue
+    return None
+
+
+def own_cgroup(mount: Mount, cgroup: str) -> Path | None:
+    """The folder of our own cgroup of version 2, if the mount shows it."""
+    for line in cgroup.splitlines():
+        number, _, path = line.split(":", 2)
+        if number == "0" and Path(path).is_relative_to(mount.root):
+            return mount.point / Path(path).relative_to(mount.root)
+    return None
+
+
+@contextlib.contextmanager
+def _trial(place: Path) -> Iterator[Path]:
+    """A folder where boxes get theirs: below one of ours, which in version 2 hands controllers on and for that may not
+    hold a process itself."""
+    ours, lock = locked_folder(place)
+    try:
+        trial = ours / "trial"
+        trial.mkdir()
+        yield trial
+    finally:
+        remove_folder(ours)
+        os.close(lock)
+
+
+def _can_enter(folder: Path) -> bool:
+    enter = ["/bin/sh", "-c", 'echo 0 >"$1"', "sh", str(folder / "cgroup.procs")]
+    return subprocess.run(enter, capture_output=True, check=False).returncode == 0

@@ -1,0 +1,98 @@
+"""The subordinate ids of an ordinary user: what /etc/subuid and /etc/subgid give, and whether it can really be had.
+
+Invariant: what is found has been tried, as set-uid programs may be forbidden in many ways.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.sandbox.images.ids import IdRange
+from etude.sandbox.inside import subordinate
+from etude.sandbox.inside.users import MAX_ID, USERS
+from etude.sandbox.light import light_command
+
+FEWEST = max(USERS.values()) + 1
+"""Every box has these users."""
+FILES = ("etc/subuid", "etc/subgid")
+_TRY_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Why there are none."""
+
+    what: str
+    """"range", "program", or what was said where both are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    owner: str
+    first: int
+    count: int
+
+
+def read_rows(text: str) -> list[Row]:
+    """Lines that are not of the format count for nothing."""
+    rows = []
+    for line in text.splitlines():
+        fields = line.split(":")
+        if len(fields) == 3 and fields[0] and all(field.isascii() and field.isdecimal() for field in fields[1:]):
+            rows.append(Row(fields[0], int(fields[1]), int(fields[2])))
+    return rows
+
+
+def longest(rows: list[Row], owners: set[str]) -> Row | None:
+    """The first of the longest that one of the names owns."""
+    return max((row for row in rows if row.owner in owners), key=lambda row: row.count, default=None)
+
+
+def find_subordinate_ids(top: Path = Path("/")) -> IdRange | Lack:
+    if not all(map(subordinate.find_program, subordinate.PROGRAMS)):
+        return Lack("program")
+    found = [longest(_rows_in(top / name), _own_names()) for name in FILES]
+    users, groups = found
+    if users is None or groups is None or min(users.count, groups.count) < FEWEST:
+        return Lack("range")
+    count = min(users.count, groups.count, MAX_ID + 1)
+    refusal = _try(users.first, groups.first, count)
+    return Lack(refusal) if refusal else IdRange(subordinate.FIRST, count, (users.first, groups.first))
+
+
+def next_free(top: Path = Path("/")) -> int:
+    """Above all that anybody has: where a new range may begin."""
+    return max([100_000, *(row.first + row.count for name in FILES for row in _rows_in(top / name))])
+
+
+def _rows_in(path: Path) -> list[Row]:
+    try:
+        return read_rows(path.read_text(errors="replace"))
+    except OSError:
+        return []
+
+
+def _own_names() -> set[str]:
+    uid = os.getuid()
+    try:
+        return {str(uid), pwd.getpwuid(uid).pw_name}
+    except KeyError:
+        return {str(uid)}
+
+
+@functools.cache
+def _try(users: int, groups: int, count: int) -> str:
+    """Makes such a namespace once, and says what stood in the way."""
+    command = light_command("etude.sandbox.inside.subordinate", "enter", users, groups, count)
+    try:
+        subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TRY_SECONDS, check=True)
+    except subprocess.TimeoutExpired:
+        return f"no answer in {_TRY_SECONDS:.0f} s"
+    except subprocess.CalledProcessError as error:
+        return str(error.stderr).strip().partition("\n")[0] or f"code {error.returncode}"
+    return ""

@@ -1,0 +1,158 @@
+"""Who gets which host: waiting requests are held against the hosts, as either changes.
+
+Invariant: a request that is first in its line is searched for when it comes to stand there, and again whenever a host
+that it could use gains room; nothing else is looked at. A host that is claimed takes its claimant and nobody else.
+"""
+
+from __future__ import annotations
+
+from etude.sandbox.fleet.bucket import TokenBucket
+from etude.sandbox.fleet.events import CreateRequested
+from etude.sandbox.fleet.ledger import HostLedger
+from etude.sandbox.fleet.placement import HostIndex
+from etude.sandbox.fleet.policy import Policy
+from etude.sandbox.fleet.resources import Capacity
+from etude.sandbox.fleet.timers import Timers
+from etude.sandbox.fleet.waiting import Pending, WaitingRoom
+
+
+class Assigner:
+    def __init__(self, policy: Policy, timers: Timers, now: float) -> None:
+        self.policy = policy
+        self.hosts: dict[str, HostLedger] = {}
+        self.waiting = WaitingRoom()
+        self.admission = TokenBucket(policy.fleet_rate, policy.fleet_burst, now)
+        self._timers = timers
+        self._index = HostIndex()
+        self._grown: dict[str, None] = {}
+        """Hosts with more room than when the waiting requests were last held against them."""
+        self._sizes: dict[Capacity, int] = {}
+
+    # -- hosts
+
+    def add(self, host: HostLedger) -> None:
+        self.hosts[host.name] = host
+        self._sizes[host.capacity] = self._sizes.get(host.capacity, 0) + 1
+        self.changed(host)
+
+    def remove(self, name: str) -> HostLedger | None:
+        host = self.hosts.pop(name, None)
+        if host is None:
+            return None
+        self._sizes[host.capacity] -= 1
+        if not self._sizes[host.capacity]:
+            del self._sizes[host.capacity]
+        self._grown.pop(name, None)
+        self._index.forget(name)
+        self.void_claim(host)
+        return host
+
+    def changed(self, host: HostLedger, *, gained: bool = True) -> None:
+        """Keeps the index true to a host that has changed; what may have `gained` room is tried for who waits."""
+        if host.takes_boxes and host.claimant is None:
+            self._index.put(host)
+        else:
+            self._index.remove(host.name)
+        if gained and host.takes_boxes:
+            self._grown[host.name] = None
+
+    def could_ever_hold(self, wanted: CreateRequested) -> bool:
+        """True also while no host is known: one may join."""
+        sizes = [self.hosts[wanted.pinned].capacity] if wanted.pinned else list(self._sizes)
+        fit = (wanted.count <= size.boxes and self._share(size, wanted) <= 1.0 for size in sizes)
+        return not sizes or any(fit)
+
+    # -- requests to hosts
+
+    def assign(self, now: float) -> list[Pending]:
+        """Gives hosts to those who wait, in turns; returns who got one."""
+        placed: list[Pending] = []
+        while len(self.waiting) and (self._grown or self.waiting.has_fresh):
+            grown, self._grown = self._grown, {}
+            for line in self.waiting.turns(everyone=bool(grown)):
+                if not self._admitted(now):
+                    self._grown = {**grown, **self._grown}
+                    return placed
+                pending = self.waiting.head(line)
+                host = self._seek(pending, grown)
+                if host is not None:
+                    self._place(self.waiting.take(line), host, now)
+                    placed.append(pending)
+                else:
+                    self.waiting.found_nothing(pending)
+                    self.claim(pending, now)
+        if not len(self.waiting):
+            self._grown.clear()
+        return placed
+
+    def _admitted(self, now: float) -> bool:
+        ready = self.admission.ready_at(now)
+        if ready > now:
+            self._timers.set(ready, "admission")
+        return ready <= now
+
+    def _seek(self, pending: Pending, grown: dict[str, None]) -> HostLedger | None:
+        wanted = pending.wanted
+        if pending.claim or wanted.pinned:
+            host = self.hosts.get(pending.claim or wanted.pinned)
+            return host if host is not None and self._may_take(host, pending) else None
+        if pending.searched:
+            hosts = (self.hosts[name] for name in grown if name in self._index and name not in pending.tried)
+            return next((host for host in hosts if host.fits(wanted.demand, wanted.count)), None)
+        share = min((self._share(size, wanted) for size in self._sizes), default=0.0)
+        return self._index.find(wanted, pending.tried, share)
+
+    def _may_take(self, host: HostLedger, pending: Pending) -> bool:
+        free = host.claimant is None or host.claimant is pending
+        return free and host.takes_boxes and host.fits(pending.wanted.demand, pending.wanted.count)
+
+    def _share(self, size: Capacity, wanted: CreateRequested) -> float:
+        """The part that a request needs of what a host of this size may be given, in what it needs most."""
+        demand, total, ceiling = wanted.demand, size.total, self.policy.ceiling
+        return wanted.count * max(
+            demand.cpus / (total.cpus * ceiling.cpus),
+            demand.memory_mb / (total.memory_mb * ceiling.memory_mb),
+            demand.disk_mb / (total.disk_mb * ceiling.disk_mb),
+        )
+
+    def _place(self, pending: Pending, host: HostLedger, now: float) -> None:
+        wanted = pending.wanted
+        self.unclaim(pending)
+        pending.attempt += 1
+        pending.host = host.name
+        self.admission.take(wanted.count, now)
+        host.bucket.take(wanted.count, now)
+        host.reserve(wanted.boxes, wanted.demand)
+        self._index.remember(wanted.image, host.name)
+        ready = host.bucket.ready_at(now)
+        if ready > now:
+            host.cooling = True
+            self._timers.set(ready, "cooling", host.name)
+        self.changed(host, gained=False)
+
+    # -- claims
+
+    def claim(self, pending: Pending, now: float) -> None:
+        """Keeps a host free for a request that has been passed over for long and is first in its line."""
+        if pending.host or pending.claim or not pending.searched:
+            return
+        if now < pending.since + self.policy.patience * self.policy.claim_after:
+            return
+        wanted = pending.wanted
+        host = self.hosts.get(wanted.pinned) if wanted.pinned else self._index.roomiest(wanted, pending.tried)
+        if host is not None and host.claimant is None:
+            host.claimant, pending.claim = pending, host.name
+            self.changed(host, gained=False)
+
+    def void_claim(self, host: HostLedger) -> None:
+        """The host takes nothing any more. Who waited for it alone has not seen what others gained meanwhile."""
+        if claimant := host.claimant:
+            host.claimant, claimant.claim = None, ""
+            self.waiting.search_again(claimant)
+
+    def unclaim(self, pending: Pending) -> None:
+        host = self.hosts.get(pending.claim)
+        pending.claim = ""
+        if host is not None:
+            host.claimant = None
+            self.changed(host)

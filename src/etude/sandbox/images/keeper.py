@@ -1,0 +1,140 @@
+"""The keeper: a process in a user namespace of the caller's subordinate ids, which alone may write trees of such ids.
+
+`as_keeper` marks every function of a store that writes, reads or removes trees. It is called where it was before; only
+for a store of subordinate ids it happens in the keeper, in a child of its own for each call. The keeper starts with the
+first such call, and ends with its owner's process, its children with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+
+from etude.sandbox.contract import SandboxLost, SandboxUnavailable
+from etude.sandbox.light import light_command
+
+if TYPE_CHECKING:
+    from etude.sandbox.images.store import ImageStore
+
+P = ParamSpec("P")
+T = TypeVar("T")
+StoreWork = Callable[Concatenate["ImageStore", P], T]
+READY = b"ready"
+_START_SECONDS, _END_SECONDS = 20.0, 5.0
+
+
+def as_keeper(work: StoreWork[P, T]) -> StoreWork[P, T]:
+    """Its arguments, its result and what it raises are pickled, but for `say`, which is heard here."""
+
+    @functools.wraps(work)
+    def where_it_may(store: ImageStore, *args: P.args, **kwargs: P.kwargs) -> T:
+        if store.keeper is None:
+            return work(store, *args, **kwargs)
+        return cast(T, store.keeper.call(work.__module__, work.__qualname__, args, kwargs))
+
+    return cast("StoreWork[P, T]", where_it_may)
+
+
+class Keeper:
+    """The owner's side."""
+
+    def __init__(self, store: ImageStore) -> None:
+        assert store.ids is not None
+        assert store.ids.subordinate is not None
+        self._arguments = (str(store.root), store.owner, store.ids.count, *store.ids.subordinate)
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def call(self, module: str, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """SandboxLost where the keeper, or its child at work on this, was killed."""
+        say = kwargs.pop("say", None)
+        request = (module, function, args, kwargs, say is not None, Path.cwd(), dict(os.environ))
+        ours, theirs = socket.socketpair()
+        with ours, ours.makefile("rwb") as line:
+            with theirs:
+                self._hand_over(theirs)
+            with _loss_named(function):
+                pickle.dump(request, line)
+                line.flush()
+            while True:
+                with _loss_named(function):
+                    kind, value = pickle.load(line)
+                if kind == "raised":
+                    raise value
+                if kind == "returned":
+                    return value
+                assert say is not None
+                say(value)
+
+    def _hand_over(self, line: socket.socket) -> None:
+        """To the keeper, or to a new one where it has died."""
+        with self._lock:
+            for _ in range(2):
+                if self._control is None:
+                    self._start()
+                assert self._control is not None
+                try:
+                    socket.send_fds(self._control, [b"call"], [line.fileno()])
+                    return
+                except OSError:
+                    self._end()
+        raise SandboxLost("the keeper of the store does not stay alive; do it again")
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                light_command("etude.sandbox.images.keeping", "main", theirs.fileno(), *self._arguments, path=sys.path),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._control = ours
+        ours.settimeout(_START_SECONDS)
+        try:
+            answer = ours.recv(len(READY))
+        except OSError:
+            answer = b""
+        if answer != READY:
+            self._end()
+            raise SandboxUnavailable(
+                "the keeper of the store, a process with your subordinate ids, does not start: `etude sandbox doctor`"
+            )
+        ours.settimeout(None)
+
+    def close(self) -> None:
+        """And what is under way in it. A later call starts another."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        """The end of the socket ends the keeper, once its children have ended."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def _loss_named(function: str) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, ConnectionError, pickle.UnpicklingError) as error:
+        raise SandboxLost(f"the keeper of the store ended during {function}; do it again") from error

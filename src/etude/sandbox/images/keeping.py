@@ -1,0 +1,103 @@
+"""What a keeper does: becomes root over its owner's subordinate ids, and has a child do each thing it is asked for.
+
+It has one thread, so that its children start whole; it ends when its owner's process or end of the socket goes, and its
+children with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from etude.sandbox.contract import SandboxError
+from etude.sandbox.images.ids import IdRange
+from etude.sandbox.images.keeper import READY
+from etude.sandbox.images.store import ImageStore
+from etude.sandbox.inside import kernel, subordinate
+
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+"""Ctrl-C belongs to the owner; by SIGTERM children are ended, which the kernel collects."""
+
+
+def main(control_fd: int, root: str, owner: str, count: int, users: int, groups: int) -> None:
+    control = socket.socket(fileno=control_fd)
+    subordinate.enter(users, groups, count)
+    kernel.rename_process("etude-keeper")
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    store = ImageStore.for_keeper(Path(root), IdRange(subordinate.FIRST, count, (users, groups)), owner)
+    keeper, living = os.getpid(), os.pidfd_open(os.getppid())
+    control.send(READY)
+    while True:
+        ready, _, _ = select.select([control.fileno(), living], [], [])
+        numbers = socket.recv_fds(control, 16, 1)[1] if living not in ready else []
+        if not numbers:
+            _end_children()
+            return
+        if os.fork() == 0:
+            _serve(store, keeper, numbers[0], (control.fileno(), living))
+        os.close(numbers[0])
+
+
+def _end_children() -> None:
+    """And waits for them: from then on nobody writes."""
+    os.killpg(0, signal.SIGTERM)
+    with contextlib.suppress(ChildProcessError):
+        os.wait()
+
+
+def _serve(store: ImageStore, keeper: int, line_fd: int, others: tuple[int, ...]) -> NoReturn:
+    """In the child: one call, its answer, and what it has left to be done behind."""
+    try:
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:
+            os._exit(1)  # It had died before.
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        for other in others:
+            os.close(other)
+        with socket.socket(fileno=line_fd).makefile("rwb") as line:
+
+            def send(kind: str, value: Any) -> None:
+                line.write(pickle.dumps((kind, value)))
+                line.flush()
+
+            module, function, args, kwargs, heard, folder, environment = pickle.load(line)
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(environment)
+            if heard:
+                kwargs["say"] = functools.partial(send, "said")
+            work: Any = functools.reduce(getattr, function.split("."), importlib.import_module(module))
+            try:
+                send("returned", work(store, *args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's
+                send("raised", _portable(error))
+        store.finish()
+    except BrokenPipeError:
+        pass  # Nobody waits for the answer any more.
+    except BaseException:  # noqa: BLE001 - nothing above may go on in this process
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(0)
+
+
+def _portable(error: Exception) -> Exception:
+    """An error of ours is whole in itself; of another the caller should see where it came from."""
+    if not isinstance(error, SandboxError | OSError):
+        error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - of somebody else's class
+        return SandboxError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,139 @@
+"""How a registry is asked over HTTP: who we are, where it sends us, and through which proxy.
+
+Invariant: whatever a registry or its token server answers, only what the caller reads of the one answer that was asked
+for can be long. All else is read up to a bound, counted, and never decoded.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from etude.sandbox.contract import ImageError
+from etude.sandbox.images.credentials import RegistryAuth
+from etude.sandbox.images.reference import Reference, is_loopback
+from etude.sandbox.proxies import Proxies, UpstreamProxy
+
+_TIMEOUT = httpx.Timeout(60.0, connect=15.0)
+_MOST_STEPS = 8
+"""Redirects and the one request for a token, until there must be an answer."""
+_MOST_ASIDE = 1 << 20
+"""Bytes of an answer that is not what was asked for: a refusal, a redirect, a token."""
+_WANTS_LOGIN = (
+    "this host's proxy wants a login, or another one (HTTP {status}): HTTPS_PROXY=http://user:password@host:port"
+)
+
+
+class RegistryHttp:
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+        self._here = is_loopback(reference.host)
+        self._auth = RegistryAuth(reference)
+        self._client = httpx.Client(
+            transport=_HostsWay(), timeout=_TIMEOUT, follow_redirects=False, headers={"Accept-Encoding": "identity"}
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    @contextmanager
+    def get(self, path: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
+        """The answer for a path of the repository, from wherever the registry keeps it; its body is still to come."""
+        home = url = httpx.URL(f"{self._reference.url}/{path}")
+        known = False
+        for _ in range(_MOST_STEPS):
+            ours = _origin(url) == _origin(home)
+            login = {"Authorization": self._auth.header} if ours and self._auth.header else {}
+            with self._stream(url, headers | login) as response:
+                if response.has_redirect_location:
+                    url = self._goal(url, response.headers["Location"])
+                elif ours and not known and response.status_code == 401 and self._auth.learn(response, self._ask):
+                    known = True
+                else:
+                    yield response
+                    return
+                _read(response)  # So that the connection can be used again.
+        raise ImageError(f"{self._reference}: {home.host} leads from one address to the next without end")
+
+    @contextmanager
+    def _stream(self, url: httpx.URL, headers: dict[str, str]) -> Iterator[httpx.Response]:
+        try:
+            with self._client.stream("GET", url, headers=headers) as response:
+                yield response
+        except httpx.ProxyError as error:
+            status = str(error)[:3]  # Of its answer to CONNECT.
+            if status in ("401", "407"):
+                raise ImageError(f"{self._reference}: {_WANTS_LOGIN.format(status=status)}") from error
+            raise
+
+    def _goal(self, url: httpx.URL, location: str) -> httpx.URL:
+        """Where a redirect leads; what is worth TLS is not fetched without, nor what lies within this machine."""
+        goal = url.join(location)
+        inside = is_loopback(goal.netloc.decode())
+        if (goal.scheme != "https" and not inside) or (inside and not self._here):
+            raise ImageError(f"{self._reference}: {url.host} leads to {_shown(goal)}; expected an https address")
+        return goal
+
+    def _ask(self, url: httpx.URL, headers: dict[str, str]) -> tuple[int, bytes]:
+        with self._stream(url, headers) as response:
+            answer = _read(response)
+            if answer is None:
+                raise ImageError(f"{self._reference}: {url.host} gave a token of more than {_MOST_ASIDE} bytes")
+            return response.status_code, answer
+
+
+class _HostsWay(httpx.BaseTransport):
+    """Directly or through this host's proxy, by the address of each request."""
+
+    def __init__(self) -> None:
+        self._proxies = Proxies.of_host()
+        proxies = {None, self._proxies.http, self._proxies.https}
+        self._ways = {proxy: httpx.HTTPTransport(proxy=_for_httpx(proxy)) for proxy in proxies}
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        tls = request.url.scheme == "https"
+        host, port = request.url.host, request.url.port or (443 if tls else 80)
+        proxy = self._proxies.way_to(host, port, tls=tls)
+        if proxy and self._proxies.exceptions.networks:
+            proxy = self._proxies.way_to(host, port, tls=tls, addresses=_addresses(host, port))
+        return self._ways[proxy].handle_request(request)
+
+    def close(self) -> None:
+        for way in self._ways.values():
+            way.close()
+
+
+def _for_httpx(proxy: UpstreamProxy | None) -> httpx.Proxy | None:
+    if proxy is None:
+        return None
+    user, _, password = proxy.login.partition(":")
+    return httpx.Proxy(proxy.url, auth=(user, password) if proxy.login else None)
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    """None where the name is known to the proxy alone."""
+    try:
+        return [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    except OSError:
+        return []
+
+
+def _read(response: httpx.Response) -> bytes | None:
+    """None for a body beyond the bound."""
+    body = b""
+    for piece in response.iter_raw():
+        body += piece
+        if len(body) > _MOST_ASIDE:
+            return None
+    return body
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+def _shown(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode()}"

@@ -1,0 +1,66 @@
+"""A user namespace with ids to give away: the caller is its root, and the caller's subordinate ids are 1 and up.
+
+Only the set-uid programs newuidmap and newgidmap may write such a map, and only from outside of the namespace: so a
+child that stays behind starts them. Root of the namespace has every right over files of these ids, and of the caller.
+"""
+
+# Plain strings and descriptors instead of Path: as everywhere in `inside`.
+# ruff: noqa: PTH118
+
+from __future__ import annotations
+
+import errno
+import os
+
+from etude.sandbox.inside import kernel
+
+TYPE_CHECKING = False  # As in wire.py.
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+FIRST = 1
+"""The first subordinate id's number within."""
+STEP = "subordinate ids"
+PROGRAMS = ("newuidmap", "newgidmap")
+_FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin")
+
+
+def find_program(name: str) -> str:
+    """Empty where there is none."""
+    places = (os.path.join(folder, name) for folder in _FOLDERS)
+    return next((place for place in places if os.access(place, os.X_OK)), "")
+
+
+def enter(users: int, groups: int, count: int) -> None:
+    """`users` and `groups` are the host's first numbers. StepFailed where the map is refused; newuidmap or newgidmap
+    has said on stderr why. For a process with a single thread."""
+    process = os.getpid()
+    rows = ((os.getuid(), users), (os.getgid(), groups))
+    entered, enter = os.pipe()
+    helper = os.fork()
+    if helper == 0:
+        os.close(enter)
+        os.read(entered, 1)
+        _write_map(process, rows, count)
+    try:
+        kernel.unshare(kernel.CLONE_NEWUSER, "user namespace")
+    finally:
+        os.close(entered)
+        os.close(enter)
+        _, status = os.waitpid(helper, 0)
+    if status:
+        raise kernel.StepFailed(STEP, errno.EPERM)
+
+
+def _write_map(process: int, rows: tuple[tuple[int, int], ...], count: int) -> NoReturn:
+    """In the helper, which ends with 0 when it is done."""
+    code = 1
+    try:
+        for program, (own, first) in zip(PROGRAMS, rows, strict=True):
+            numbers = map(str, (process, 0, own, 1, FIRST, first, count))
+            if os.spawnv(os.P_WAIT, find_program(program), [program, *numbers]):
+                break
+        else:
+            code = 0
+    finally:
+        os._exit(code)

@@ -1,0 +1,136 @@
+"""One system call in the place of a stopped thread, after which nothing about the thread shows that it was made.
+
+The thread is taken where it stands, with every signal blocked; the call's instruction is one of the kernel's own page
+(vdso), its argument lies for a moment below the thread's stack. Registers, memory and signals are then put back.
+Invariant: whatever fails, the thread is as it was and stands still again.
+"""
+
+# Plain strings and descriptors instead of Path: as everywhere in `inside`.
+# ruff: noqa: PTH123
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import signal
+import struct
+from collections.abc import Iterator
+
+from etude.sandbox.inside import kernel
+
+KNOWN = kernel.MACHINE == "x86_64"
+"""Whether this machine's registers are known here."""
+_GETREGS, _SETREGS, _DETACH, _TO_NEXT_CALL = 12, 13, 17, 24
+_SEIZE, _GETSIGMASK, _SETSIGMASK, _GET_RSEQ = 0x4206, 0x420A, 0x420B, 0x420F
+_MARK_CALLS, _AT_CALL = 1, 5 | 0x80
+_STOPS = os.WSTOPPED | os.WEXITED | os.WNOWAIT | 0x40000000
+"""Told about, not taken: the end of a command is for whom it belongs to. The last bit (__WALL) means threads, too."""
+_REGISTERS = struct.Struct("=27Q")
+_RAX, _RDI, _ORIGINAL_RAX, _RIP, _RSP = 10, 14, 15, 16, 19
+_RED_ZONE = 128
+"""Bytes below the stack that a function may use all the same."""
+_CHDIR, _INSTRUCTION, _NO_CALL = 80, b"\x0f\x05", 2**64 - 1
+_EVERY_SIGNAL = struct.pack("=Q", 2**64 - 1)
+
+
+def change_folder(thread: int, path: str, vdso: int) -> None:
+    """OSError where the thread may not enter it, or cannot be traced. `vdso` is where that page of its lies."""
+    instruction = vdso + _offset_in_vdso()
+    with _taken(thread) as memory, _quiet(thread):
+        if os.pread(memory, len(_INSTRUCTION), instruction) != _INSTRUCTION:
+            raise OSError(errno.ENOEXEC, "the thread has another vdso")
+        _require_no_sequence(thread, memory)
+        before = bytes(_registers(thread))
+        try:
+            result = _call(thread, memory, before, os.fsencode(path) + b"\0", instruction)
+        finally:
+            kernel.ptrace(_SETREGS, thread, 0, before)
+    if result:
+        raise OSError(-result, os.strerror(-result), path)
+
+
+@contextlib.contextmanager
+def _taken(thread: int) -> Iterator[int]:
+    """Its memory, as a file."""
+    kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
+    try:
+        _wait_for_stop(thread)
+        memory = os.open(f"/proc/{thread}/mem", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            yield memory
+        finally:
+            os.close(memory)
+    finally:
+        kernel.ptrace(_DETACH, thread, 0, 0)  # It goes back to standing still with its group.
+
+
+@contextlib.contextmanager
+def _quiet(thread: int) -> Iterator[None]:
+    """No signal interferes; those that come are still there afterwards."""
+    mask = ctypes.create_string_buffer(8)
+    kernel.ptrace(_GETSIGMASK, thread, 8, mask)
+    kernel.ptrace(_SETSIGMASK, thread, 8, _EVERY_SIGNAL)
+    try:
+        yield
+    finally:
+        kernel.ptrace(_SETSIGMASK, thread, 8, mask)
+
+
+def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int) -> int:
+    registers = list(_REGISTERS.unpack(before))
+    place = registers[_RSP] - _RED_ZONE - len(text)
+    covered = os.pread(memory, len(text), place)
+    registers[_RIP], registers[_RAX], registers[_RDI] = instruction, _CHDIR, place
+    registers[_ORIGINAL_RAX] = _NO_CALL  # It does not go back into the call in which it was stopped, yet.
+    try:
+        os.pwrite(memory, text, place)
+        kernel.ptrace(_SETREGS, thread, 0, _REGISTERS.pack(*registers))
+        for _ in ("into the call", "out of it"):
+            _go_on_to_call(thread)
+        return ctypes.c_int(_REGISTERS.unpack(_registers(thread))[_RAX] & 0xFFFFFFFF).value
+    finally:
+        os.pwrite(memory, covered, place)
+
+
+def _go_on_to_call(thread: int) -> None:
+    """To its beginning or end. A second order to stand still, which one who did so has had, means nothing more."""
+    seen: int = signal.SIGSTOP
+    while seen == signal.SIGSTOP:
+        kernel.ptrace(_TO_NEXT_CALL, thread, 0, 0)
+        seen = _wait_for_stop(thread)
+    if seen != _AT_CALL:
+        raise OSError(errno.EINTR, "the thread was stopped by something else")
+
+
+def _registers(thread: int) -> ctypes.Array[ctypes.c_char]:
+    found = ctypes.create_string_buffer(_REGISTERS.size)
+    kernel.ptrace(_GETREGS, thread, 0, found)
+    return found
+
+
+def _require_no_sequence(thread: int, memory: int) -> None:
+    """A restartable sequence in which the thread was stopped would not be restarted after a detour."""
+    found = ctypes.create_string_buffer(24)
+    kernel.ptrace(_GET_RSEQ, thread, len(found), found)
+    area = int.from_bytes(found.raw[:8], "little")
+    if area and any(os.pread(memory, 8, area + 8)):
+        raise OSError(errno.EBUSY, "the thread may be in a restartable sequence")
+
+
+def _wait_for_stop(thread: int) -> int:
+    seen = os.waitid(os.P_PID, thread, _STOPS)
+    if seen is None or seen.si_code != os.CLD_TRAPPED:
+        raise ProcessLookupError(errno.ESRCH, "the thread has ended")
+    return seen.si_status
+
+
+@functools.cache
+def _offset_in_vdso() -> int:
+    """Of an instruction that enters the kernel; it lies at the same place in every process."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        addresses = next(line.split()[0] for line in maps if line.endswith("[vdso]\n"))
+    start, end = (int(address, 16) for address in addresses.split("-"))
+    return ctypes.string_at(start, end - start).index(_INSTRUCTION)

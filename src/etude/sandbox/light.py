@@ -1,0 +1,27 @@
+"""Starting an interpreter that calls one function of ours and loads nothing of the project but what that needs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+# Stub packages keep out what the real ones would import.
+_BOOT = """
+import importlib, json, sys, types
+packages, path, module, function, arguments = json.loads(sys.argv[1])
+for name, folder in packages.items():
+    sys.modules[name] = package = types.ModuleType(name)
+    package.__path__ = [folder]
+sys.path[:] = path or sys.path
+getattr(importlib.import_module(module), function)(*arguments)
+"""
+
+
+def light_command(module: str, function: str, *arguments: int | str, path: Sequence[str] = ()) -> list[str]:
+    """The words of the command. Without a `path` for imports there is only the standard library beside our own."""
+    here = Path(__file__).parent
+    packages = {"etude": str(here.parent), "etude.sandbox": str(here)}
+    told = json.dumps([packages, list(path), module, function, arguments])
+    return [sys.executable, "-S", "-E", "-c", _BOOT, told]

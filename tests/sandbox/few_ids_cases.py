@@ -1,0 +1,48 @@
+"""Boxes of a user with 5,000 subordinate ids only. Run by test_subordinate_ids.py, as such a user."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from etude.sandbox import BoxSpec, EmbeddedSandboxes, ImageError, RequestRefused
+from etude.sandbox.doctor import doctor
+from etude.sandbox.embedded.probe import Mode
+
+
+def root_of(path: Path, uid: int) -> Path:
+    """A tar of one file that belongs to a user."""
+    with tarfile.open(path, "w") as tar:
+        info = tarfile.TarInfo("file")
+        info.uid, info.size = uid, 2
+        tar.addfile(info, io.BytesIO(b"hi"))
+    return path
+
+
+def test_users_and_owners_within_the_range_are_there_and_others_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        sandboxes = EmbeddedSandboxes(tmp_path / "boxes")
+        assert sandboxes.host.mode == Mode.SUBUID
+        box = await sandboxes.create(BoxSpec("host"))
+        for user, uid in (("root", 0), ("agent", 1000), ("grader", 1001), ("4999:4999", 4999)):
+            assert (await box.exec("id -u", timeout=20, user=user)).stdout == f"{uid}\n".encode()
+        with pytest.raises(RequestRefused, match="ids below 5000"):
+            await box.exec("true", timeout=20, user="5000")
+        last = await sandboxes.import_image(root_of(tmp_path / "last.tar", 4999))
+        assert len(sandboxes.store.image(last).layers) == 1
+        with pytest.raises(ImageError, match="ids below 5000"):
+            await sandboxes.import_image(root_of(tmp_path / "beyond.tar", 5000))
+        await sandboxes.close()
+
+    asyncio.run(body())
+
+
+def test_the_doctor_says_how_to_get_more() -> None:
+    users = next(finding for finding in doctor() if finding.name == "users")
+    assert users.good
+    assert "5000 ids from 300000, of groups from 500000" in users.text
+    assert "usermod --add-subuids 505000-" in users.knob

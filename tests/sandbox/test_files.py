@@ -1,0 +1,67 @@
+"""Listing below a folder: what is counted, what has gone meanwhile, and how much is too much."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from etude.sandbox.inside import files, kernel
+
+
+def test_only_regular_files_count_against_the_most_that_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_LISTED", 3)
+    for name in ("a", "d/b", "d/e/c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for number in range(5):
+        (tmp_path / f"link{number}").symlink_to("a")
+    assert files.list_below(str(tmp_path), ".") == ["a", "d/b", "d/e/c"]
+    (tmp_path / "d/one-more").touch()
+    with pytest.raises(files.Refused, match=r"more than 3 files below \."):
+        files.list_below(str(tmp_path), ".")
+
+
+def test_what_goes_away_while_one_looks_is_not_there(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        while not stop.is_set():
+            for name in ("x", "y"):
+                (tmp_path / name).mkdir()
+                (tmp_path / name / "f").touch()
+            for name in ("x", "y"):
+                (tmp_path / name / "f").unlink()
+                (tmp_path / name).rmdir()
+
+    (tmp_path / "stays").touch()
+    writer = threading.Thread(target=come_and_go)
+    writer.start()
+    try:
+        for _ in range(2000):
+            assert set(files.list_below(str(tmp_path), ".")) <= {"stays", "x/f", "y/f"}
+    finally:
+        stop.set()
+        writer.join()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_what_is_mounted_is_entered_by_name_alone(tmp_path: Path) -> None:
+    (tmp_path / "here").touch()
+    (tmp_path / "lent").mkdir()
+    child = os.fork()
+    if child == 0:
+        try:
+            kernel.unshare(kernel.CLONE_NEWNS, "mounts")
+            kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
+            kernel.mount("tmp", str(tmp_path / "lent"), "tmpfs", 0, None, "tmpfs")
+            (tmp_path / "lent/there").touch()
+            above, below = (files.list_below(str(tmp_path), name) for name in (".", "lent"))
+            os._exit(0 if (above, below) == (["here"], ["there"]) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0

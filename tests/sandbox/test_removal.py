@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from etude.sandbox.inside.removal import remove_tree
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory: on a disk, making so many folders takes its time."""
+    place = tempfile.mkdtemp(prefix="etude-", dir="/dev/shm")
+    yield Path(place)
+    remove_tree(place)
+
+
+def nest(top: Path, depth: int, name: str, *, closed: bool = False) -> None:
+    """Folders in folders, each with a file, deeper than any path can say."""
+    top.mkdir()
+    folder = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=folder)
+        os.close(os.open("file", os.O_CREAT, dir_fd=folder))
+        below = os.open(name, os.O_RDONLY, dir_fd=folder)
+        if closed:
+            os.fchmod(folder, 0)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+
+
+@pytest.mark.parametrize(("depth", "name"), [(10_000, "d"), (300, "long" * 60)])
+@pytest.mark.parametrize("closed", [False, True])
+def test_any_depth_is_removed(tmp_path: Path, depth: int, name: str, closed: bool) -> None:
+    (tmp_path / "kept").write_text("kept")
+    nest(tmp_path / "top", depth, name, closed=closed)
+    (tmp_path / "top").chmod(0o700)
+    (tmp_path / "top" / "link").symlink_to(tmp_path)
+    remove_tree(str(tmp_path / "top"))
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_what_is_no_folder_and_what_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("file", "link", "nothing"):
+        if name == "file":
+            (tmp_path / name).write_text("x")
+        if name == "link":
+            (tmp_path / name).symlink_to("folder")
+        remove_tree(str(tmp_path / name))
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
