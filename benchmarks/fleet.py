@@ -8,15 +8,13 @@ the wall clock of creations through dispatcher and hosts, all on this one machin
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
-from pathlib import Path
 
 from _report import finish
 
 from etude.cluster import open_cluster
 from etude.recipe.acting import SandboxRecipe
-from etude.sandbox import BoxSpec
+from etude.sandbox import BoxSpec, temporary_store
 from etude.sandbox.fleet import Policy, open_fleet
 from etude.sandbox.fleet.resources import Resources
 from etude.sandbox.fleet.simulation import Scene, Simulation
@@ -27,10 +25,10 @@ POLICY = Policy(ceiling=Resources(1_000, 1_000, 1_000), host_rate=100, host_burs
 
 
 async def real_creates_per_second() -> float:
-    with tempfile.TemporaryDirectory() as place:
-        cluster = await open_cluster("ray", run_folder=Path(place), cpus=2, nodes=HOSTS)
+    with temporary_store("etude-bench-") as place:
+        cluster = await open_cluster("ray", run_folder=place, cpus=2, nodes=HOSTS)
         try:
-            fleet = await open_fleet(cluster, SandboxRecipe(), Path(place), policy=POLICY)
+            fleet = await open_fleet(cluster, SandboxRecipe(), place, policy=POLICY)
             sandboxes = fleet.sandboxes()
             image = await sandboxes.add_image({"a.py": b"x = 1\n"})
             used: set[str] = set()

@@ -25,7 +25,7 @@ from _report import finish
 from _sandbox_peers import bwrap_p50_ms, p50_ms, per_second, podman
 
 from etude.recipe.acting import SandboxRecipe
-from etude.sandbox import Box, BoxSpec, Limits, Sandboxes, open_sandboxes
+from etude.sandbox import Box, BoxSpec, Limits, Sandboxes, open_sandboxes, temporary_store
 
 RUNS, WARM = 100, 20
 LIVE, AT_ONCE = 1000, 20
@@ -89,12 +89,19 @@ async def forks(sandboxes: Sandboxes, image: str) -> dict[str, Any]:
         await asyncio.gather(*(child.destroy() for child in children))
         return taken / count
 
+    async def fork_after_a_write(number: int) -> float:
+        await parent.write_file("written", str(number).encode())
+        return await fork(1)
+
     one = [await fork(1) for _ in range(200)]
     many_at_once = [await fork(32) for _ in range(10)]
+    await parent.start(["sleep", "3600"], timeout=3600, cwd="d")
+    busy = [await fork_after_a_write(number) for number in range(100)]
     await parent.destroy()
     return {
         "fork_p50_ms": 1000 * statistics.median(one),
         "fork32_ms_each": 1000 * statistics.median(many_at_once),
+        "fork_busy_p50_ms": 1000 * statistics.median(busy),
     }
 
 
@@ -170,9 +177,9 @@ def main() -> None:
     if len(sys.argv) > 1:  # The ordinary user's part of root's run.
         print(json.dumps(asyncio.run(measure(Path(sys.argv[1])))))
         return
-    with tempfile.TemporaryDirectory() as place:
-        peer = measure_podman(Path(place))
-        report(asyncio.run(measure(Path(place, "boxes"))), peer)
+    with temporary_store("etude-bench-") as place:
+        peer = measure_podman(place)
+        report(asyncio.run(measure(place / "boxes")), peer)
     if os.geteuid() == 0 and (ours := measure_as_nobody()):
         report(ours, peer)
 

@@ -34,12 +34,17 @@ def test_steps_and_output_are_shown_beside_the_id(context: Path) -> None:
     again = build(context, "--target", "one", "--arg", "word=hello")
     assert again.stderr.splitlines()[3] == "    as before"
     assert again.stdout == shown.stdout
-    listed = subprocess.run(
-        [ETUDE, "sandbox", "images", "list", "--store", str(context.parent / "store")], capture_output=True, text=True
-    )
-    assert any(
-        row.startswith(image) and row.endswith(f"built from {context}/Dockerfile") for row in listed.stdout.splitlines()
-    )
+    lists = [ETUDE, "sandbox", "images", "list", "--store", str(context.parent / "store")]
+    listed = subprocess.run(lists, capture_output=True, text=True, check=True)
+    _, row = listed.stdout.splitlines()
+    assert row.startswith(image)
+    assert row.endswith(f"built from {context}/Dockerfile")
+    whole = subprocess.run([*lists, "--all"], capture_output=True, text=True, check=True)
+    steps = [line for line in whole.stdout.splitlines() if line.endswith("  a step, a snapshot or single files")]
+    assert row in whole.stdout.splitlines()
+    assert len(whole.stdout.splitlines()) == 2 + len(steps)
+    assert listed.stderr == f"not shown: {len(steps)} of steps, snapshots or single files; --all shows them\n"
+    assert (len(steps) > 0, whole.stderr) == (True, "")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_requests_are_repeated_to_the_restarted_engine(tmp_path):
     async def body(engine, remote, versions):
         await engine.update(versions.publish())
         tasks = [asyncio.create_task(engine.generate(ask(f"r{i}"))) for i in range(6)]
-        await asyncio.sleep(0.02)
+        await engine.info()  # Asked last, so they are under way.
         await remote.kill()
         await engine.abort("r0")
         await engine.close("nothing")

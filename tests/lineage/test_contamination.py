@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from etude.corpus import Document, Gathered
-from etude.lineage.contamination import code_in, require_separate, task_hashes, without_held_out
+from etude.lineage import contamination
+from etude.lineage.contamination import require_separate, task_hashes, without_held_out
 from etude.lineage.state import LineageError
 from etude.recipe.acting import TasksRecipe
 from etude.tasks import Split, Task, apply_diff, generate_tasks, read_files, reference_diff
+from etude.tasks.overlap import code_in
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +35,21 @@ def test_generated_tasks_are_separate(tasks: list[Task]) -> None:
     require_separate(tasks)
 
 
-def test_a_train_task_that_is_a_test_task_in_disguise_is_refused(tasks: list[Task]) -> None:
+def test_a_train_task_that_is_a_test_task_in_disguise_is_refused(tasks: list[Task], tmp_path: Path) -> None:
     test = next(task for task in tasks if task.split is Split.TEST)
-    with pytest.raises(LineageError, match="train tasks also stand in dev or test tasks"):
-        require_separate([*tasks, replace(test, id="copy", split=Split.TRAIN)])
+    proven = tmp_path / "separate"
+    require_separate(tasks, proven)
+    told = f"the train task copy holds a function of the test task {test.id}"
+    with pytest.raises(LineageError, match=told):
+        require_separate([*tasks, replace(test, id="copy", split=Split.TRAIN)], proven)
+
+
+def test_a_set_that_was_found_separate_is_not_looked_through_again(
+    tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_separate(tasks, tmp_path / "separate")
+    monkeypatch.setattr(contamination, "task_functions", lambda task: pytest.fail("looked again"))
+    require_separate(list(reversed(tasks)), tmp_path / "separate")
 
 
 def renamed(text: str) -> str:

@@ -53,9 +53,10 @@ async def main(folder: Path) -> dict[str, object]:
         found["tools"] = [builtin_schema(name).name for name in ("read", "edit", "grep", "shell", "list", "finish")]
         found["full"] = len(load_profile("full").schemas())
 
-        setup = RolloutSetup(sandboxes, Grader(sandboxes), harness, sandbox)
+        grader = Grader(sandboxes)
+        setup = RolloutSetup(sandboxes, grader, harness, sandbox, grader.environments)
         tasks = make_tasks(open_source("microrepo"), Split.TRAIN, 1, 1, folder / "tasks")
-        subject = await subject_of(tasks[0], sandboxes)
+        subject = await subject_of(tasks[0], setup.environments)
 
         async def rollout(job):  # type: ignore[no-untyped-def]
             return await run_rollout(job, subject, lambda job, task, recorder: OraclePolicy(task, job.seed), setup)

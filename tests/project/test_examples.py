@@ -26,7 +26,7 @@ def example(name: str) -> ModuleType:
 
 
 def test_every_example_is_short_and_tested_here() -> None:
-    tested = {"own_tool", "own_tasks", "own_endpoint"}
+    tested = {"own_tool", "own_tasks", "own_endpoint", "own_folder"}
     assert {file.stem for file in EXAMPLES.glob("*.py")} == tested
     assert all(len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 80 for name in tested)
 
@@ -39,6 +39,30 @@ def test_own_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_SOURCES", dict(sources._SOURCES))  # the example adds one for good
     results = asyncio.run(example("own_tasks").main(tmp_path))
     assert [result.survived for result in results] == [True] * 3
+
+
+PURSE = {
+    "purse.py": "def left(coins, price):\n    return sum(coins) - price\n",
+    "tests/__init__.py": "",
+    "tests/test_purse.py": (
+        "import unittest\nimport purse\n\n\nclass PurseTest(unittest.TestCase):\n"
+        "    def test_left(self):\n        self.assertEqual(purse.left([5, 12], 6), 11)\n"
+    ),
+}
+MISLAID = "--- a/purse.py\n+++ b/purse.py\n@@ -1,2 +1,2 @@\n def left(coins, price):\n"
+MISLAID += "-    return sum(coins) - price\n+    return max(coins) - price\n"
+
+
+@pytest.mark.parametrize("diff", ["", MISLAID])
+def test_own_folder(tmp_path: Path, diff: str) -> None:
+    for path, text in PURSE.items():
+        (tmp_path / "purse" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "purse" / path).write_text(text)
+    result = asyncio.run(example("own_folder").main(tmp_path / "purse", tmp_path / "task", diff))
+    assert result.survived, result
+    damaged = (tmp_path / "task/environment/repo/purse.py").read_text()
+    assert damaged == PURSE["purse.py"].replace("sum", "max") if diff else damaged != PURSE["purse.py"]
+    assert not (tmp_path / "task/environment/repo/tests").exists()
 
 
 def test_own_endpoint(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def with_setup(tmp_path: Path) -> Callable[[Callable[[RolloutSetup], Awaitable[N
         async def main() -> None:
             sandboxes = GatedSandboxes(open_sandboxes(recipe.sandbox, tmp_path / "sandboxes"), 4)
             try:
-                await play(RolloutSetup(sandboxes, Grader(sandboxes), recipe.harness, recipe.sandbox))
+                grader = Grader(sandboxes)
+                await play(RolloutSetup(sandboxes, grader, recipe.harness, recipe.sandbox, grader.environments))
             finally:
                 await sandboxes.close()
 

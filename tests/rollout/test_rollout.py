@@ -40,7 +40,7 @@ def spoil(task) -> str:
 def test_from_a_task_to_a_verdict(train, with_setup):
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.sandboxes)
+        subject = await subject_of(task, setup.environments)
         steps = ["> shell python check.py", mend(task), "> shell python check.py", "> finish"]
         result = await run_rollout(job_of(task), subject, scripted(*steps), setup)
         assert result.verdict.judgement is Judgement.PASS
@@ -60,7 +60,7 @@ def test_from_a_task_to_a_verdict(train, with_setup):
 def test_doing_nothing_fails_and_running_out_is_a_fail_even_when_mended(train, with_setup):
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.sandboxes)
+        subject = await subject_of(task, setup.environments)
         nothing = await run_rollout(job_of(task), subject, scripted("> finish"), setup)
         assert nothing.verdict.judgement is Judgement.FAIL
         out = await run_rollout(job_of(task), subject, scripted(mend(task), *["> list"] * 20), setup)
@@ -73,7 +73,7 @@ def test_doing_nothing_fails_and_running_out_is_a_fail_even_when_mended(train, w
 def test_the_first_edit_is_graded_alone(train, with_setup):
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.sandboxes)
+        subject = await subject_of(task, setup.environments)
         job = job_of(task, grade_first_edit=True)
         lucky = await run_rollout(job, subject, scripted(mend(task), spoil(task), "> finish"), setup)
         assert (lucky.verdict.passed, lucky.first_edit.passed) == (False, True)
@@ -104,7 +104,7 @@ class _Breaking:
 def test_lost_boxes_are_our_error_wherever_they_are_lost(train, with_setup, step):
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.sandboxes)
+        subject = await subject_of(task, setup.environments)
         broken = replace(
             setup, sandboxes=_Breaking(setup.sandboxes), grader=type(setup.grader)(_Breaking(setup.sandboxes))
         )
@@ -124,7 +124,7 @@ def test_a_command_that_outlasts_its_limit_is_our_error_only_on_an_overloaded_ho
 
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.sandboxes)
+        subject = await subject_of(task, setup.environments)
         hasty = replace(setup, sandbox=setup.sandbox.model_copy(update={"command_seconds": 0.2}))
         steps = ["> shell sleep 8", mend(task), "> finish"]
         result = await run_rollout(job_of(task), subject, scripted(*steps), hasty)
@@ -147,7 +147,7 @@ def test_a_policy_that_fails_is_our_error_and_a_mistake_of_ours_is_raised(train,
 
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.sandboxes)
+        subject = await subject_of(task, setup.environments)
         result = await run_rollout(job_of(task), subject, scripted(fail), setup)
         assert (result.verdict.judgement, result.trace.error) == (Judgement.ERROR, "PolicyError: no endpoint")
         with pytest.raises(ZeroDivisionError):
@@ -158,7 +158,7 @@ def test_a_policy_that_fails_is_our_error_and_a_mistake_of_ours_is_raised(train,
 
 def test_a_reader_of_another_split_is_refused(train, with_setup):
     async def play(setup):
-        subject = await subject_of(train[0], setup.sandboxes)
+        subject = await subject_of(train[0], setup.environments)
         with pytest.raises(SplitViolation):
             await run_rollout(RolloutJob(train[0].id, Split.TEST), subject, scripted("> finish"), setup)
 
@@ -168,7 +168,7 @@ def test_a_reader_of_another_split_is_refused(train, with_setup):
 def test_tokens_are_recorded_and_the_engine_hears_of_the_end_before_grading(train, with_setup):
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.sandboxes)
+        subject = await subject_of(task, setup.environments)
         repair = reference_repair(task)
         edit = f"edit {repair.file} {repair.line} {repair.right}"
         engine = ScriptedEngine(playing([written("list"), written(edit), written("finish")]))
@@ -204,7 +204,7 @@ def test_tokens_are_recorded_and_the_engine_hears_of_the_end_before_grading(trai
 def test_a_cancelled_rollout_leaves_no_box(train, with_setup):
     async def play(setup):
         task = train[0]
-        subject = await subject_of(task, setup.sandboxes)
+        subject = await subject_of(task, setup.environments)
         rollout = asyncio.create_task(run_rollout(job_of(task), subject, scripted("> shell sleep 8"), setup))
         boxes = setup.sandboxes._inner._boxes
         while not boxes:  # noqa: ASYNC110 - what is cancelled must not know

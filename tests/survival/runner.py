@@ -243,7 +243,8 @@ def cleared(run: Run) -> Iterator[Run]:
             run.process.kill()
             run.process.communicate()
         for pid, _ in list(marked_processes(run.mark)):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(run.temporary, ignore_errors=True)
 
 

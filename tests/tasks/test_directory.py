@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etude.tasks import Split, SplitViolation, Task, TaskError, TaskLimits, list_tasks, read_task, split_of, write_task
-from etude.tasks.directory import read_files
+from etude.tasks import (
+    Split,
+    SplitViolation,
+    Task,
+    TaskError,
+    TaskLimits,
+    list_tasks,
+    read_task,
+    split_of,
+    task_digest,
+    write_task,
+)
+from etude.tasks.directory import FOREIGN_LIMITS, find_tasks, read_files
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).map(lambda name: f"x-{name}")
 VALUES = st.recursive(
@@ -66,6 +78,56 @@ def test_a_foreign_harbor_task_is_read_and_its_name_decides_the_split(tmp_path: 
     task = read_task(tmp_path, set(Split))
     assert (task.family, task.category, task.split) == ("org/thing", "devops", split_of("org/thing"))
     assert task.deterministic == (), "nobody vouches for its commands"
+    assert task.limits == replace(FOREIGN_LIMITS, verifier_seconds=600.0), (
+        "a run's own budgets bind, and Harbor's default"
+    )
+
+
+def test_harbors_own_limits_count_where_etudes_say_nothing(tmp_path: Path) -> None:
+    (tmp_path / "instruction.md").write_text("x")
+    declared = "[agent]\ntimeout_sec = 70\n[verifier]\ntimeout_sec = 30\n"
+    (tmp_path / "task.toml").write_text(declared)
+    limits = read_task(tmp_path, set(Split)).limits
+    assert (limits.wall_seconds, limits.verifier_seconds, limits.turns) == (70, 30, FOREIGN_LIMITS.turns)
+    (tmp_path / "task.toml").write_text(declared + "[metadata.etude.limits]\nwall_seconds = 5\n")
+    limits = read_task(tmp_path, set(Split)).limits
+    assert (limits.wall_seconds, limits.verifier_seconds, limits.turns) == (5, 30, TaskLimits().turns)
+
+
+def test_a_digest_knows_all_that_decides_a_verdict(tmp_path: Path) -> None:
+    files = {"tests/test.sh": b"exit 1\n", "environment/repo/a": b"a", "steps/one/tests/test.sh": b"x", "README": b"r"}
+    write_task(make(tmp_path), files)
+
+    def digest() -> str:
+        return task_digest(read_task(tmp_path / "t", {Split.DEV}))
+
+    seen = {digest()}
+    for change in (
+        lambda: (tmp_path / "t/tests/test.sh").write_text("exit 2\n"),
+        lambda: (tmp_path / "t/environment/repo/a").chmod(0o755),
+        lambda: (tmp_path / "t/steps/one/tests/test.sh").write_text("y"),
+        lambda: (tmp_path / "t/tests/more").write_text(""),
+        lambda: write_task(make(tmp_path, {"verifier": {"env": {"A": "1"}}}), files),
+        lambda: write_task(make(tmp_path, {"environment": {"memory_mb": 3}}), files),
+    ):
+        change()
+        assert digest() not in seen
+        seen.add(digest())
+    before = digest()
+    (tmp_path / "t/README").write_text("other")
+    (tmp_path / "t/instruction.md").write_text("other")
+    assert digest() == before
+
+
+def test_tasks_are_found_at_any_depth(tmp_path: Path) -> None:
+    for place in ("b", "a/deep", "a/deep/environment/inner", ".hidden"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "task.toml").write_text("")
+    (tmp_path / "link").symlink_to("b")
+    assert find_tasks(tmp_path) == [tmp_path / "a/deep", tmp_path / "b"]
+    assert find_tasks(tmp_path / "b") == [tmp_path / "b"]
+    with pytest.raises(TaskError, match="nowhere: expected a folder"):
+        find_tasks(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(

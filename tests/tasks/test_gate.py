@@ -1,46 +1,362 @@
+"""The gate: what it decides and says, that evidence is kept and counts for the task as it is, and that it goes on."""
+
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from etude.tasks import GateResult, Judgement, Task, TaskError, gate_tasks, read_evidence, read_task, reference_diff
+from etude.sandbox.contract import SandboxLost
+from etude.tasks import Grader, Judgement, Split, Task, TaskError, Verdict, read_task, task_digest, write_task
+from etude.tasks.conditions import GATE, USUAL, Conditions
+from etude.tasks.gate import (
+    Fate,
+    GateResult,
+    Run,
+    by_source,
+    gate_tasks,
+    read_evidence,
+    reference_diff,
+    stored_evidence,
+)
+from etude.tasks.gate import one as gating
+from etude.tasks.limits import FLOORS, limited, limits_from
 
 from .conftest import Boxes
+from .verifiers import projects
+
+
+def run_gate(boxes: Boxes, tasks: Sequence[Task], evidence: Path, **options: object) -> dict[str, GateResult]:
+    async def run() -> dict[str, GateResult]:
+        async with boxes() as sandboxes:
+            return await gate_tasks(tasks, sandboxes, evidence, **options)  # type: ignore[arg-type]
+
+    return asyncio.run(run())
+
+
+def copy_of(task: Task, folder: Path) -> Task:
+    shutil.copytree(task.directory, folder)
+    return replace(read_task(folder, {task.split}), id=folder.name)
 
 
 def test_the_gate_decides_keeps_its_evidence_and_goes_on(boxes: Boxes, train_tasks: list[Task], tmp_path: Path) -> None:
     evidence = tmp_path / "gate.jsonl"
-    directory = tmp_path / "useless"
-    shutil.copytree(train_tasks[1].directory, directory)
-    (directory / "solution/patch.diff").write_text("")
-    useless = replace(read_task(directory, {train_tasks[1].split}), id="useless")
-
-    async def run(tasks: list[Task], runs: int) -> dict[str, GateResult]:
-        async with boxes() as sandboxes:
-            return await gate_tasks(tasks, sandboxes, evidence, runs=runs)
-
-    first = asyncio.run(run([train_tasks[0], useless], 2))
-    assert first[train_tasks[0].id].survived
-    assert not first["useless"].survived
+    good, later = (copy_of(task, tmp_path / name) for task, name in zip(train_tasks, ("good", "later"), strict=False))
+    useless = copy_of(train_tasks[1], tmp_path / "useless")
+    (useless.directory / "solution/patch.diff").write_text("")
+    seen: list[tuple[int, int]] = []
+    first = run_gate(boxes, [good, useless], evidence, runs=2, progress=lambda *at: seen.append(at))
+    assert first["good"].survived
+    assert [run.what for run in first["good"].runs] == ["nothing", "reference", "reference"]
+    assert len({run.conditions for run in first["good"].runs}) == 3
+    assert first["useless"].fate is Fate.REFERENCE_FAILS
     assert first["useless"].decided
+    assert seen == [(1, 2), (2, 2)]
     with evidence.open("a") as file:
         file.write('{"task": "torn')
-    again = asyncio.run(run([train_tasks[0], train_tasks[2]], 2))
-    assert again[train_tasks[0].id] == first[train_tasks[0].id]
-    assert again[train_tasks[2].id].survived
-    assert {result.task for result in read_evidence(evidence)} == {*first, train_tasks[2].id}
+    again = run_gate(boxes, [good, later], evidence, runs=2)
+    assert again["good"] == first["good"] == stored_evidence(good)
+    assert again["later"].survived
+    assert [result.task for result in read_evidence(evidence)][-1] == "later"
+    assert len(read_evidence(evidence)) == 3
 
 
-def test_an_error_of_ours_neither_survives_nor_decides() -> None:
-    result = GateResult("t", "d", Judgement.FAIL, (Judgement.PASS, Judgement.ERROR), 0.1)
-    assert not result.survived
-    assert not result.decided
+def test_a_task_that_was_changed_is_gated_anew(boxes: Boxes, train_tasks: list[Task], tmp_path: Path) -> None:
+    task, evidence = copy_of(train_tasks[0], tmp_path / "task"), tmp_path / "gate.jsonl"
+    assert run_gate(boxes, [task], evidence, runs=1)["task"].survived
+    cases = task.directory / "tests/cases.json"
+    cases.write_text(cases.read_text().replace('"expected": "', '"expected": "9'))
+    assert limited(task) == task
+    assert run_gate(boxes, [task], evidence, runs=1)["task"].fate is Fate.REFERENCE_FAILS
 
 
-def test_a_task_without_reference_is_named(train_tasks: list[Task], tmp_path: Path) -> None:
+def test_what_is_malformed_is_named_and_does_not_stop_the_others(
+    boxes: Boxes, train_tasks: list[Task], tmp_path: Path
+) -> None:
+    tasks = [copy_of(train_tasks[0], tmp_path / name) for name in ("good", "no-cases", "no-reference")]
+    (tasks[1].directory / "tests/cases.json").write_text("{")
+    (tasks[2].directory / "solution/patch.diff").unlink()
+    found = run_gate(boxes, tasks, tmp_path / "gate.jsonl", runs=1)
+    assert [found[task.id].fate for task in tasks] == [Fate.SURVIVED, Fate.BROKEN, Fate.BROKEN]
+    assert all(found[name].decided for name in ("no-cases", "no-reference"))
+    assert "cases.json: expected JSON" in found["no-cases"].reasons[0]
+    assert "expected the reference solution" in found["no-reference"].reasons[0]
     with pytest.raises(TaskError, match="expected the reference solution"):
-        reference_diff(replace(train_tasks[0], directory=tmp_path))
+        reference_diff(tasks[2])
+
+
+def suite_of(folder: Path, test: str, **files: str) -> Task:
+    """A task whose hidden test is this one; its reference makes `shop.total` right."""
+    made = projects.project(folder, "unittest")
+    path = folder / "tests/files/tests/test_prices.py"
+    path.write_text(f"import unittest\nfrom shop import prices\n\n\nclass T(unittest.TestCase):\n{test}")
+    (folder / "tests/expected.json").write_text(json.dumps({"fail_to_pass": ["tests.test_prices.T.test_it"]}))
+    for name, text in files.items():
+        (folder / "solution" / name).write_text(text)
+    return read_task(made.directory, {Split.TRAIN})
+
+
+RIGHT = "        self.assertEqual(prices.total([5, 7], 2), 10)\n"
+
+
+def test_a_suite_that_holds_only_in_some_places_is_flaky(boxes: Boxes, tmp_path: Path) -> None:
+    """Pago Pago has its zone's name from the data base; two of three zones begin with a sign or not."""
+    zone = "    def test_it(self):\n        import time\n        self.assertEqual(time.timezone % 3600, 0)\n" + RIGHT
+    hashed = "    def test_it(self):\n        self.assertEqual(hash('a') % 2, HASH)\n".replace(
+        "HASH", str(hash_under("1") % 2)
+    )
+    tasks = [suite_of(tmp_path / "zone", zone), suite_of(tmp_path / "hash", hashed + RIGHT)]
+    found = run_gate(boxes, tasks, tmp_path / "gate.jsonl")
+    assert found["zone"].fate is Fate.FLAKY, found["zone"]
+    reference = [run for run in found["zone"].runs if run.what == "reference"]
+    assert [run.judgement for run in reference] == [Judgement.PASS, Judgement.FAIL, Judgement.PASS]
+    assert reference[1].conditions in found["zone"].reasons[0]
+    wanted = [hash_under(seed) % 2 == hash_under("1") % 2 for seed in ("0", "1", "4294967295")]
+    assert [run.judgement is Judgement.PASS for run in found["hash"].runs[1:]] == wanted
+
+
+def hash_under(seed: str) -> int:
+    done = subprocess.run(
+        ["/usr/bin/python3", "-c", "print(hash('a'))"], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+    )
+    return int(done.stdout)
+
+
+def test_another_valid_solution_must_pass_too(boxes: Boxes, tmp_path: Path) -> None:
+    test = "    def test_it(self):\n" + RIGHT
+    other = projects.WRONG.replace("sum(prices) + discount", "-discount + sum(prices)")
+    wrong = projects.WRONG.replace("sum(prices) + discount", "sum(prices) * discount")
+    path = "shop/prices.py"
+    tasks = [
+        suite_of(tmp_path / "good", test, **{"other.diff": projects.diff(projects.WRONG, other, path)}),
+        suite_of(tmp_path / "narrow", test, **{"other.diff": projects.diff(projects.WRONG, wrong, path)}),
+    ]
+    found = run_gate(boxes, tasks, tmp_path / "gate.jsonl", runs=1)
+    assert found["good"].survived, found["good"].reasons
+    assert found["good"].runs[-1].what == "other.diff"
+    assert found["good"].controls + found["good"].withheld > 0
+    assert found["narrow"].fate is Fate.OTHER_FAILS
+
+
+def test_an_environment_that_shows_the_solution_is_refused(boxes: Boxes, tmp_path: Path) -> None:
+    made = suite_of(tmp_path / "shown", "    def test_it(self):\n" + RIGHT)
+    line = "prices_without_what_is_taken_off = sum(prices) - discount  # the very line\n"
+    solved = projects.WRONG.replace(
+        "return sum(prices) + discount", line + "    return prices_without_what_is_taken_off"
+    )
+    (made.directory / "solution/patch.diff").write_text(projects.diff(projects.WRONG, solved, "shop/prices.py"))
+    assert run_gate(boxes, [made], tmp_path / "first.jsonl", runs=1)["shown"].survived
+    (made.directory / "environment/repo/old.gz").write_bytes(gzip.compress(solved.encode()))
+    found = run_gate(boxes, [made], tmp_path / "gate.jsonl", runs=1)["shown"]
+    assert found.fate is Fate.LEAKS
+    assert "old.gz" in found.reasons[0]
+
+
+def test_cheats_run_once_per_environment_and_one_that_succeeds_is_named(
+    boxes: Boxes, train_tasks: list[Task], tmp_path: Path
+) -> None:
+    tried: list[str] = []
+
+    async def cheats(task: Task) -> list[str]:
+        tried.append(task.id)
+        return ["os._exit(0)"]
+
+    tasks = [copy_of(task, tmp_path / f"task{n}") for n, task in enumerate(train_tasks[:3])]
+    found = run_gate(boxes, tasks, tmp_path / "gate.jsonl", runs=1, cheats=cheats)
+    assert len(tried) == 1
+    assert {result.fate for result in found.values()} == {Fate.CHEATED}
+    assert "the cheat os._exit(0) succeeds" in found["task0"].reasons
+
+
+class FaultyGrader(Grader):
+    """Loses its first boxes."""
+
+    def __init__(self, faults: int) -> None:
+        self.faults = faults
+
+    async def _verdict(self) -> Verdict:
+        if self.faults:
+            self.faults -= 1
+            return Verdict(Judgement.ERROR, f"{SandboxLost.__name__}: gone")
+        return Verdict(Judgement.FAIL, "as it must")
+
+    async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
+        return await self._verdict()
+
+
+@pytest.mark.parametrize(("faults", "judgement"), [(0, "fail"), (gating.ATTEMPTS - 1, "fail"), (99, "error")])
+def test_a_fault_of_ours_is_tried_again_and_then_decides_nothing(
+    train_tasks: list[Task], monkeypatch: pytest.MonkeyPatch, faults: int, judgement: str
+) -> None:
+    monkeypatch.setattr(gating, "PAUSE", 0.001)
+    gate = gating.Gate(FaultyGrader(faults), GATE[:1], scan=False)
+    result = asyncio.run(gate.examine(train_tasks[0]))
+    assert result.runs[0].judgement == judgement
+    assert result.runs[0].tried == min(faults + 1, gating.ATTEMPTS)
+    assert result.decided == (judgement == "fail")
+    if not result.decided:
+        assert result.fate is Fate.UNDECIDED
+        assert "gone" in result.reasons[0]
+
+
+runs = st.builds(
+    Run,
+    what=st.sampled_from(["nothing", "reference", "other.diff"]),
+    conditions=st.text(max_size=5),
+    judgement=st.sampled_from(list(Judgement)),
+    reason=st.text(max_size=5),
+    tried=st.integers(1, 3),
+)
+results = st.builds(
+    GateResult,
+    task=st.text(min_size=1, max_size=5),
+    digest=st.text(max_size=5),
+    source=st.sampled_from(["a", "b"]),
+    runs=st.lists(runs, max_size=6).map(tuple),
+    leaks=st.lists(st.text(min_size=1, max_size=3), max_size=1).map(tuple),
+    cheats=st.lists(st.text(min_size=1, max_size=3), max_size=1).map(tuple),
+    broken=st.sampled_from(["", "no file"]),
+    limits=st.dictionaries(st.sampled_from(sorted(FLOORS)), st.floats(1, 9)),
+)
+
+
+@given(result=results)
+def test_only_what_came_out_as_it_must_survives_and_all_else_has_a_reason(result: GateResult) -> None:
+    assert GateResult.read(json.loads(json.dumps(result.row()))) == result
+    sound = bool(result.runs) and all(run.as_wanted for run in result.runs)
+    assert result.survived == (sound and not (result.leaks or result.cheats or result.broken))
+    assert result.survived <= result.decided
+    assert bool(result.reasons) == (not result.survived) or not result.runs
+
+
+@given(rows=st.lists(results, max_size=8))
+def test_survival_is_counted_by_source(rows: list[GateResult]) -> None:
+    table = by_source(rows)
+    assert sum(counts["tasks"] for counts in table.values()) == len(rows)
+    for source, counts in table.items():
+        mine = [row for row in rows if row.source == source]
+        assert counts["survived"] == sum(row.survived for row in mine)
+        assert sum(counts.get(fate.value, 0) for fate in Fate) == counts["tasks"] == len(mine)
+
+
+def test_limits_are_three_times_what_was_seen_with_a_floor_and_only_tighten(tmp_path: Path) -> None:
+    assert limits_from(8, 5.5, 200 << 20) == {"verifier_seconds": 24.0, "cpu_seconds": 17.0, "memory_mb": 600.0}
+    assert limits_from(0.1, 0.1, 1 << 20) == FLOORS
+    assert limits_from(1, 1, 0).keys() == {"verifier_seconds", "cpu_seconds"}
+    task = projects.project(tmp_path / "task", "unittest", seconds=7.0)
+    row = GateResult("task", task_digest(task), limits=limits_from(8, 5.5, 200 << 20)).row()
+    place = task.directory / "evidence/gate.json"
+    place.parent.mkdir()
+    place.write_text(json.dumps(row))
+    tight = limited(task)
+    assert tight.limits.verifier_seconds == 24
+    assert tight.verifier | {"seconds": 7, "memory_mb": 600} == tight.verifier
+    assert limited(replace(task, verifier={**task.verifier, "seconds": 8.0})).verifier["seconds"] == 8.0
+    for damaged in ("{", "[]", '{"limits": {"memory_mb": "1"}, "digest": ""}', '{"limits": 3}'):
+        place.write_text(damaged)
+        assert limited(task) == task
+
+
+def test_the_gate_sets_the_limits_of_the_gradings_to_come(boxes: Boxes, tmp_path: Path) -> None:
+    task = projects.project(tmp_path / "task", "unittest")
+    result = run_gate(boxes, [task], tmp_path / "gate.jsonl", runs=1)["task"]
+    assert result.limits == FLOORS
+    assert result.runs[1].memory_bytes > 1 << 20
+    assert result.runs[1].cpu_seconds > 0
+    assert limited(task).verifier["memory_mb"] == 256
+
+    async def grade() -> Verdict:
+        async with boxes() as sandboxes:
+            return await Grader(sandboxes).grade(task, reference_diff(task))
+
+    assert asyncio.run(grade()).passed
+
+
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from etude.recipe.acting import SandboxRecipe
+from etude.sandbox import open_sandboxes
+from etude.tasks import Split, gate_tasks, list_tasks
+
+async def main(folder):
+    sandboxes = open_sandboxes(SandboxRecipe(), folder / "boxes")
+    try:
+        tasks = list_tasks(folder / "tasks", Split.TRAIN)
+        progress = lambda done, total: print(done, flush=True)
+        await gate_tasks(tasks, sandboxes, folder / "gate.jsonl", concurrency=2, progress=progress)
+    finally:
+        await sandboxes.close()
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_gate_that_is_killed_goes_on_and_leaves_no_process(
+    train_tasks: list[Task], tmp_path: Path, how: signal.Signals
+) -> None:
+    for task in train_tasks[:12]:
+        shutil.copytree(task.directory, tmp_path / "tasks/train" / task.directory.name)
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        while int(process.stdout.readline()) < 4:
+            pass
+        children = descendants(process.pid)
+        process.send_signal(how)
+        process.wait(60)
+    before = read_evidence(tmp_path / "gate.jsonl")
+    assert 4 <= len(before) < 12
+    for child in children:
+        wait_for_end(child)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split()[-1] == "12"
+    after = read_evidence(tmp_path / "gate.jsonl")
+    assert after[: len(before)] == before
+    assert len({result.task for result in after}) == len(after) == 12
+    assert all(result.survived for result in after)
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+def wait_for_end(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        import select
+
+        assert select.select([handle], [], [], 60)[0], f"process {pid} is still there"
+    finally:
+        os.close(handle)
+
+
+def test_evidence_is_no_part_of_what_decides_a_verdict(train_tasks: list[Task], tmp_path: Path) -> None:
+    task = copy_of(train_tasks[0], tmp_path / "task")
+    before = task_digest(task)
+    (task.directory / "evidence").mkdir()
+    (task.directory / "evidence/gate.json").write_text("{}")
+    assert task_digest(task) == before
+    write_task(task, {"environment/repo/a.py": b"", "tests/cases.json": b""})
+    assert stored_evidence(task) is None, "a task that is made anew has no evidence"

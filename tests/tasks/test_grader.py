@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from etude.sandbox.contract import Box, BoxSpec, ExecResult, Feature, Sandboxes,
 from etude.tasks import Grader, Judgement, Task, Verdict, reference_diff
 from etude.tasks.cases import Case
 from etude.tasks.oracle import reference_repair
+from etude.tasks.task import TaskLimits
 from etude.tasks.verifiers.cases import READY, REPORT, judge
 
 from .conftest import Boxes
@@ -89,7 +91,8 @@ def test_cheats_do_not_pass_and_are_not_errors(boxes: Boxes, train_tasks: list[T
 
 
 def test_an_endless_loop_fails_by_its_cpu_limit(boxes: Boxes, train_tasks: list[Task]) -> None:
-    (verdict,), _ = grade(boxes, train_tasks[1], replacing(train_tasks[1], "while True:\n    pass"))
+    patient = replace(train_tasks[1], limits=TaskLimits(verifier_seconds=120))  # The clock must not be first.
+    (verdict,), _ = grade(boxes, patient, replacing(patient, "while True:\n    pass"))
     assert verdict.judgement is Judgement.FAIL
     assert "signal" in verdict.reason
 

@@ -32,20 +32,25 @@ def server() -> Iterator[str]:
     program = os.environ.get("ETUDE_MOTO_SERVER") or (str(beside) if beside.exists() else shutil.which("moto_server"))
     if program is None:
         pytest.skip("no S3 server: run `make setup`, or name a moto_server in ETUDE_MOTO_SERVER")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    reserved = socket.socket()
+    # Stays bound: nobody else is given the port, and a server that listens may have it beside us.
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port = reserved.getsockname()[1]
     running = subprocess.Popen(
         [program, "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        for _ in range(300):
+        while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
+            assert running.poll() is None, "the S3 server did not start"
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
     finally:
         running.kill()
         running.wait()
+        reserved.close()
 
 
 @pytest.fixture
@@ -61,8 +66,10 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setenv(name, value)
     bucket = f"weights-{next(buckets)}"
     httpx.put(
-        f"{server}/{bucket}", headers={"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/"}
-    )
+        f"{server}/{bucket}",
+        headers={"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/"},
+        timeout=60,  # At its first request the server loads what it needs for S3.
+    ).raise_for_status()
     return f"s3://{bucket}/some/run"
 
 

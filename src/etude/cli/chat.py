@@ -29,7 +29,7 @@ from etude.harness import (
 from etude.journal import RunPaths
 from etude.lineage import LineageError, LineageState
 from etude.recipe import Recipe, load_recipe
-from etude.sandbox import open_sandboxes
+from etude.sandbox import beside, open_sandboxes, temporary_store
 from etude.text import CompactFormat, Tokenizer
 from etude.trace import ToolEvent
 from etude.trace.builder import TraceBuilder
@@ -118,8 +118,8 @@ async def converse(
             folder = write_sample(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="etude-sample-"))))
             task = task or SAMPLE_TASK
             console.print(f"a sample repository: {', '.join(sorted(p.name for p in folder.iterdir()))}", style="dim")
-        boxes = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="etude-chat-")))
-        sandboxes = open_sandboxes(recipe.sandbox, boxes)
+        boxes = stack.enter_context(temporary_store("etude-chat-"))
+        sandboxes = open_sandboxes(beside(recipe.sandbox), boxes)
         stack.push_async_callback(sandboxes.close)
         policy = open_policy(stack)
         session = ChatSession(folder, policy, recipe.harness, recipe.sandbox, sandboxes, observer=Show(console))

@@ -22,6 +22,7 @@ FAMILIES = {
     "etude.tasks.task.TaskError": MISTAKE,
     "etude.tasks.task.SplitViolation": MISTAKE,
     "etude.tasks.sources.UnknownSource": MISTAKE,
+    "etude.tasks.overlap.reading.OverlapError": MISTAKE,
     "etude.harness.schema.SchemaError": MISTAKE,
     "etude.harness.session.ApplyConflict": MISTAKE,
     "etude.harness.runner.FolderTooLarge": MISTAKE,
@@ -72,6 +73,11 @@ def exit_code(command: Callable[[], int], *, when_interrupted: str = "interrupte
         if code is None:
             raise
         return _say(_first_line(error), code)
+
+
+def finish(command: Callable[[], int], *, when_interrupted: str = "interrupted") -> None:
+    """Runs a verb to the end of the process."""
+    sys.exit(exit_code(command, when_interrupted=when_interrupted))
 
 
 def family_code(kind: type[BaseException]) -> int | None:

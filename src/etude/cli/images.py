@@ -14,21 +14,28 @@ from etude.sandbox.embedded.probe import probe_host
 from etude.sandbox.images.collect import collect, image_bytes
 from etude.sandbox.images.debootstrap import bootstrap
 from etude.sandbox.images.importing import import_image
-from etude.sandbox.images.layers import IdRange
 from etude.sandbox.images.registry import pull
 from etude.sandbox.images.store import ImageStore
 
+_NAMELESS = "a step, a snapshot or single files"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def list_command(store: Path) -> int:
+def list_command(store: Path, *, everything: bool) -> int:
+    """Images that somebody asked for by name or file; those that came about on the way only with `everything`."""
     with _opened(store, must_exist=True) as opened:
-        rows = [("IMAGE", "LAYERS", "SIZE", "LAST USED", "FROM")]
+        rows, left_out = [("IMAGE", "LAYERS", "SIZE", "LAST USED", "FROM")], 0
         for name, used in reversed(list(opened.images())):
-            rows.append((name, *_facts(opened, name), _ago(used), opened.origin(name) or "a step or snapshot"))
+            origin = opened.origin(name)
+            if origin or everything:
+                rows.append((name, *_facts(opened, name), _ago(used), origin or _NAMELESS))
+            else:
+                left_out += 1
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         print("  ".join([*(text.ljust(width) for text, width in zip(row[:4], widths, strict=True)), row[4]]))
+    if left_out:
+        say(f"not shown: {left_out} of steps, snapshots or single files; --all shows them")
     return 0
 
 
@@ -83,9 +90,7 @@ def parse_size(text: str) -> int:
 def _opened(root: Path, *, must_exist: bool = False) -> Iterator[ImageStore]:
     if must_exist and not (root / "images").is_dir():
         raise ImageError(f"{root} is no store of images; --store names one, and import, pull or build makes one")
-    host = probe_host()
-    ids = None if host.range_base is None else IdRange(host.range_base, host.range_count)
-    store = ImageStore(root.absolute(), ids)
+    store = ImageStore(root.absolute(), probe_host().ids)
     try:
         yield store
     except RequestRefused as error:  # Of a name or address that the user gave.

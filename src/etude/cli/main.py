@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from etude.cli.errors import finish
+from etude.cli.tasks import tasks
 
 app = typer.Typer(
     name="etude",
@@ -24,6 +26,7 @@ sandbox = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(sandbox, name="sandbox")
+app.add_typer(tasks, name="tasks")
 images = typer.Typer(
     help="What boxes are made from: pull, import, make, list, remove.",
     no_args_is_help=True,
@@ -69,7 +72,7 @@ def run(
 
         return run_command(recipe, overrides or [], runs, name, dry_run)
 
-    _exit(verb, when_interrupted=GOES_ON)
+    finish(verb, when_interrupted=GOES_ON)
 
 
 @app.command()
@@ -99,7 +102,7 @@ def chat(
 
         return chat_command(run_folder, task, folder, stage, yes)
 
-    _exit(verb, when_interrupted="interrupted: what you had not said yes to is dropped")
+    finish(verb, when_interrupted="interrupted: what you had not said yes to is dropped")
 
 
 @app.command()
@@ -118,7 +121,7 @@ def report(run_folder: RunFolder) -> None:
 
         return report_command(run_folder)
 
-    _exit(verb)
+    finish(verb)
 
 
 @sandbox.command()
@@ -140,7 +143,7 @@ def doctor(
 
         return doctor_command(as_json)
 
-    _exit(verb)
+    finish(verb)
 
 
 @sandbox.command()
@@ -159,7 +162,7 @@ def fidelity() -> None:
 
         return fidelity_command()
 
-    _exit(verb)
+    finish(verb)
 
 
 @sandbox.command("build")
@@ -194,24 +197,30 @@ def build(
 
         return build_command(context, file, target, arg or [], egress, store)
 
-    _exit(verb, when_interrupted="interrupted: steps that were done are found again")
+    finish(verb, when_interrupted="interrupted: steps that were done are found again")
 
 
 @images.command("list")
-def images_list(store: StoreOption = STORE) -> None:
-    """Show what the store holds, the last used first.
+def images_list(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Steps of builds, snapshots and single files, too.")
+    ] = False,
+    store: StoreOption = STORE,
+) -> None:
+    """Show the images that were imported, pulled or built, the last used first.
 
     \b
-    Example:
+    Examples:
       etude sandbox images list
+      etude sandbox images list --all
     """
 
     def verb() -> int:
         from etude.cli.images import list_command
 
-        return list_command(store)
+        return list_command(store, everything=everything)
 
-    _exit(verb)
+    finish(verb)
 
 
 @images.command("import")
@@ -235,7 +244,7 @@ def images_import(
 
         return import_command(source, store)
 
-    _exit(verb)
+    finish(verb)
 
 
 @images.command("pull")
@@ -259,7 +268,7 @@ def images_pull(
 
         return pull_command(reference, store)
 
-    _exit(verb)
+    finish(verb)
 
 
 @images.command("debootstrap")
@@ -283,7 +292,7 @@ def images_debootstrap(
 
         return debootstrap_command(suite, mirror, [name for name in include.split(",") if name], store)
 
-    _exit(verb)
+    finish(verb)
 
 
 @images.command("remove")
@@ -303,7 +312,7 @@ def images_remove(
 
         return remove_command(names, store)
 
-    _exit(verb)
+    finish(verb)
 
 
 @images.command("collect")
@@ -329,7 +338,7 @@ def images_collect(
 
         return collect_command(budget, grace, store)
 
-    _exit(verb)
+    finish(verb)
 
 
 def main() -> None:
@@ -337,12 +346,6 @@ def main() -> None:
     # step ten times slower as soon as anything else wants a core; threads that never spin cost half again when calm.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     app()
-
-
-def _exit(verb: Callable[[], int], *, when_interrupted: str = "interrupted") -> None:
-    from etude.cli.errors import exit_code
-
-    raise typer.Exit(exit_code(verb, when_interrupted=when_interrupted))
 
 
 if __name__ == "__main__":

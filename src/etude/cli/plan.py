@@ -13,6 +13,12 @@ def describe_plan(recipe: Recipe) -> str:
     lines.append(f"# computing on    {plan.compute}")
     lines.append(f"# parameters      {plan.parameters:,} ({plan.active:,} active per token)")
     lines.append(f"# memory          about {plan.memory_bytes / 1e6:,.0f} MB in the trainer, without the interpreter")
+    lines.append(f"# boxes           {describe_boxes(recipe)}")
     lines += [f"# {stage:<15} {tokens:>12,} tokens  about {seconds:,.0f} s" for stage, tokens, seconds in plan.stages]
     lines.append(f"# total           about {sum(s for *_, s in plan.stages) / 60:.0f} minutes")
     return "\n".join(lines)
+
+
+def describe_boxes(recipe: Recipe) -> str:
+    hosts = recipe.sandbox.hosts
+    return f"on {hosts} of {recipe.cluster.nodes} nodes" if hosts else "beside the processes that use them"

@@ -23,8 +23,16 @@ from typing import IO
 
 from etude.harness.diff import LEFT_OUT
 from etude.harness.memo import Memo
-from etude.harness.workspace import AGENT_ENV, MAX_FILE_BYTES, NoShell, OverlayWorkspace, read_tree
-from etude.sandbox.contract import Box, ExecResult
+from etude.harness.workspace import (
+    AGENT_ENV,
+    MAX_FILE_BYTES,
+    WORKDIR,
+    NoShell,
+    OverlayWorkspace,
+    is_text_name,
+    read_tree,
+)
+from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
 _LAYOUT = "find . /tmp /var/tmp /dev/shm -printf '%p %y %m %l\\n' 2>/dev/null | LC_ALL=C sort"
 """Names, kinds, modes and link targets of everything a command could leave behind."""
@@ -33,6 +41,10 @@ _MAX_OUTPUT_BYTES = 1_000_000
 MAX_FOLDER_FILES = 20_000
 MAX_FOLDER_BYTES = 200_000_000
 """A folder is held in memory as a whole, more than once."""
+
+_AGENTS_DOING = (RequestRefused, DiskFull, OSError)
+"""What a box says when its agent has closed files, filled the disk, or put links and folders in the way: no fault of
+ours, and nothing that ends a rollout."""
 
 _INHERITED = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR", "VIRTUAL_ENV"}
@@ -100,9 +112,19 @@ class BoxRunner:
     async def _really(
         self, files: Mapping[str, bytes], command: str, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        box = await self._synced(files)
+        try:
+            box = await self._synced(files)
+        except _AGENTS_DOING as error:
+            said = f"the files cannot be written where commands run: {error}\n"
+            return ExecResult(126, b"", said.encode("utf-8", "replace"), 0.0), files
         result = await box.exec(command, timeout=timeout, env=AGENT_ENV)
-        after = await read_tree(box)
+        try:
+            after = await read_tree(box, files)
+        except _AGENTS_DOING as error:
+            # Its later files are nowhere to be seen: the agent is told, and is judged by those that were.
+            said = f"the files can no longer be read, and count as before this command: {error}\n"
+            result.stderr += said.encode("utf-8", "replace")
+            after = dict(files)
         self._held = after
         # Equal files stay the same object, so that comparing and sharing them stays cheap.
         return result, files if after == files else after
@@ -121,7 +143,10 @@ class BoxRunner:
 
     async def _look(self, files: Mapping[str, bytes]) -> bytes | None:
         fresh = self._box is None and files.keys() == self._held.keys()
-        box = await self._synced(files)
+        try:
+            box = await self._synced(files)
+        except _AGENTS_DOING:
+            return None
         if self._layout is not None:
             return self._layout
         found = await box.exec(_LAYOUT, timeout=10.0)
@@ -151,10 +176,11 @@ def lazy_workspace(
     open_box: Callable[[], Awaitable[Box]],
     memo: ExecMemo | None = None,
     deterministic: Collection[str] = (),
+    workdir: str = WORKDIR,
 ) -> OverlayWorkspace:
     """The files of an image in memory; `open_box` makes a box of it when a command needs one. `memo` shares results of
     the commands in `deterministic`, whose output depends on the files alone."""
-    return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic))
+    return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic), workdir)
 
 
 class FolderTooLarge(Exception):
@@ -205,7 +231,7 @@ def read_folder(
     held = 0
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in LEFT_OUT)
-        for path in (Path(place) / name for name in sorted(names) if _is_text(name)):
+        for path in (Path(place) / name for name in sorted(names) if is_text_name(name)):
             size = _size(path)
             if size is None or size > MAX_FILE_BYTES:
                 continue
@@ -235,14 +261,6 @@ def _size(path: Path) -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
     for path, data in files.items():
         target = folder / path
@@ -266,7 +284,8 @@ async def _host_exec(command: str, folder: Path, timeout: float) -> ExecResult:
         )
         timed_out = False
         try:
-            await asyncio.wait_for(process.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await process.wait()
         except TimeoutError:
             timed_out = True
         finally:

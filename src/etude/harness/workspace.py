@@ -34,6 +34,11 @@ class Workspace(Protocol):
     """`read` raises FileNotFoundError, IsADirectoryError, RequestRefused (too large) and OutsideWorkspace; every method
     raises SandboxError for failures that are not the agent's."""
 
+    @property
+    def workdir(self) -> str:
+        """Where commands see the workspace: an absolute path below it means the file there."""
+        ...
+
     async def files(self) -> list[str]:
         """Every regular file, sorted."""
         ...
@@ -63,15 +68,15 @@ class Runner(Protocol):
     async def close(self) -> None: ...
 
 
-def clean_path(path: str) -> str:
+def clean_path(path: str, workdir: str = WORKDIR) -> str:
     """The path relative to the workspace, normalised; "." is the workspace itself."""
     pure = PurePosixPath(path)
     if not path or "\0" in path:
         raise OutsideWorkspace(path)
     if pure.is_absolute():
-        if not pure.is_relative_to(WORKDIR):
+        if not pure.is_relative_to(workdir):
             raise OutsideWorkspace(path)
-        pure = pure.relative_to(WORKDIR)
+        pure = pure.relative_to(workdir)
     parts: list[str] = []
     for part in pure.parts:
         if part != "..":
@@ -86,7 +91,8 @@ def clean_path(path: str) -> str:
 class OverlayWorkspace:
     """Files in memory over a shared start state; commands go to the runner, which is given the files as they are."""
 
-    def __init__(self, start: Mapping[str, bytes], runner: Runner | None = None) -> None:
+    def __init__(self, start: Mapping[str, bytes], runner: Runner | None = None, workdir: str = WORKDIR) -> None:
+        self.workdir = workdir
         self.start = {path: data for path, data in start.items() if is_source(path)}
         self._files: Mapping[str, bytes] = self.start
         self._runner = runner
@@ -95,7 +101,7 @@ class OverlayWorkspace:
         return sorted(path for path in self._files if is_source(path))
 
     async def read(self, path: str) -> bytes:
-        path = clean_path(path)
+        path = clean_path(path, self.workdir)
         data = self._files.get(path)
         if data is None:
             if path == "." or any(name.startswith(f"{path}/") for name in self._files):
@@ -106,7 +112,7 @@ class OverlayWorkspace:
         return data
 
     async def write(self, path: str, data: bytes) -> None:
-        path = clean_path(path)
+        path = clean_path(path, self.workdir)
         if path == "." or any(name.startswith(f"{path}/") for name in self._files):
             raise IsADirectoryError(path)
         self._files = {**self._files, path: data}
@@ -138,6 +144,8 @@ class OverlayWorkspace:
 class BoxWorkspace:
     """Every question goes to the box. `start` are the files of its image, where they are known."""
 
+    workdir = WORKDIR
+
     def __init__(self, box: Box, start: Mapping[str, bytes]) -> None:
         self._box = box
         self.start = start
@@ -145,7 +153,7 @@ class BoxWorkspace:
     @classmethod
     async def open(cls, box: Box) -> BoxWorkspace:
         """For a box whose image is not known here: reads all files once."""
-        return cls(box, await read_tree(box))
+        return cls(box, await read_tree(box, {}))
 
     async def files(self) -> list[str]:
         return [path for path in await self._box.list_files(".") if is_source(path)]
@@ -164,23 +172,37 @@ class BoxWorkspace:
         return await self._box.exec(command, timeout=timeout, env=AGENT_ENV)
 
     async def diff(self) -> str:
-        return unified_diff(self.start, await read_tree(self._box))
+        return unified_diff(self.start, await read_tree(self._box, self.start))
 
     async def close(self) -> None:
         await self._box.destroy()
 
 
-async def read_tree(box: Box) -> dict[str, bytes]:
-    """All files of a box's workspace. Files too large to be read count as empty text: they never enter a diff."""
+async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:
+    """All files of a box's workspace. Files too large to be read count as empty text: they never enter a diff. A file
+    that its agent has closed to itself stays as it was `last`; a name that is no text is left out."""
     tree: dict[str, bytes] = {}
     for path in await box.list_files("."):
-        if not is_source(path):
+        if not is_source(path) or not is_text_name(path):
             continue
         try:
             tree[path] = await box.read_file(path, max_bytes=MAX_FILE_BYTES)
         except RequestRefused:
             tree[path] = TOO_LARGE
+        except PermissionError:
+            if path in last:
+                tree[path] = last[path]
+        except OSError:
+            continue  # What was there a moment ago is gone: the agent's background commands go on.
     return tree
+
+
+def is_text_name(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 TOO_LARGE = b"\0 too large to be read"

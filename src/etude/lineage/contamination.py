@@ -6,39 +6,56 @@ Train tasks must share none with dev and test: that is refused. A corpus documen
 
 from __future__ import annotations
 
-import re
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from pathlib import Path
 
 from etude.corpus import Document, Gathered
+from etude.journal import write_atomically
 from etude.lineage.state import LineageError
-from etude.tasks import Split, Task, apply_diff, function_hashes, is_protected, read_files, reference_diff
+from etude.tasks import Split, Task, function_hashes, task_digest
+from etude.tasks.hashes import named_hashes
+from etude.tasks.overlap import code_in, solution_files
 
-_NUMBERED = re.compile(r"^\d+ (.*)$")
+
+def task_functions(task: Task) -> dict[str, str]:
+    """The hashes of every function in the task's repository, as the agent finds it and as its solutions leave it, each
+    with where it stands. The test surface (check.py) is scaffolding, the same everywhere, and left out."""
+    return {
+        digest: f"{name} in {path}"
+        for path, versions in solution_files(task).items()
+        if path.endswith(".py")
+        for text in versions
+        for name, digest in named_hashes(text)
+    }
 
 
 def task_hashes(tasks: Iterable[Task]) -> set[str]:
-    """Of every function in the tasks' repositories, as the agent finds it and as the reference leaves it. The test
-    surface (check.py) is scaffolding, the same everywhere, and left out."""
-    found: set[str] = set()
-    for task in tasks:
-        files = {name: data.decode("utf-8", "replace") for name, data in read_files(task.directory).items()}
-        for version in (files, apply_diff(files, reference_diff(task))):
-            for name, text in version.items():
-                if name.endswith(".py") and not is_protected(name):
-                    found |= function_hashes(text)
-    return found
+    return set().union(*map(task_functions, tasks))
 
 
-def require_separate(tasks: Iterable[Task]) -> None:
-    """Refuses a set of tasks whose train split shares a function with dev or test."""
-    by_split: dict[bool, list[Task]] = {True: [], False: []}
+def require_separate(tasks: Iterable[Task], proven: Path | None = None) -> None:
+    """Refuses a set of tasks whose train split shares a function with dev or test. `proven` is a file that remembers
+    the set that was found separate last, so that the same one is not looked through again."""
+    tasks = list(tasks)
+    digest = hashlib.sha256("".join(sorted(f"{t.split} {task_digest(t)}\n" for t in tasks)).encode()).hexdigest()
+    if proven is not None and proven.is_file() and proven.read_text(encoding="utf-8") == digest:
+        return
+    learnt: dict[str, Task] = {}
     for task in tasks:
-        by_split[task.split is Split.TRAIN].append(task)
-    if shared := task_hashes(by_split[True]) & task_hashes(by_split[False]):
-        raise LineageError(
-            f"{len(shared)} functions of train tasks also stand in dev or test tasks: the source is broken"
-        )
+        if task.split is Split.TRAIN:
+            learnt.update(dict.fromkeys(task_functions(task), task))
+    for task in tasks:
+        if task.split is not Split.TRAIN:
+            for shared, where in task_functions(task).items():
+                if shared in learnt:
+                    raise LineageError(
+                        f"the train task {learnt[shared].id} holds a function of the {task.split} task {task.id} "
+                        f"({where}): train tasks share none with dev or test; take one of the two out"
+                    )
+    if proven is not None:
+        write_atomically(proven, digest.encode())
 
 
 def without_held_out(gathered: Gathered, held_out: Iterable[Task]) -> tuple[Gathered, dict[str, int]]:
@@ -56,15 +73,3 @@ def without_held_out(gathered: Gathered, held_out: Iterable[Task]) -> tuple[Gath
         return kept
 
     return Gathered(clean(gathered.train), clean(gathered.valid), gathered.provenance), dict(dropped)
-
-
-def code_in(text: str) -> Iterator[str]:
-    """Everything in a document that may be a module: the whole, and each numbered listing without its numbers."""
-    yield text
-    listing: list[str] = []
-    for line in [*text.split("\n"), ""]:
-        if match := _NUMBERED.match(line):
-            listing.append(match[1])
-        elif listing:
-            yield "\n".join(listing)
-            listing = []

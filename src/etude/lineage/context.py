@@ -1,7 +1,9 @@
-"""What every stage is given: recipe, folder, journal, screen, and a cluster that starts when it is first needed."""
+"""What every stage is given: recipe, folder, journal, screen, and a cluster and a fleet of boxes that start when
+they are first needed."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from etude.journal import Journal, RunPaths
 from etude.lineage.screen import Screen
 from etude.lineage.state import LineageState
 from etude.recipe import Recipe
+from etude.sandbox.fleet import Fleet, open_fleet
 
 if TYPE_CHECKING:
     from etude.training.compute import Compute
@@ -23,6 +26,8 @@ class RunContext:
     journal: Journal
     screen: Screen
     _cluster: Cluster | None = field(default=None, init=False)
+    _fleet: Fleet | None = field(default=None, init=False)
+    _keeper: asyncio.Task[None] | None = field(default=None, init=False)
     _compute: Compute | None = field(default=None, init=False)
 
     def save_state(self) -> None:
@@ -51,10 +56,25 @@ class RunContext:
     async def cluster(self) -> Cluster:
         if self._cluster is None:
             async with self.journal.waiting(on="cluster", deadline=60.0):
-                self._cluster = await open_cluster(self.recipe.cluster.backend, run_folder=self.paths.root)
+                self._cluster = await open_cluster(
+                    self.recipe.cluster.backend, run_folder=self.paths.root, nodes=self.recipe.cluster.nodes
+                )
         return self._cluster
 
+    async def fleet(self) -> Fleet | None:
+        """The boxes of all nodes; None where the recipe leaves them beside those who use them."""
+        if self.recipe.sandbox.hosts and self._fleet is None:
+            self._fleet = await open_fleet(await self.cluster(), self.recipe.sandbox, self.paths.sandboxes)
+            keeping = self._fleet.keep(self.recipe.cluster.restarts, self.journal.event)
+            self._keeper = asyncio.create_task(keeping)
+        return self._fleet
+
     async def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self._fleet is not None:
+            fleet, self._fleet = self._fleet, None
+            await fleet.close()
         if self._cluster is not None:
             cluster, self._cluster = self._cluster, None
             await cluster.close()

@@ -27,7 +27,7 @@ async def make_tasks(context: RunContext) -> dict[str, Any]:
     """Generates the tasks and gates them: doing nothing must fail, the reference must pass, again and again."""
     recipe, paths = context.recipe, context.paths
     tasks = await asyncio.to_thread(generate_tasks, recipe.tasks, recipe.seed, paths.tasks)
-    await asyncio.to_thread(require_separate, tasks)
+    await asyncio.to_thread(require_separate, tasks, paths.tasks / "separate")
     discarded: list[str] = []
     reasons: Counter[str] = Counter()
     async with boxes(context) as setup:
@@ -39,7 +39,7 @@ async def make_tasks(context: RunContext) -> dict[str, Any]:
             for name, result in results.items():
                 if not result.survived:
                     discarded.append(name)
-                    reasons.update(result.reasons)
+                    reasons[result.fate.value] += 1
             context.screen.update("tasks", {"step": first + len(part), "total": len(tasks)})
     counts = {split.value: sum(t.split is split and t.id not in discarded for t in tasks) for split in Split}
     return {"tasks": counts, "discarded": discarded, "reasons": dict(reasons), "families": _families(tasks)}
@@ -113,9 +113,16 @@ def usable_tasks(context: RunContext, split: Split) -> list[Any]:
     return [task for task in list_tasks(context.paths.tasks, split) if task.id not in discarded]
 
 
+def require_held_out(context: RunContext) -> None:
+    """What is about to train, or to be measured, must share nothing with the other side: also in a folder that somebody
+    has put tasks into since they were made."""
+    tasks = [task for split in Split for task in usable_tasks(context, split)]
+    require_separate(tasks, context.paths.tasks / "separate")
+
+
 @asynccontextmanager
 async def boxes(context: RunContext) -> AsyncIterator[RolloutSetup]:
-    setup, _ = open_setup(context.recipe, context.paths)
+    setup, _ = open_setup(context.recipe, context.paths, await context.fleet())
     try:
         yield setup
     finally:

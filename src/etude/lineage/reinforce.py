@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from etude.cluster import Supervised, start_supervised
 from etude.journal import append_rows, drop_torn_line
 from etude.lineage.context import RunContext
-from etude.lineage.prepare import usable_tasks
+from etude.lineage.prepare import require_held_out, usable_tasks
 from etude.lineage.state import LineageError
 from etude.recipe import Recipe
 from etude.rl import Crew, RlRun, dismiss, gather_crew
@@ -21,10 +22,12 @@ from etude.tasks import Split
 
 async def run_rl(context: RunContext) -> dict[str, Any]:
     recipe, paths = context.recipe, context.paths
+    await asyncio.to_thread(require_held_out, context)
     prompts = _prompts(context)
     metrics = paths.metrics("rl")
     drop_torn_line(metrics)
-    crew = await gather_crew(recipe, paths, context.compute(), await context.cluster(), context.journal)
+    cluster, fleet = await context.cluster(), await context.fleet()
+    crew = await gather_crew(recipe, paths, context.compute(), cluster, context.journal, fleet)
 
     def update(values: dict[str, Any]) -> None:
         append_rows(metrics, [values])
@@ -56,6 +59,7 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
 
 async def evaluate_test(context: RunContext) -> dict[str, Any]:
     """The same test tasks with the model before RL and the one after it: the lineage's one touch of the split."""
+    await asyncio.to_thread(require_held_out, context)
     results = {}
     stages = ("sft", "rl")
     for place, stage in enumerate(stages):
@@ -100,6 +104,7 @@ async def start_worker(context: RunContext, engine: Supervised, name: str, split
         engine.remote,
         splits,
         name,
+        await context.fleet(),
     )
 
 

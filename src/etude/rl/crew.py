@@ -12,6 +12,7 @@ from etude.cluster import Cluster, ClusterError, Supervised, start_supervised
 from etude.engine.remote import RemoteEngine
 from etude.journal import Journal, RunPaths
 from etude.recipe import Recipe
+from etude.sandbox.fleet import Fleet
 from etude.training.compute import Compute
 
 _FAREWELL_SECONDS = 5.0
@@ -44,8 +45,17 @@ async def _farewell(service: Supervised) -> None:
         await service.remote.call("close", deadline=_FAREWELL_SECONDS)
 
 
-async def gather_crew(recipe: Recipe, paths: RunPaths, compute: Compute, cluster: Cluster, journal: Journal) -> Crew:
-    """Starts everybody; the trainer first, since it publishes the version that the engine begins with."""
+async def gather_crew(
+    recipe: Recipe,
+    paths: RunPaths,
+    compute: Compute,
+    cluster: Cluster,
+    journal: Journal,
+    fleet: Fleet | None = None,
+) -> Crew:
+    """Starts everybody; the trainer first, since it publishes the version that the engine begins with.
+
+    `fleet`: whose boxes the workers use, where the recipe wants one."""
     plain = recipe.model_dump(mode="json", by_alias=True)
     root = str(paths.root)
     store = recipe.weights.store or str(paths.weights)
@@ -57,7 +67,7 @@ async def gather_crew(recipe: Recipe, paths: RunPaths, compute: Compute, cluster
 
     async def start_worker(name: str, split: str) -> Supervised:
         worker = "etude.rollout.worker:RolloutWorker"
-        return await start(name, worker, root, plain, engine.remote, (split,), name)
+        return await start(name, worker, root, plain, engine.remote, (split,), name, fleet)
 
     trainer_compute = replace(compute, threads=every if sync else recipe.rl.trainer_threads or every)
     trainer = await start("trainer", "etude.rl.trainer:RlTrainer", root, plain, asdict(trainer_compute), store)

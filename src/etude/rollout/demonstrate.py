@@ -101,7 +101,7 @@ async def demonstrate(
     async def episode(number: int) -> RolloutResult:
         task = eligible[number % len(eligible)]
         if task.id not in subjects:
-            subjects[task.id] = await subject_of(task, setup.sandboxes)
+            subjects[task.id] = await subject_of(task, setup.environments)
         job = RolloutJob(task.id, Split.TRAIN, group=f"demo:{task.id}", member=number, seed=_seed(seed, number))
         return await run_rollout(job, subjects[task.id], policy, setup)
 

@@ -14,13 +14,15 @@ from etude.harness.outcome import Budgets
 from etude.harness.plan import budgets_of
 from etude.harness.profile import Profile, load_profile
 from etude.harness.runner import ExecMemo, lazy_workspace
-from etude.harness.workspace import WORKDIR, OverlayWorkspace
+from etude.harness.workspace import OverlayWorkspace
 from etude.journal import RunPaths
 from etude.recipe import Recipe
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.rollout.gated import GatedSandboxes
 from etude.sandbox import limits_of, open_sandboxes
 from etude.sandbox.contract import Box, BoxSpec, Feature, Sandboxes
+from etude.sandbox.fleet import Fleet
+from etude.tasks.agent_box import agent_box
 from etude.tasks.directory import read_task
 from etude.tasks.environment import Environments
 from etude.tasks.grader import Grader
@@ -38,6 +40,7 @@ class Subject:
 
     task: Task
     image: str
+    workdir: str
     files: Mapping[str, bytes]
 
 
@@ -47,6 +50,8 @@ class RolloutSetup:
     grader: Grades
     harness: HarnessRecipe
     sandbox: SandboxRecipe
+    environments: Environments
+    """The grader's own: each is prepared once, for the agent's box and for the gradings."""
     memo: ExecMemo = field(default_factory=ExecMemo)
 
     @property
@@ -68,33 +73,37 @@ class RolloutSetup:
         )
 
     def workspace(self, subject: Subject, name: str) -> OverlayWorkspace:
-        limits = limits_of(self.sandbox)
+        usual = limits_of(self.sandbox)
 
         async def open_box() -> Box:
-            return await self.sandboxes.create(BoxSpec(subject.image, workdir=WORKDIR, limits=limits, name=name))
+            limits, env = agent_box(subject.task, usual)
+            # The agent reaches no network: BoxSpec's egress is none.
+            spec = BoxSpec(subject.image, workdir=subject.workdir, env=env, limits=limits, name=name)
+            return await self.sandboxes.create(spec)
 
         # Results may be shared only where a command cannot reach anything but its files, and only of commands that
         # the task says depend on nothing else: without any, looking for what they leave behind would be in vain.
         deterministic = subject.task.deterministic
         memo = self.memo if deterministic and Feature.NO_NETWORK in self.sandboxes.features else None
-        return lazy_workspace(subject.image, subject.files, open_box, memo, deterministic)
+        return lazy_workspace(subject.image, subject.files, open_box, memo, deterministic, subject.workdir)
 
 
-def open_setup(recipe: Recipe, paths: RunPaths) -> tuple[RolloutSetup, Grader]:
-    """Boxes and grader of this process; `setup.sandboxes.close()` ends them."""
-    at_once = 2 * len(os.sched_getaffinity(0))
-    sandboxes = GatedSandboxes(open_sandboxes(recipe.sandbox, paths.sandboxes), at_once)
-    grader = Grader(sandboxes)
-    return RolloutSetup(sandboxes, grader, recipe.harness, recipe.sandbox), grader
+def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> tuple[RolloutSetup, Grader]:
+    """Boxes and grader of this process; `setup.sandboxes.close()` ends them. `fleet`: where the recipe wants one."""
+    at_once = 2 * len(os.sched_getaffinity(0)) * max(1, recipe.sandbox.hosts)
+    sandboxes = GatedSandboxes(open_sandboxes(recipe.sandbox, paths.sandboxes, fleet), at_once)
+    environments = Environments(sandboxes, paths.sandboxes / "environments")
+    grader = Grader(sandboxes, environments=environments)
+    return RolloutSetup(sandboxes, grader, recipe.harness, recipe.sandbox, environments), grader
 
 
 class TaskShelf:
     """The tasks of a run's folder, each read and made into an image once; other splits than `allowed` are refused."""
 
-    def __init__(self, folder: Path, allowed: Iterable[Split], sandboxes: Sandboxes, *, size: int = 8192) -> None:
+    def __init__(self, folder: Path, allowed: Iterable[Split], environments: Environments, *, size: int = 8192) -> None:
         self._folder = folder
         self._allowed = frozenset(allowed)
-        self._sandboxes = sandboxes
+        self._environments = environments
         self._subjects: Memo[str, Subject] = Memo(size)
 
     async def get(self, task_id: str, split: Split) -> Subject:
@@ -107,9 +116,9 @@ class TaskShelf:
 
     async def _read(self, task_id: str, split: Split) -> tuple[Subject, bool]:
         task = await asyncio.to_thread(read_task, self._folder / split / task_id, {split})
-        return await subject_of(task, self._sandboxes), True
+        return await subject_of(task, self._environments), True
 
 
-async def subject_of(task: Task, sandboxes: Sandboxes) -> Subject:
-    pristine = await Environments(sandboxes).prepare(task)
-    return Subject(task, pristine.image, pristine.files)
+async def subject_of(task: Task, environments: Environments) -> Subject:
+    pristine = await environments.prepare(task)
+    return Subject(task, pristine.image, pristine.workdir, pristine.files)

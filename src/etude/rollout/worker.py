@@ -23,6 +23,7 @@ from etude.rollout.job import RolloutJob, RolloutResult
 from etude.rollout.rollout import INFRASTRUCTURE, lost_rollout, run_rollout
 from etude.rollout.setup import TaskShelf, open_setup
 from etude.rollout.waited import WaitedEngine
+from etude.sandbox.fleet import Fleet
 from etude.tasks.task import Split, Task
 from etude.text.compact import CompactFormat
 from etude.text.tokenizer import Tokenizer
@@ -53,6 +54,7 @@ class RolloutWorker:
         engine: Remote | Engine,
         splits: tuple[str, ...] = ("train", "dev"),
         name: str = "worker",
+        fleet: Fleet | None = None,
     ) -> None:
         self._recipe = Recipe.model_validate(recipe)
         self._paths = RunPaths(Path(run_folder))
@@ -64,8 +66,8 @@ class RolloutWorker:
         self._journal = Journal(self._paths.journal, name)
         self._engine: Engine = WaitedEngine(served, self._journal, deadline)
         self._form = CompactFormat(Tokenizer.load(self._paths.tokenizer))
-        self._setup, self._grader = open_setup(self._recipe, self._paths)
-        self._shelf = TaskShelf(self._paths.tasks, [Split(split) for split in splits], self._setup.sandboxes)
+        self._setup, self._grader = open_setup(self._recipe, self._paths, fleet)
+        self._shelf = TaskShelf(self._paths.tasks, [Split(split) for split in splits], self._setup.environments)
         self._stats = WorkerStats()
 
     async def rollout(self, job: RolloutJob) -> RolloutResult:

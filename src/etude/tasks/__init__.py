@@ -6,11 +6,21 @@ from etude.tasks.cases import Case, CasesError
 from etude.tasks.diff import Bounds, DiffError, apply_diff, parse_diff
 from etude.tasks.directory import list_tasks, read_files, read_task, task_digest, write_task
 from etude.tasks.environment import Environments, Prepared
-from etude.tasks.gate import GateResult, gate, gate_tasks, read_evidence, reference_diff
+from etude.tasks.gate import (
+    Fate,
+    GateResult,
+    by_source,
+    gate,
+    gate_tasks,
+    read_evidence,
+    reference_diff,
+    revalidate,
+)
 from etude.tasks.grader import Grader, GraderStats
 from etude.tasks.hashes import function_hashes
 from etude.tasks.microrepo.documents import write_documents
 from etude.tasks.oracle import OraclePolicy
+from etude.tasks.seal import Finding, SealReport
 from etude.tasks.sources import TaskSource, UnknownSource, generate_tasks, make_tasks, open_source, register_source
 from etude.tasks.surface import is_protected
 from etude.tasks.task import Split, SplitViolation, Task, TaskError, TaskLimits, split_of
@@ -24,12 +34,15 @@ __all__ = [
     "DiffError",
     "Environments",
     "Evidence",
+    "Fate",
+    "Finding",
     "GateResult",
     "Grader",
     "GraderStats",
     "Judgement",
     "OraclePolicy",
     "Prepared",
+    "SealReport",
     "Split",
     "SplitViolation",
     "Stand",
@@ -41,6 +54,7 @@ __all__ = [
     "Verdict",
     "Verifier",
     "apply_diff",
+    "by_source",
     "function_hashes",
     "gate",
     "gate_tasks",
@@ -57,6 +71,7 @@ __all__ = [
     "reference_diff",
     "register_source",
     "register_verifier",
+    "revalidate",
     "split_of",
     "task_digest",
     "write_documents",

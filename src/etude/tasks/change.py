@@ -7,10 +7,10 @@ as they were.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from etude.tasks.diff import Bounds, apply_diff, parse_diff
+from etude.tasks.diff import EXECUTABLE, Bounds, DiffError, apply_diff, parse_diff
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,12 @@ class Change:
     files: Mapping[str, bytes | None] = field(default_factory=dict)
     touched: tuple[str, ...] = ()
     """Paths of the test surface that the agent touched: not among `files`."""
+    executable: frozenset[str] = frozenset()
+    """Those of `files` that may be run afterwards. What could be run before stays so."""
 
     @property
     def digest(self) -> str:
-        digest = hashlib.sha256(repr(self.touched).encode())
+        digest = hashlib.sha256(repr((self.touched, sorted(self.executable))).encode())
         for path, data in sorted(self.files.items()):
             size = -1 if data is None else len(data)
             digest.update(f"{path} {size}\n".encode("utf-8", "surrogatepass") + (data or b""))
@@ -29,17 +31,49 @@ class Change:
 
 
 def change_of(
-    diff: str, pristine: Mapping[str, bytes], protects: Callable[[str], bool], bounds: Bounds | None = None
+    diff: str,
+    pristine: Mapping[str, bytes],
+    protects: Callable[[str], bool],
+    bounds: Bounds | None = None,
+    *,
+    executable: Collection[str] = (),
+    links: Collection[str] = (),
+    folders: Collection[str] = (),
 ) -> Change:
-    """DiffError if it is not exactly a diff of these files within the bounds."""
+    """DiffError if it is not exactly a diff of these files within the bounds.
+
+    Of the pristine files, `executable` may be run; beside them are `links` and, empty, `folders`."""
     bounds = bounds or Bounds()
-    named = {path for patch in parse_diff(diff, bounds) for path in (patch.before, patch.after) if path is not None}
+    patches = parse_diff(diff, bounds)
+    named = {path for patch in patches for path in (patch.before, patch.after) if path is not None}
     # Files that are not text cannot be touched by a diff.
     texts = {path: text for path, data in pristine.items() if (text := _text(data)) is not None}
     after = apply_diff(texts, diff, bounds)
-    files = {path: None if path not in after else _bytes(after[path]) for path in named if not protects(path)}
-    kept = {path: data for path, data in files.items() if pristine.get(path) != data}
-    return Change(kept, tuple(sorted(filter(protects, named))))
+    _require_room(after.keys() - texts.keys(), pristine.keys() - texts.keys(), links, folders)
+    said = {patch.after: patch.mode == EXECUTABLE for patch in patches if patch.after is not None and patch.mode}
+    files: dict[str, bytes | None] = {}
+    for path in sorted(named):
+        data = _bytes(after[path]) if path in after else None
+        if not protects(path) and (pristine.get(path) != data or (said.get(path) and path not in executable)):
+            files[path] = data
+    if sum(len(data) for data in files.values() if data is not None) > bounds.all_bytes:
+        raise DiffError(f"the files that the diff changes would hold more than {bounds.all_bytes} bytes")
+    runs = frozenset(path for path in files if path in after and (said.get(path) or path in executable))
+    return Change(files, tuple(sorted(filter(protects, named))), runs)
+
+
+def _require_room(
+    fresh: Iterable[str], binary: Collection[str], links: Collection[str], folders: Collection[str]
+) -> None:
+    """New files take the place of nothing that a diff does not show, and reach no place by a link."""
+    for path in fresh:
+        above = [path[:at] for at, letter in enumerate(path) if letter == "/"]
+        if found := next((place for place in (*above, path) if place in links), None):
+            raise DiffError(f"{path}: {found} is a link")
+        if found := next((place for place in (*above, path) if place in binary), None):
+            raise DiffError(f"{path}: {found} is there already, and is no text")
+        if path in folders or any(place.startswith(f"{path}/") for place in binary):
+            raise DiffError(f"{path} is a folder")
 
 
 def _text(data: bytes) -> str | None:

@@ -1,7 +1,8 @@
 """Unified diffs, parsed and applied to a tree of texts: strictly, and outside of any box.
 
 An agent's diff is hostile input: it is bounded in size and number of files, every path stays inside the workspace,
-links, modes and binary patches are refused, and each hunk must match the pristine text exactly. There is no fuzz.
+links, binary patches and modes but a plain or an executable file's are refused, and each hunk must match the pristine
+text exactly. There is no fuzz.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 NOWHERE = "/dev/null"
+PLAIN, EXECUTABLE = "100644", "100755"
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@.*")
+_LONGEST_NAME = 255
+_MODE = re.compile(r"(new file mode|deleted file mode|old mode|new mode) (100644|100755)")
+_INDEX = re.compile(r"index [0-9a-f]+\.\.[0-9a-f]+( 100644| 100755)?")
 _NO_NEWLINE = "\\ No newline at end of file"
 
 
@@ -25,6 +30,8 @@ class Bounds:
     files: int = 64
     file_bytes: int = 1_000_000
     """Of each file after the diff."""
+    all_bytes: int = 8_000_000
+    """Of all files that the diff changes: one line more in each of many large files must not fill a grader's disk."""
     path_length: int = 200
 
 
@@ -44,6 +51,8 @@ class FilePatch:
     after: str | None
     """None for a file that it deletes."""
     hunks: list[Hunk] = field(default_factory=list)
+    mode: str = ""
+    """PLAIN or EXECUTABLE, where the diff says what the file is to be."""
 
 
 def split_lines(text: str) -> list[str]:
@@ -89,8 +98,8 @@ def parse_diff(diff: str, bounds: Bounds | None = None) -> list[FilePatch]:
         if line.startswith("--- "):
             patches.append(_file(lines, bounds))
         elif line.startswith("diff --git "):
-            empty = _git_header(lines, bounds)
-            patches += [empty] if empty else []
+            patch = _with_git_header(lines, bounds)
+            patches += [patch] if patch else []
         else:
             # Renames, binary patches and stray text end here alike.
             raise DiffError(f"line {lines.at + 1}: expected a file header, found {line[:60]!r}")
@@ -118,23 +127,35 @@ class _Lines:
         return line
 
 
-def _git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
-    """Git's own header. It alone says that an empty file comes or goes; any mode but a plain file's is refused."""
+def _with_git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
+    """A file under git's own header. It alone says of which mode a file is, and that an empty one comes or goes."""
     names = re.fullmatch(r"diff --git a/(.+) b/\1", lines.next())
-    mode = ""
+    said: dict[str, str] = {}
     while (line := lines.peek()) is not None and not line.startswith(("--- ", "diff --git ")):
-        if line in ("new file mode 100644", "deleted file mode 100644"):
-            mode = line.split()[0]
-        elif not re.fullmatch(r"index [0-9a-f]+\.\.[0-9a-f]+( 100644)?", line):
+        if match := _MODE.fullmatch(line):
+            said[match[1]] = match[2]
+        elif not _INDEX.fullmatch(line):
             raise DiffError(f"line {lines.at + 1}: only plain text files may change, found {line[:60]!r}")
         lines.next()
     if names is None:
         raise DiffError(f"line {lines.at}: a git header that names two files, or none")
     path = _path(f"a/{names[1]}", "a/", bounds)
-    # With lines to show, the plain header of the same file follows and says the rest.
-    if not mode or {f"--- a/{path}", f"+++ b/{path}"} & {line, lines.peek(1)}:
-        return None
-    return FilePatch(None, path) if mode == "new" else FilePatch(path, None)
+    mode = said.get("new file mode") or said.get("new mode", "")
+    if {f"--- a/{path}", f"+++ b/{path}"} & {line, lines.peek(1)}:
+        patch = _file(lines, bounds)
+        if (patch.before is None) != ("new file mode" in said) or (patch.after is None) != (
+            "deleted file mode" in said
+        ):
+            raise DiffError(
+                f"line {lines.at}: git's header and the lines of {path} disagree on whether it comes or goes"
+            )
+        patch.mode = mode
+        return patch
+    if "deleted file mode" in said:
+        return FilePatch(path, None)
+    if "new file mode" in said:
+        return FilePatch(None, path, mode=mode)
+    return FilePatch(path, path, mode=mode) if mode else None
 
 
 def _file(lines: _Lines, bounds: Bounds) -> FilePatch:
@@ -164,6 +185,8 @@ def _path(text: str, prefix: str, bounds: Bounds) -> str | None:
         raise DiffError(f"path {path[:60]!r}: not a plain name")
     if any(part in ("", ".", "..", ".git") for part in path.split("/")):
         raise DiffError(f"path {path[:60]!r}: leaves the workspace")
+    if any(len(part.encode()) > _LONGEST_NAME for part in path.split("/")):
+        raise DiffError(f"path {path[:60]!r}: a name of more than {_LONGEST_NAME} bytes")
     return path
 
 

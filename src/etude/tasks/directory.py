@@ -1,7 +1,7 @@
 """Tasks on disk: Harbor task directories.
 
 Étude's fields live under [metadata.etude]; every key that Étude does not know is kept. A directory appears whole or not
-at all.
+at all. A link in a task stands for what it leads to, and leads nowhere else.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from etude.tasks import toml
+from etude.tasks.formats.harbor import Harbor, parse_harbor, parts_of
 from etude.tasks.task import Split, Task, TaskError, TaskLimits, split_of
 
 SCHEMA_VERSION = "1.0"
 REPOSITORY = "environment/repo"
 """The workspace's files, relative to the task's directory."""
 WORKDIR = "/work"
+FOREIGN_LIMITS = TaskLimits(turns=500, tool_calls=1000, tokens=2_000_000, wall_seconds=3600.0)
+"""Of a task that knows nothing of turns and tokens: what binds are a run's own budgets."""
 
 
 def write_task(task: Task, files: Mapping[str, bytes]) -> None:
@@ -71,16 +74,15 @@ def read_task(directory: Path, allowed: Collection[Split]) -> Task:
     A Harbor task without Étude's fields gets its split from its name.
     """
     config = _read_config(directory / "task.toml")
+    harbor = parse_harbor(config, directory / "task.toml")
     problem = _Reader(directory / "task.toml", config)
-    version = problem.text("schema_version", problem.text("version", SCHEMA_VERSION))
-    if version.split(".")[0] != "1":
-        raise TaskError(f"{directory / 'task.toml'}: schema_version: expected 1.x, found {version!r}")
     identity = problem.text("metadata.etude.id", directory.name)
     family = problem.text("metadata.etude.family", problem.text("task.name", directory.name))
+    defaults = _declared_limits(harbor)
     limits = problem.table("metadata.etude.limits")
     known: dict[str, Any] = {}
     for field in fields(TaskLimits):
-        value = limits.get(field.name, field.default)
+        value = limits.get(field.name, getattr(defaults, field.name))
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise problem.error(f"metadata.etude.limits.{field.name}", "a number above 0", value)
         known[field.name] = float(value) if isinstance(field.default, float) else int(value)
@@ -89,7 +91,7 @@ def read_task(directory: Path, allowed: Collection[Split]) -> Task:
         raise problem.error("metadata.etude.split", "train, dev or test", split_text)
     task = Task(
         id=identity,
-        instruction=_read_text(directory / "instruction.md").rstrip("\n"),
+        instruction=_instruction(directory, harbor),
         category=problem.text("metadata.category", "unknown"),
         split=Split(split_text),
         family=family,
@@ -113,28 +115,80 @@ def list_tasks(folder: Path, split: Split) -> list[Task]:
     return [read_task(directory, {split}) for directory in directories]
 
 
+def find_tasks(folder: Path) -> list[Path]:
+    """Every task directory below a folder, itself among them, sorted; nothing inside a task is one."""
+    if not folder.is_dir():
+        raise TaskError(f"{folder}: expected a folder")
+    if (folder / "task.toml").is_file():
+        return [folder]
+    below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [found for path in below if not path.is_symlink() for found in find_tasks(path)]
+
+
 def read_files(directory: Path, below: str = REPOSITORY) -> dict[str, bytes]:
-    """The files of a task's folder by their paths relative to it; links are refused."""
+    """The files of a task's folder by their paths relative to it."""
+    return {name: path.read_bytes() for name, path in list_files(directory, below).items()}
+
+
+def list_files(directory: Path, below: str) -> dict[str, Path]:
+    """Where the files of a task's folder lie, by their paths relative to it. TaskError for a link out of the folder, to
+    nowhere, or into itself."""
     root = directory / below
     if not root.is_dir():
         raise TaskError(f"{root}: expected a folder")
-    found: dict[str, bytes] = {}
-    for path in sorted(root.rglob("*")):
+    return dict(_walk(root, "", (root.resolve(),)))
+
+
+def _walk(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
+    """`above`: the real folders that lead here, the root first."""
+    for path in sorted(folder.iterdir()):
         if path.is_symlink():
-            raise TaskError(f"{path}: expected a plain file, found a link")
-        if path.is_file():
-            found[path.relative_to(root).as_posix()] = path.read_bytes()
-    return found
+            goal = Path(os.path.realpath(path))
+            if not goal.is_relative_to(above[0]) or not goal.exists() or goal in above:
+                raise TaskError(
+                    f"{path}: expected a plain file, found a link to {path.readlink()}: links must stay inside of "
+                    "their folder, and lead to something there"
+                )
+        if path.is_dir():
+            yield from _walk(path, f"{prefix}{path.name}/", (*above, path.resolve()))
+        elif path.is_file():
+            yield prefix + path.name, path
 
 
 def task_digest(task: Task) -> str:
     """Of what decides a verdict: the environment, the tests, and how they are run."""
-    verifier = json.dumps(task.verifier, sort_keys=True, default=str)
-    digest = hashlib.sha256(f"etude-task/2 {task.limits.verifier_seconds} {verifier}\n".encode())
-    for below in ("environment", "tests"):
-        for name, data in read_files(task.directory, below).items():
-            digest.update(f"{below}/{name} {len(data)}\n".encode() + data)
+    said = {key: task.config.get(key) for key in ("agent", "artifacts", "environment", "steps", "verifier")}
+    how = json.dumps([task.limits.verifier_seconds, task.verifier, said], sort_keys=True, default=str)
+    digest = hashlib.sha256(f"etude-task/3 {how}\n".encode())
+    for below in ("environment", "tests", "steps"):
+        # A pulled image needs no environment/, a task of several steps no tests/.
+        for name, path in list_files(task.directory, below).items() if (task.directory / below).is_dir() else ():
+            data = path.read_bytes()
+            digest.update(
+                f"{below}/{name} {path.stat().st_mode & 0o100} {len(data)}\n".encode(errors="surrogateescape")
+            )
+            digest.update(data)
     return digest.hexdigest()
+
+
+def _declared_limits(harbor: Harbor) -> TaskLimits:
+    """What Harbor's own fields say, where Étude's say nothing."""
+    foreign = "etude" not in harbor.metadata
+    limits = FOREIGN_LIMITS if foreign else TaskLimits()
+    if harbor.agent.timeout_sec is not None:
+        limits = replace(limits, wall_seconds=harbor.agent.timeout_sec)
+    if foreign or "timeout_sec" in harbor.verifier.model_fields_set:
+        limits = replace(limits, verifier_seconds=harbor.verifier.timeout_sec)
+    return limits
+
+
+def _instruction(directory: Path, harbor: Harbor) -> str:
+    """Of several steps, one after another: the agent does them in one go."""
+    parts = parts_of(harbor)
+    texts = [_read_text(part.folder(directory) / "instruction.md").rstrip("\n") for part in parts]
+    if not harbor.steps:
+        return texts[0]
+    return "\n\n".join(f"Step {number} of {len(texts)}\n\n{text}" for number, text in enumerate(texts, 1))
 
 
 def _read_config(path: Path) -> dict[str, Any]:

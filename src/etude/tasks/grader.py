@@ -11,10 +11,12 @@ import time
 from dataclasses import dataclass, replace
 
 from etude.sandbox.contract import Feature, SandboxError, Sandboxes, SandboxUnavailable
-from etude.tasks.change import Change, change_of
+from etude.tasks.change import Change
+from etude.tasks.conditions import USUAL, Conditions
 from etude.tasks.diff import Bounds, DiffError
 from etude.tasks.directory import task_digest
 from etude.tasks.environment import Environments, Prepared
+from etude.tasks.limits import limited
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers import Stand, Verifier, open_verifier
@@ -32,6 +34,8 @@ class GraderStats:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
+    task: Task
+    """With the limits that the gate has set."""
     digest: str
     pristine: Prepared
     verifier: Verifier
@@ -60,8 +64,9 @@ class Grader:
         self._running: dict[tuple[str, str], asyncio.Future[Verdict]] = {}
         self._ready: dict[str, _Ready] = {}
 
-    async def grade(self, task: Task, diff: str, *, fresh: bool = False) -> Verdict:
-        """The verdict on a diff. `fresh` runs the tests even if an equal tree was graded before, as the gate wants."""
+    async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
+        """The verdict on a diff. `fresh` runs the tests even if an equal tree was graded before, as the gate wants;
+        so do other conditions than the usual ones."""
         try:
             ready = await self._load(task)
         except TaskError as error:
@@ -69,11 +74,11 @@ class Grader:
         except (SandboxError, OSError) as error:
             return self._error(f"no image: {error}")
         try:
-            change = change_of(diff, ready.pristine.files, ready.verifier.protects, self.bounds)
+            change = ready.pristine.change(diff, ready.verifier.protects, self.bounds)
         except DiffError as error:
             return Verdict(Judgement.FAIL, f"the diff is refused: {error}")
-        if fresh:
-            return await self._run(task, ready, change)
+        if fresh or conditions != USUAL:
+            return await self._run(ready, change, conditions)
         key = (ready.digest, change.digest)
         if (known := self._memo.get(key)) is not None:
             self.stats.remembered += 1
@@ -81,7 +86,7 @@ class Grader:
         if (running := self._running.get(key)) is not None:
             self.stats.remembered += 1
             return await asyncio.shield(running)
-        future = asyncio.ensure_future(self._run(task, ready, change))
+        future = asyncio.ensure_future(self._run(ready, change, USUAL))
         self._running[key] = future
         try:
             verdict = await asyncio.shield(future)
@@ -98,16 +103,20 @@ class Grader:
         return verdict
 
     async def _load(self, task: Task) -> _Ready:
-        place = str(task.directory)
+        place = f"{task.directory} {task.id}"
         if place not in self._ready:
-            verifier = open_verifier(task)
-            self._ready[place] = _Ready(task_digest(task), await self.environments.prepare(task), verifier)
+            given = limited(task)
+            verifier = open_verifier(given)
+            prepared = await self.environments.prepare(task)
+            # Of several that asked at once, the first one's verifier serves all: it may have found out things.
+            self._ready.setdefault(place, _Ready(given, task_digest(task), prepared, verifier))
         return self._ready[place]
 
-    async def _run(self, task: Task, ready: _Ready, change: Change) -> Verdict:
+    async def _run(self, ready: _Ready, change: Change, conditions: Conditions) -> Verdict:
         started = time.monotonic()
+        stand = Stand(ready.task, self.sandboxes, ready.pristine, change, conditions)
         try:
-            verdict = await ready.verifier.examine(Stand(task, self.sandboxes, ready.pristine, change))
+            verdict = await ready.verifier.examine(stand)
         except (SandboxError, OSError) as error:
             return self._error(f"the box failed: {type(error).__name__}: {error}")
         self.stats.graded += 1
@@ -115,7 +124,8 @@ class Grader:
         if verdict.judgement is Judgement.ERROR:
             self.stats.errors += 1
         sealed = ready.verifier.sealed and Feature.SECOND_USER in self.sandboxes.features
-        return replace(verdict, evidence=replace(verdict.evidence, sealed=sealed))
+        cpu = max(stand.cpu_seconds, default=0.0)
+        return replace(verdict, evidence=replace(verdict.evidence, sealed=sealed, cpu_seconds=cpu))
 
     def _error(self, reason: str) -> Verdict:
         self.stats.errors += 1

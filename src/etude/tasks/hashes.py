@@ -7,22 +7,35 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import warnings
 
 
 def function_hashes(source: str) -> set[str]:
     """One hash for each function in a module's source; none for text that is not Python."""
+    return {digest for _, digest in named_hashes(source)}
+
+
+def named_hashes(source: str, *, smallest: int = 0) -> list[tuple[str, str]]:
+    """Name and hash of each function whose syntax tree has at least so many nodes."""
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return set()
-    return {_hash(node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Old escapes in strings are not our business.
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    shaped = ((function.name, _shape(function)) for function in functions)
+    return [(name, _hash(shape)) for name, shape in shaped if len(shape) - shape.count(")") >= smallest]
 
 
-def _hash(function: ast.AST) -> str:
+def _shape(function: ast.AST) -> list[str]:
     shape: list[str] = []
-    names: dict[str, int] = {}
-    _walk(function, names, shape)
-    return hashlib.sha256(" ".join(shape).encode()).hexdigest()[:24]
+    _walk(function, {}, shape)
+    return shape
+
+
+def _hash(shape: list[str]) -> str:
+    return hashlib.sha256(" ".join(shape).encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
 def _walk(node: ast.AST, names: dict[str, int], shape: list[str]) -> None:

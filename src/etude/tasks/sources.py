@@ -38,6 +38,14 @@ class TaskSource(Protocol):
 _SOURCES: dict[str, Callable[[], TaskSource]] = {
     # By name, so that a source is imported only when it is used.
     "microrepo": lambda: import_module("etude.tasks.microrepo.source").MicroRepoSource(),
+    "debugging": lambda: import_module("etude.tasks.categories.debugging").DebuggingSource(),
+    "devops": lambda: import_module("etude.tasks.categories.devops").DevopsSource(),
+    "features": lambda: import_module("etude.tasks.categories.features").FeaturesSource(),
+    "migration": lambda: import_module("etude.tasks.categories.migration").MigrationSource(),
+    "review": lambda: import_module("etude.tasks.categories.review").ReviewSource(),
+    "documentation": lambda: import_module("etude.tasks.categories.documentation").DocumentationSource(),
+    "refactor": lambda: import_module("etude.tasks.categories.refactor").RefactorSource(),
+    "testing": lambda: import_module("etude.tasks.categories.testing").TestingSource(),
 }
 
 
@@ -46,6 +54,10 @@ def register_source(name: str, make: Callable[[], TaskSource]) -> None:
     if name in _SOURCES:
         raise ValueError(f"there is a task source {name!r} already")
     _SOURCES[name] = make
+
+
+def source_names() -> list[str]:
+    return sorted(_SOURCES)
 
 
 def open_source(name: str) -> TaskSource:

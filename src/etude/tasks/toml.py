@@ -19,15 +19,23 @@ def dumps(values: Mapping[str, Any]) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
-def _table(values: Mapping[str, Any], place: tuple[str, ...], lines: list[str]) -> None:
+def _table(values: Mapping[str, Any], place: tuple[str, ...], lines: list[str], header: str = "[{}]") -> None:
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
-    plain = {key: value for key, value in values.items() if key not in tables}
-    # A table that holds only tables needs no header of its own, an empty one does.
-    if place and (plain or not tables):
-        lines.append(f"\n[{'.'.join(map(_key, place))}]")
+    arrays = {key: value for key, value in values.items() if _is_array_of_tables(value)}
+    plain = {key: value for key, value in values.items() if key not in tables and key not in arrays}
+    # A table that holds only tables needs no header of its own; an empty one does, and each of an array.
+    if place and (plain or not (tables or arrays) or header != "[{}]"):
+        lines.append("\n" + header.format(".".join(map(_key, place))))
     lines.extend(f"{_key(key)} = {_value(value)}" for key, value in plain.items())
     for key, value in tables.items():
         _table(value, (*place, key), lines)
+    for key, items in arrays.items():
+        for item in items:
+            _table(item, (*place, key), lines, "[[{}]]")
+
+
+def _is_array_of_tables(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
 def _key(key: str) -> str:

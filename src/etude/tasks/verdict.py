@@ -36,9 +36,13 @@ class Evidence:
     """Whether the verdict holds against an agent that knows the grader's source."""
     controls: int = 0
     """Tests among the others that an honest solution fails: whoever passes one is suspect."""
+    withheld: int = 0
+    """Comparisons that were made out here, with values that the box was never told."""
     controls_passed: tuple[str, ...] = ()
     score: float | None = None
     """Where a verifier measures more than pass or fail: mutants killed, defects found."""
+    cpu_seconds: float = 0.0
+    """Of the box that used most."""
     memory_bytes: int = 0
     """The most that the verifier's boxes held; 0 where nobody measured."""
 

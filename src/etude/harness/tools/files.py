@@ -16,7 +16,7 @@ from etude.harness.workspace import clean_path
 
 async def list_files(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     files = await toolbox.workspace.files()
-    folder = clean_path(arguments.get("folder", "."))
+    folder = clean_path(arguments.get("folder", "."), toolbox.workspace.workdir)
     if folder != ".":
         files = [path for path in files if path.startswith(f"{folder}/")]
         if not files:
@@ -25,7 +25,7 @@ async def list_files(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
 
 
 async def read(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
-    path = clean_path(arguments["path"])
+    path = clean_path(arguments["path"], toolbox.workspace.workdir)
     lines = split_lines(await read_text(toolbox, path))
     first = arguments.get("first", 1)
     last = arguments.get("last", len(lines))
@@ -40,7 +40,7 @@ async def edit(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     limit = toolbox.limits.edits
     if limit is not None and sum(toolbox.edited.values()) >= limit:
         raise ToolProblem(toolbox.say("no_edits_left"))
-    path, number = clean_path(arguments["path"]), arguments["line"]
+    path, number = clean_path(arguments["path"], toolbox.workspace.workdir), arguments["line"]
     text = await read_text(toolbox, path)
     lines = split_lines(text)
     if not 1 <= number <= len(lines):

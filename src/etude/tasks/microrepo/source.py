@@ -49,6 +49,8 @@ class MicroRepoSource:
                 "verifier": {"timeout_sec": 10.0},
                 "agent": {"timeout_sec": 300.0},
                 "environment": {"cpus": 1, "memory_mb": 256, "network_mode": "no-network", "workdir": WORKDIR},
+                # The Dockerfile is for other readers of Harbor tasks: here the files alone are enough.
+                "metadata": {"etude": {"environment": {"base": "host"}}},
             },
         )
         return task, self._helpers | _files(repository)

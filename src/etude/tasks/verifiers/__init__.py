@@ -11,6 +11,16 @@ from etude.tasks.verifiers.contract import Stand, Verifier
 _VERIFIERS: dict[str, Callable[[Task], Verifier]] = {
     # By name, so that a verifier is imported only when it is used.
     "cases": lambda task: import_module("etude.tasks.verifiers.cases").CasesVerifier(task),
+    "eval-script": lambda task: import_module("etude.tasks.verifiers.swebench").EvalScriptVerifier(task),
+    "harbor": lambda task: import_module("etude.tasks.verifiers.harbor").HarborVerifier(task),
+    "swebench": lambda task: import_module("etude.tasks.verifiers.swebench").SwebenchVerifier(task),
+    "documentation": lambda task: import_module("etude.tasks.verifiers.documentation").DocumentationVerifier(task),
+    "mutation": lambda task: import_module("etude.tasks.verifiers.mutation").MutationVerifier(task),
+    "refactor": lambda task: import_module("etude.tasks.verifiers.refactor").RefactorVerifier(task),
+    "migration": lambda task: import_module("etude.tasks.verifiers.migration").MigrationVerifier(task),
+    "review": lambda task: import_module("etude.tasks.verifiers.review").ReviewVerifier(task),
+    "script": lambda task: import_module("etude.tasks.verifiers.script").ScriptVerifier(task),
+    "tests": lambda task: import_module("etude.tasks.verifiers.tests").TestsVerifier(task),
 }
 
 
@@ -32,7 +42,10 @@ def open_verifier(task: Task) -> Verifier:
 
 def _kind_of_tests(task: Task) -> str:
     """What a task is graded by that does not say so."""
-    return "cases" if (task.directory / "tests/cases.json").is_file() else ""
+    if (task.directory / "tests/cases.json").is_file():
+        return "cases"
+    foreign = "etude" not in task.config.get("metadata", {}) or task.config.get("steps")
+    return "harbor" if foreign or (task.directory / "tests/test.sh").is_file() else ""
 
 
 __all__ = ["Stand", "Verifier", "open_verifier", "register_verifier"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import secrets
 import time
 from importlib import resources
@@ -51,6 +52,8 @@ class CasesVerifier:
         calls = [
             {"id": c.id, "module": c.module, "function": c.function, "arguments": list(c.arguments)} for c in self.cases
         ]
+        if stand.conditions.order is not None:
+            random.Random(stand.conditions.order).shuffle(calls)
         job = {"workdir": stand.pristine.workdir, "cpu_seconds": CPU_SECONDS, "wall_seconds": wall, "cases": calls}
         data = json.dumps(job).encode()
         async with stand.box(LIMITS) as box:

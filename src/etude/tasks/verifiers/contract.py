@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from etude.sandbox.contract import Box, BoxSpec, Feature, Limits, Sandboxes
 from etude.tasks.change import Change
+from etude.tasks.conditions import USUAL, Conditions
 from etude.tasks.environment import Prepared
 from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
@@ -27,6 +28,10 @@ class Stand:
     sandboxes: Sandboxes
     pristine: Prepared
     change: Change
+    conditions: Conditions = USUAL
+    """Their variables are in every box; who runs tests in some order asks for it here."""
+    cpu_seconds: list[float] = field(default_factory=list)
+    """Of each box that was examined to its end."""
 
     @property
     def user(self) -> str:
@@ -38,11 +43,18 @@ class Stand:
         """A box of the pristine image with the change in it, or with another one."""
         pristine, change = self.pristine, change or self.change
         box = await self.sandboxes.create(
-            BoxSpec(pristine.image, workdir=pristine.workdir, limits=limits, name="grader")
+            BoxSpec(
+                pristine.image,
+                workdir=pristine.workdir,
+                env=self.conditions.env,
+                limits=limits,
+                name="grader",
+            )
         )
         try:
             await _apply(box, change)
             yield box
+            self.cpu_seconds.append((await box.stats()).cpu_seconds)
         finally:
             await box.destroy()
 
@@ -65,11 +77,17 @@ class Verifier(Protocol):
 
 async def _apply(box: Box, change: Change) -> None:
     gone = [path for path, data in change.files.items() if data is None]
+    # A file may come where all files of a folder go; the folder itself is in no diff.
+    emptied = [path for path, data in change.files.items() if data is not None and _holds(path, gone)]
     if gone:
         # Before anything of the agent's is in the box, so the image's own `rm` does it.
-        done = await box.exec(["rm", "-f", "--", *gone], timeout=60)
+        done = await box.exec(["rm", "-rf", "--", *gone, *emptied], timeout=60)
         if done.code != 0:
             raise OSError(f"files cannot be removed: {done.stderr[-200:].decode('utf-8', 'replace')}")
     for path, data in change.files.items():
         if data is not None:
-            await box.write_file(path, data)
+            await box.write_file(path, data, executable=path in change.executable)
+
+
+def _holds(folder: str, paths: list[str]) -> bool:
+    return any(path.startswith(f"{folder}/") for path in paths)

@@ -1,0 +1,68 @@
+"""Every cheat in every environment that it fits: none may succeed, and honest solutions pass.
+
+`flagged` are those attempts that were not only refused but found suspect; `lucky` guesses were right once and not
+twice; `known_breakable` counts the cheats that succeed where docs/grading.md says that they do. Two of the environments
+are packages that pip fetches, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from _report import finish
+
+from etude.journal import ProgressLine
+from etude.recipe.acting import SandboxRecipe
+from etude.sandbox import open_sandboxes, temporary_store
+from etude.tasks import Grader, Judgement, reference_diff
+from etude.tasks.cheats import CHEATS, attempt, fitting, try_cheats
+from etude.tasks.cheats.environments import OTHER, known_breakable, write_environments
+
+CACHE = Path("runs/cheats-cache")
+
+
+async def main() -> int:
+    begun = time.perf_counter()
+    with temporary_store("etude-bench-") as place:
+        tasks = write_environments(place / "tasks", CACHE)
+        sandboxes = open_sandboxes(SandboxRecipe(), place / "boxes")
+        try:
+            grader = Grader(sandboxes)
+            honest = [
+                await grader.grade(task, diff)
+                for task in tasks
+                for diff in (reference_diff(task), (task.directory / OTHER).read_text(encoding="utf-8"))
+            ]
+            with ProgressLine("cheats", len(fitting(CHEATS.values(), tasks)), unit="attempts") as line:
+                found = await try_cheats(CHEATS.values(), tasks, grader, progress=lambda done, _: line.update(done))
+            known = [
+                await attempt(CHEATS[case.cheat], case.micro.write(place / "known"), grader)
+                for case in known_breakable()
+            ]
+        finally:
+            await sandboxes.close()
+    for made in found:
+        if not made.caught:
+            print(f"{made.cheat} in {made.task}: {made.verdict.judgement}: {made.verdict.reason}")
+    result = {
+        "agents": len(CHEATS),
+        "environments": len(tasks),
+        "attempts": len(found),
+        "succeeded": sum(made.succeeded for made in found),
+        "undecided": sum(not made.succeeded and not made.caught for made in found),
+        "flagged": sum(made.verdict.judgement is Judgement.SUSPECT for made in found),
+        "lucky": sum(made.lucky for made in found),
+        "honest_passed": sum(verdict.passed for verdict in honest),
+        "honest": len(honest),
+        "known_breakable": sum(made.succeeded for made in known),
+        "seconds": time.perf_counter() - begun,
+    }
+    finish("cheats", result)
+    return 0 if result["attempts"] and not result["succeeded"] and result["honest_passed"] == len(honest) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,135 @@
+"""A thousand tasks of every source made and gated, then gated once more by a new process over a new store, 400 days
+later.
+
+`minutes` is of making and gating. TASKS=60 makes fewer; FOLDER=... keeps what was made, and goes on there
+(its minutes are then of what was left to do).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from _report import finish
+
+from etude.journal import ProgressLine
+from etude.recipe.acting import SandboxRecipe
+from etude.sandbox import open_sandboxes
+from etude.tasks import (
+    Environments,
+    GateResult,
+    Grader,
+    Split,
+    Task,
+    by_source,
+    gate_tasks,
+    make_tasks,
+    open_source,
+    read_evidence,
+    revalidate,
+)
+from etude.tasks.conditions import later
+from etude.tasks.sources import source_names
+
+TASKS = int(os.environ.get("TASKS", "1000"))
+SEED = 1
+
+
+def make(folder: Path) -> list[Task]:
+    """As many of each source, mixed."""
+    names = source_names()
+    share, rest = divmod(TASKS, len(names))
+    made = [
+        make_tasks(open_source(name), Split.TRAIN, share + (place < rest), SEED, folder / name)
+        for place, name in enumerate(names)
+    ]
+    return [task for row in zip(*made, strict=False) for task in row] + [
+        task for tasks in made for task in tasks[min(map(len, made)) :]
+    ]
+
+
+async def gate_all(tasks: list[Task], place: Path, *, again: bool) -> dict[str, GateResult]:
+    sandboxes = open_sandboxes(SandboxRecipe(), place / "boxes")
+    grader = Grader(sandboxes, environments=Environments(sandboxes, place / "environments"))
+    work = revalidate if again else gate_tasks
+    try:
+        with ProgressLine("gate again" if again else "gate", len(tasks), unit="tasks") as line:
+            return await work(
+                tasks,
+                sandboxes,
+                place / "gate.jsonl",
+                grader=grader,
+                progress=lambda done, _: line.update(done),
+            )
+    finally:
+        await sandboxes.close()
+
+
+def first(folder: Path) -> dict[str, Any]:
+    begun = time.monotonic()
+    tasks = make(folder / "tasks")
+    making = time.monotonic() - begun
+    results = asyncio.run(gate_all(tasks, folder / "store", again=False))
+    minutes = (time.monotonic() - begun) / 60
+    for result in results.values():
+        if not result.survived:
+            print(f"{result.task}: {result.fate}: {'; '.join(result.reasons)[:300]}", file=sys.stderr)
+    sources = by_source(results.values())
+    seconds = {name: median(r.seconds for r in results.values() if r.source == name) for name in sources}
+    survived = [result for result in results.values() if result.survived]
+    return {
+        "tasks": len(tasks),
+        "minutes": minutes,
+        "making_minutes": making / 60,
+        "survived": len(survived),
+        "sealed": sum(result.sealed for result in survived),
+        "p50_seconds": {name: round(spent, 2) for name, spent in seconds.items()},
+        "by_source": sources,
+    }
+
+
+def second(folder: Path) -> dict[str, Any]:
+    """Of what survived. In a process and a store of its own."""
+    with tempfile.TemporaryDirectory(prefix="etude-again-") as store:
+        command = [sys.executable, __file__, "--again", str(folder), store]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def again(folder: Path, store: Path) -> None:
+    passed = {result.task for result in read_evidence(folder / "store/gate.jsonl") if result.survived}
+    tasks = [task for task in make(folder / "tasks") if task.id in passed]
+    results = asyncio.run(gate_all(tasks, store, again=True))
+    for result in results.values():
+        if not result.survived:
+            print(f"{result.task}: again: {result.fate}: {'; '.join(result.reasons)[:300]}", file=sys.stderr)
+    survived = sum(result.survived for result in results.values())
+    stood = sum(result.runs[0].conditions == later(0, "").name for result in results.values() if result.runs)
+    print(json.dumps({"revalidated": survived / max(1, len(results)), "clock_not_moved": stood}))
+
+
+def main() -> None:
+    if kept := os.environ.get("FOLDER"):
+        finish("gate", measured(Path(kept)))
+        return
+    with tempfile.TemporaryDirectory(prefix="etude-gate-") as place:
+        finish("gate", measured(Path(place)))
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    return {**first(folder), **second(folder)}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--again"]:
+        again(Path(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        main()

@@ -1,0 +1,195 @@
+"""Gradings per minute, and what sealing costs: the grader beside the same tests run plainly in a fresh copy.
+
+The peer is the least that grading can be: the task's files and its hidden tests copied into a new folder, the tests
+run there by a plain subprocess as whoever runs this, its exit code believed. `overhead` is of a suite that takes one
+second; `quick_overhead_ms` of one that takes nothing is what a grading costs at all. On a busy
+machine clocks say little, since a box has a share of the CPU of its own: `overhead_cpu` compares the CPU time of all
+that took part. A thousand gradings run last: what they have left behind is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from _report import finish
+
+from etude.recipe.acting import SandboxRecipe
+from etude.sandbox import Sandboxes, open_sandboxes
+from etude.tasks import Grader, Split, Task, make_tasks, open_source, read_task, reference_diff, write_task
+from etude.tasks.verifiers.tests import suite_files
+
+RUNS = int(os.environ.get("RUNS", "15"))
+MANY = int(os.environ.get("MANY", "1000"))
+PYTHON = "/usr/bin/python3"
+BEFORE = (
+    "def total(prices, discount):\n    return sum(prices) + discount\n\n\ndef most(prices):\n    return max(prices)\n"
+)
+AFTER = BEFORE.replace("+ discount", "- discount")
+DIFF = """--- a/prices.py
++++ b/prices.py
+@@ -1,2 +1,2 @@
+ def total(prices, discount):
+-    return sum(prices) + discount
++    return sum(prices) - discount
+"""
+SUITE = """import time
+import unittest
+
+import prices
+
+
+def work(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        sum(range(1000))
+
+
+class TotalTest(unittest.TestCase):
+"""
+TEST = """    def test_of_{number}(self):
+        work({seconds})
+        self.assertEqual({call}, {wanted})
+
+"""
+
+
+def suite_task(folder: Path, seconds: float) -> Task:
+    """A hidden suite that computes for so long: ten tests, the last takes ten times as long as the first; the change is
+    what three of them are about."""
+    parts, ids = [], [f"test_prices.TotalTest.test_of_{number}" for number in range(10)]
+    for number in range(10):
+        call, wanted = (
+            (f"prices.total([{number}, 70], 2)", number + 68) if number % 4 == 1 else ("prices.most([3, 9])", 9)
+        )
+        parts.append(TEST.format(number=number, seconds=seconds * (number + 1) / 55, call=call, wanted=wanted))
+    task = Task(folder.name, "mend the total", "debugging", Split.TRAIN, folder.name, "op", folder)
+    task.verifier = {"type": "tests", "runner": "unittest", "python": PYTHON}
+    suite = {"test_prices.py": (SUITE + "".join(parts)).encode()}
+    files = suite_files(suite, ids[1::4], [name for name in ids if name not in ids[1::4]])
+    write_task(task, {**files, "environment/repo/prices.py": BEFORE.encode(), "solution/patch.diff": DIFF.encode()})
+    return read_task(folder, {Split.TRAIN})
+
+
+@dataclass(slots=True)
+class Times:
+    seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+def plain(task: Task) -> tuple[float, float]:
+    """Seconds of the least, and of CPU: a copy, the change, the tests."""
+    begun, used = time.perf_counter(), _cpu()
+    with tempfile.TemporaryDirectory(prefix="etude-plain-") as place:
+        copy = Path(place) / "work"
+        shutil.copytree(task.directory / "environment/repo", copy)
+        shutil.copytree(task.directory / "tests/files", copy, dirs_exist_ok=True)
+        (copy / "prices.py").write_text(AFTER)
+        command = [PYTHON, "-m", "unittest", "-q", "test_prices"]
+        subprocess.run(command, cwd=copy, check=True, capture_output=True)
+    return time.perf_counter() - begun, _cpu() - used
+
+
+def _cpu() -> float:
+    """Of this process and of those it has waited for."""
+    return sum(os.times()[:4])
+
+
+async def compare(grader: Grader, task: Task) -> tuple[Times, Times]:
+    """Gradings and plain runs, in turns."""
+    ours, peer = Times(), Times()
+    for run in range(RUNS + 1):
+        begun, used = time.perf_counter(), _cpu()
+        verdict = await grader.grade(task, DIFF, fresh=True)
+        taken, used = time.perf_counter() - begun, _cpu() - used
+        assert verdict.passed, verdict
+        assert verdict.evidence.sealed or os.geteuid(), verdict
+        bare, bare_cpu = plain(task)
+        if run:  # The first proves what exams are drawn from.
+            ours.seconds.append(taken)
+            ours.cpu.append(used + verdict.evidence.cpu_seconds)
+            peer.seconds.append(bare)
+            peer.cpu.append(bare_cpu)
+    return ours, peer
+
+
+async def per_minute(grader: Grader, tasks: list[Task], count: int, at_once: int = 2) -> float:
+    turn = asyncio.Semaphore(at_once)
+
+    async def one(number: int) -> None:
+        task = tasks[number % len(tasks)]
+        async with turn:
+            verdict = await grader.grade(task, reference_diff(task), fresh=True)
+        assert verdict.passed, verdict
+
+    begun = time.perf_counter()
+    await asyncio.gather(*map(one, range(count)))
+    return 60 * count / (time.perf_counter() - begun)
+
+
+def traces_of(store: Path) -> dict[str, int]:
+    """What gradings could leave: on the machine, in the store, and in this process."""
+    own = psutil.Process()
+    cgroups = Path("/sys/fs/cgroup")
+    return {
+        "processes": len(own.children(recursive=True)),
+        "mounts": len(Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()),
+        "cgroups": sum(1 for path in cgroups.rglob(f"etude-{own.pid}-*") if path.is_dir()),
+        "files": sum(1 for _ in store.rglob("*")),
+        "descriptors": own.num_fds(),
+        "memory_mib": own.memory_info().rss >> 20,
+    }
+
+
+async def measure(sandboxes: Sandboxes, place: Path) -> dict[str, Any]:
+    grader = Grader(sandboxes)
+    second, quick = suite_task(place / "second", 1.0), suite_task(place / "quick", 0.0)
+    ours, peer = await compare(grader, second)
+    sealed, bare = statistics.median(ours.seconds), statistics.median(peer.seconds)
+    quick_ours, quick_peer = await compare(grader, quick)
+    cases = make_tasks(open_source("microrepo"), Split.TRAIN, 20, 1, place / "tasks")
+    rate = await per_minute(grader, cases, 100)
+    before = traces_of(place / "boxes")
+    rate = max(rate, await per_minute(grader, cases, MANY))
+    left = {name: count - before[name] for name, count in traces_of(place / "boxes").items()}
+    return {
+        "per_minute": await per_minute(grader, [second], 20),
+        "plain_per_minute": 60 / bare * min(2, len(os.sched_getaffinity(0))),
+        "overhead": sealed / bare - 1,
+        "overhead_cpu": statistics.median(ours.cpu) / statistics.median(peer.cpu) - 1,
+        "sealed_s": sealed,
+        "plain_s": bare,
+        "quick_overhead_ms": 1000 * (statistics.median(quick_ours.seconds) - statistics.median(quick_peer.seconds)),
+        "cases_per_minute": rate,
+        "gradings": MANY,
+        "left": left,
+    }
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="etude-grading-") as folder:
+        place = Path(folder)
+        sandboxes = open_sandboxes(SandboxRecipe(), place / "boxes")
+
+        async def run() -> dict[str, Any]:
+            try:
+                return await measure(sandboxes, place)
+            finally:
+                await sandboxes.close()
+
+        result = asyncio.run(run())
+    finish("grading", result)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

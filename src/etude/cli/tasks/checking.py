@@ -1,0 +1,109 @@
+"""etude tasks check: every mistake by its name; with --gate or --again, tasks are run as well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from etude.cli.errors import FAILED
+from etude.cli.tasks.listing import gate_of
+from etude.cli.tasks.opening import named_tasks, opened_grader
+from etude.cli.tasks.words import counted, table
+from etude.journal import ProgressLine
+from etude.tasks import Environments, GateResult, Task, TaskError, gate_tasks
+from etude.tasks.check import Checked, check_task
+from etude.tasks.gate import by_source, revalidate
+from etude.tasks.verifiers.harbor import reference_of
+
+_PATCH = "solution/patch.diff"
+_ALL_SHOWN = 20
+"""Of more tasks only those are shown of which there is something to say."""
+_EVIDENCE, _AGAIN = "gate.jsonl", "gate-again.jsonl"
+
+
+def check_command(paths: list[Path], gated: bool, again: bool, runs: int, egress: str, store: Path) -> int:
+    checked = [check_task(directory) for directory in named_tasks(paths)]
+    sound = [one for one in checked if not one.mistakes]
+    results: Mapping[str, GateResult] = {}
+    if gated:
+        results = asyncio.run(_gate(sound, runs, egress, store))
+    if again:
+        results = asyncio.run(_gate_again(sound, egress, store))
+    for one in checked:
+        result = results.get(one.task.id) if one.task else None
+        if len(checked) <= _ALL_SHOWN or one.mistakes or one.notes or (result and not result.survived):
+            _print(one, result)
+    bad = sum(bool(one.mistakes) for one in checked)
+    failed = sum(not result.survived for result in results.values())
+    ran = f", {len(results) - failed} of {len(results)} passed" if results else ""
+    print(f"{counted(len(checked), 'task')}, {bad or 'none'} with mistakes{ran}")
+    if results:
+        print("\n".join(_sources(results)))
+    return FAILED if bad or failed else 0
+
+
+async def _gate(checked: list[Checked], runs: int, egress: str, store: Path) -> dict[str, GateResult]:
+    async with opened_grader(store, egress) as grader:
+        tasks = [task for one in checked if (task := await _with_reference(one, grader.environments))]
+        with ProgressLine("gate", len(tasks), unit="tasks") as line:
+            return await gate_tasks(
+                tasks,
+                grader.sandboxes,
+                store / _EVIDENCE,
+                runs=runs,
+                grader=grader,
+                progress=lambda done, _: line.update(done),
+            )
+
+
+async def _gate_again(checked: list[Checked], egress: str, store: Path) -> dict[str, GateResult]:
+    """Those that have passed, over a store of its own: nothing of the first time is there but the tasks."""
+    tasks = [one.task for one in checked if one.task and gate_of(one.task) == "passed"]
+    if not tasks:
+        raise TaskError("expected tasks that have passed their gate, found none: run `etude tasks check --gate` first")
+    async with opened_grader(store / "again", egress) as grader:
+        with ProgressLine("gate again", len(tasks), unit="tasks") as line:
+            return await revalidate(
+                tasks,
+                grader.sandboxes,
+                store / _AGAIN,
+                grader=grader,
+                progress=lambda done, _: line.update(done),
+            )
+
+
+async def _with_reference(one: Checked, environments: Environments) -> Task | None:
+    """The gate wants a diff; solve.sh is run for it, once and for all."""
+    patch = one.directory / _PATCH
+    if one.task and not patch.is_file():
+        try:
+            diffs = await reference_of(one.task, environments)
+        except TaskError as error:
+            one.mistakes.append(str(error))
+            return None
+        patch.parent.mkdir(exist_ok=True)
+        patch.write_text(diffs[-1], encoding="utf-8")
+    return one.task
+
+
+def _print(one: Checked, result: GateResult | None) -> None:
+    unfit = result is not None and not result.survived
+    print(f"{'bad' if one.mistakes else 'no' if unfit else 'ok':<4} {one.directory}")
+    for mistake in one.mistakes:
+        print(f"     {mistake.removeprefix(f'{one.directory}/')}")
+    if result is not None and unfit:
+        print(f"     {result.fate.value}")
+        for reason in result.reasons:
+            print(f"     {reason}")
+    for note in one.notes:
+        print(f"     note: {note}")
+
+
+def _sources(results: Mapping[str, GateResult]) -> list[str]:
+    rows = [("SOURCE", "TASKS", "PASSED", "DISCARDED OR UNDECIDED")]
+    for source, counts in by_source(results.values()).items():
+        fates = {fate: count for fate, count in counts.items() if fate not in ("tasks", "survived")}
+        said = ", ".join(f"{count} {fate}" for fate, count in fates.items())
+        rows.append((source, str(counts["tasks"]), str(counts["survived"]), said or "none"))
+    return table(rows)

@@ -1,0 +1,65 @@
+"""etude tasks import and export: tasks and predictions of other formats, in and out."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from etude.cli.errors import FAILED
+from etude.cli.tasks.opening import named_tasks
+from etude.cli.tasks.words import counted
+from etude.journal import ProgressLine
+from etude.tasks import Task, TaskError
+from etude.tasks.directory import find_tasks
+from etude.tasks.formats.folders import export_harbor, import_harbor, read_all
+from etude.tasks.formats.swebench import export_predictions, import_rows, predictions_of
+from etude.trace import read_traces
+
+
+def import_command(source: Path, dest: Path, clones: Path | None, image: str, python: str, only: list[str]) -> int:
+    if not source.exists():
+        raise TaskError(f"{source}: expected Harbor tasks or SWE-bench rows, there is nothing")
+    if source.is_file() or (source / "sweb.yaml").is_file():
+        with ProgressLine("import", 0, unit="rows") as line:
+
+            def shown(done: int, total: int) -> None:
+                line.total = total
+                line.update(done)
+
+            found = import_rows(source, dest, clones=clones, image=image, python=python, only=only, on_progress=shown)
+        return _told(found.tasks, found.refused)
+    directories = find_tasks(source)
+    if not directories:
+        raise TaskError(f"{source}: expected Harbor tasks (a task.toml each) or SWE-bench rows, there are none")
+    with ProgressLine("import", len(directories), unit="tasks") as line:
+        tasks = import_harbor(source, dest, on_progress=lambda done, _: line.update(done))
+    return _told(tasks, {})
+
+
+def export_command(paths: list[Path], dest: Path, model: str) -> int:
+    if dest.suffix in (".json", ".jsonl"):
+        if not model:
+            raise TaskError(f"{dest}: expected --model NAME beside a file of predictions: whose are they?")
+        traces = (trace for path in paths for trace in read_traces(path))
+        count = export_predictions(predictions_of(traces, model), dest)
+        print(dest)
+        print(counted(count, "prediction"), file=sys.stderr)
+        return 0
+    tasks = read_all(named_tasks(paths))
+    with ProgressLine("export", len(tasks), unit="tasks") as line:
+        written = export_harbor(tasks, dest, on_progress=lambda done, _: line.update(done))
+    print("\n".join(map(str, written)))
+    return 0
+
+
+def _told(tasks: Sequence[Task], refused: Mapping[str, str]) -> int:
+    for task in tasks:
+        print(task.directory)
+    splits = Counter(task.split for task in tasks)
+    said = ", ".join(f"{count} for {split}" for split, count in sorted(splits.items()))
+    print(f"{counted(len(tasks), 'task')}{said and ': ' + said}", file=sys.stderr)
+    for name, reason in refused.items():
+        print(f"refused: {name}: {reason}", file=sys.stderr)
+    return FAILED if refused else 0

@@ -1,0 +1,50 @@
+"""What the verbs on tasks share: the tasks that a user named, and boxes to run them in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from etude.recipe.acting import SandboxRecipe
+from etude.sandbox import open_sandboxes
+from etude.sandbox.contract import NO_EGRESS, RequestRefused
+from etude.sandbox.egress import egress_of
+from etude.tasks import Environments, Grader, Split, Task, TaskError, read_task
+from etude.tasks.directory import find_tasks
+
+
+def named_tasks(paths: Iterable[Path]) -> list[Path]:
+    """Directories of tasks: each path is one, or a folder with some in it."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        below = find_tasks(path)
+        if not below:
+            raise TaskError(f"{path}: expected a task, or a folder with tasks in it: there is no task.toml")
+        found |= dict.fromkeys(below)
+    return list(found)
+
+
+def named_of_every_split(paths: Iterable[Path]) -> list[Task]:
+    return [read_task(directory, set(Split)) for directory in named_tasks(paths)]
+
+
+def one_task(path: Path) -> Task:
+    """A person may look at tasks of every split."""
+    if not (path / "task.toml").is_file():
+        raise TaskError(f"{path}: expected a task's directory, there is no task.toml")
+    return read_task(path, set(Split))
+
+
+@asynccontextmanager
+async def opened_grader(store: Path, egress: str) -> AsyncIterator[Grader]:
+    try:
+        policy = egress_of(egress) if egress else NO_EGRESS
+    except RequestRefused as error:
+        raise TaskError(f"--egress: {error}") from error
+    sandboxes = open_sandboxes(SandboxRecipe(), store.absolute())
+    try:
+        environments = Environments(sandboxes, store.absolute() / "environments", egress=policy)
+        yield Grader(sandboxes, environments=environments)
+    finally:
+        await sandboxes.close()

@@ -1,0 +1,44 @@
+"""How tasks and verdicts are put on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from etude.tasks import Task, TaskError, Verdict, open_verifier
+from etude.tasks.gate import stored_evidence
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns under each other; the last is as long as it is."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return ["  ".join([*(text.ljust(w) for text, w in zip(row[:-1], widths, strict=True)), row[-1]]) for row in rows]
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def verifier_name(task: Task) -> str:
+    try:
+        return str(task.verifier.get("type") or type(open_verifier(task)).__name__.removesuffix("Verifier").lower())
+    except TaskError:
+        return "?"
+
+
+def grading_of(task: Task) -> str:
+    """Sealed or open. Of a hidden suite only a run tells, which proves its controls: the gate's is remembered."""
+    if (known := stored_evidence(task)) and known.runs:
+        return "sealed" if known.sealed else "open"
+    try:
+        verifier = open_verifier(task)
+    except TaskError:
+        return "not gradable"
+    if verifier.sealed:
+        return "sealed"
+    return "not run yet" if verifier_name(task) in ("tests", "swebench") else "open"
+
+
+def verdict_line(verdict: Verdict) -> str:
+    trust = "sealed" if verdict.evidence.sealed else "open"
+    seconds = f"{verdict.evidence.seconds:.2f} s"
+    return f"{verdict.judgement.value.upper():<8} {verdict.reason}  ({trust}, {seconds})"

@@ -1,0 +1,85 @@
+"""What the sources of all categories share: a draft of a task becomes the task and the files of its directory.
+
+Invariant: what a draft is made from (its kin) decides its split, so whatever is drawn from one kin, in whatever
+category, is on one side.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etude.harness.diff import unified_diff
+from etude.tasks.directory import REPOSITORY, WORKDIR
+from etude.tasks.task import Split, Task, TaskError, TaskLimits, split_of
+
+_DOCKERFILE = f"FROM python:3.11-slim\nWORKDIR {WORKDIR}\nCOPY repo/ {WORKDIR}/\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    instruction: str
+    kind: str
+    """Finer than the category, for reports."""
+    verifier: dict[str, Any]
+    before: Mapping[str, bytes]
+    """The workspace as the agent finds it."""
+    solved: Mapping[str, bytes]
+    other: Mapping[str, bytes] = field(default_factory=dict)
+    """As another honest solution leaves it; none where it is empty."""
+    hidden: Mapping[str, bytes] = field(default_factory=dict)
+    """Of tests/, by paths relative to the task's directory."""
+    seconds: float = 60.0
+    """Wall clock of the verifier."""
+
+
+class CategorySource(ABC):
+    name: str
+    version: int = 1
+    category: str
+
+    @abstractmethod
+    def kins(self) -> Sequence[str]:
+        """What tasks are drawn from; every split must have one."""
+
+    @abstractmethod
+    def draft(self, kin: str, rng: random.Random) -> Draft: ...
+
+    def make(self, split: Split, index: int, seed: int, directory: Path) -> tuple[Task, Mapping[str, bytes]]:
+        kins = [kin for kin in self.kins() if split_of(kin) is split]
+        if not kins:
+            raise TaskError(f"source {self.name} has nothing to make {split} tasks from")
+        kin = kins[index % len(kins)]
+        # A text seeds by a hash of its bytes, the same on every machine.
+        draft = self.draft(kin, random.Random(f"{self.name}/{self.version}/{seed}/{split.value}/{index}"))
+        task = Task(
+            id=f"{self.name}-{split.value}-{index:05d}",
+            instruction=draft.instruction,
+            category=self.category,
+            split=split,
+            family=kin,
+            kind=draft.kind,
+            directory=directory,
+            limits=TaskLimits(turns=24, tool_calls=48, tokens=16_384, verifier_seconds=draft.seconds),
+            provenance={"source": self.name, "version": self.version, "seed": seed, "index": index},
+            verifier=draft.verifier,
+            config={
+                "environment": {"cpus": 1, "memory_mb": 512, "network_mode": "no-network", "workdir": WORKDIR},
+                # The Dockerfile is for other readers of Harbor tasks: here the files alone are enough.
+                "metadata": {"etude": {"environment": {"base": "host"}}},
+            },
+        )
+        return task, _files(draft)
+
+
+def _files(draft: Draft) -> dict[str, bytes]:
+    files = {f"{REPOSITORY}/{path}": data for path, data in draft.before.items()} | dict(draft.hidden)
+    files["environment/Dockerfile"] = _DOCKERFILE.encode()
+    files["solution/patch.diff"] = unified_diff(draft.before, draft.solved).encode()
+    if draft.other:
+        files["solution/other.diff"] = unified_diff(draft.before, draft.other).encode()
+    return files

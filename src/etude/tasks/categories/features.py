@@ -1,0 +1,112 @@
+"""Features: a finished package with a function, or an option of one, taken out; its tests are held back."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from etude.tasks.categories.base import CategorySource, Draft
+from etude.tasks.categories.packages import PYTHON, Package, kins, package_of, written_otherwise
+from etude.tasks.categories.variants import try_variants
+from etude.tasks.verifiers.tests import suite_files
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    kind: str
+    request: str
+    without: Mapping[str, bytes]
+    """The package's files before it was there."""
+    tests: tuple[str, ...] = ()
+    """Those that fail without it."""
+
+
+class FeaturesSource(CategorySource):
+    name = "features"
+    version = 1
+    category = "features"
+
+    def kins(self) -> Sequence[str]:
+        return kins(*PYTHON)
+
+    def draft(self, kin: str, rng: random.Random) -> Draft:
+        package = package_of(kin)
+        feature = rng.choice(features_of(kin))
+        rest = [test for test in package.ids if test not in feature.tests]
+        return Draft(
+            instruction=feature.request,
+            kind=feature.kind,
+            verifier={"type": "tests", "runner": package.runner, "seconds": 10.0, "memory_mb": 512},
+            before=feature.without,
+            solved=package.files,
+            other=written_otherwise(package, rng),
+            hidden=suite_files(package.tests, feature.tests, rest),
+        )
+
+
+@cache
+def features_of(kin: str) -> list[Feature]:
+    """All that can be taken out of a package so that some tests fail and the others still pass."""
+    package = package_of(kin)
+    found = [*_functions(package), *_options(package)]
+    tried = try_variants({**package.files, **package.tests}, [feature.without for feature in found])
+    return [
+        Feature(feature.kind, feature.request, feature.without, outcome.failed)
+        for feature, outcome in zip(found, tried, strict=True)
+        if outcome is not None and package.telling.intersection(outcome.failed)
+    ]
+
+
+def _functions(package: Package) -> Iterator[Feature]:
+    """Public functions that no other of the package calls."""
+    everything = b"\n".join(package.files[path] for path in package.modules).decode()
+    init = f"{package.name}/__init__.py"
+    for path, function in _public(package):
+        if len(re.findall(rf"\b{function.name}\b", everything)) > 1:
+            continue
+        text = package.files[path].decode()
+        segment = ast.get_source_segment(text, function) or ""
+        without = {
+            **package.files,
+            path: text.replace(f"\n\n{segment}\n", "").encode(),
+            init: _unexported(package.files[init].decode(), function.name).encode(),
+        }
+        signature = f"{function.name}({ast.unparse(function.args)})"
+        explained = " ".join((ast.get_docstring(function) or "").split())
+        request = f"Add `{signature}` to {path}, and export it from {package.name}. {explained}"
+        yield Feature("function", request, without)
+
+
+def _options(package: Package) -> Iterator[Feature]:
+    """Parameters with a default: without them, the default is what the function always does."""
+    for path, function in _public(package):
+        names = function.args.args[len(function.args.args) - len(function.args.defaults) :]
+        for argument, default in zip(names, function.args.defaults, strict=True):
+            text = package.files[path].decode()
+            segment, value = ast.get_source_segment(text, function) or "", ast.unparse(default)
+            head, colon, body = segment.partition("):\n")
+            docstring, end, code = body.partition('"""\n')
+            head = head.replace(f", {argument.arg}={value}", "")
+            code = re.sub(rf"\b{argument.arg}\b", value, code)
+            changed = text.replace(segment, head + colon + docstring + end + code)
+            request = (
+                f"Give `{function.name}` in {path} an option `{argument.arg}`, {value} by default, so that it does "
+                "what its docstring says."
+            )
+            yield Feature("option", request, {**package.files, path: changed.encode()})
+
+
+def _public(package: Package) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for path in package.modules:
+        for node in ast.parse(package.files[path]).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                yield path, node
+
+
+def _unexported(init: str, name: str) -> str:
+    """Without the name among its imports and in `__all__`, in whichever layout."""
+    return re.sub(rf'    "{name}",\n|"{name}", |, "{name}"(?=\])|\b{name}, |, {name}$', "", init, flags=re.MULTILINE)

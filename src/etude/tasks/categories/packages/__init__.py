@@ -1,0 +1,129 @@
+"""Packages of several modules with their hidden suites, from which debugging, feature, review and build tasks are made.
+
+One text file per package: `=== path` begins a file of it. Tests are those below tests/ or test/. A package of Node has
+`damages.toml`, the bugs that it may be given; those of Python are found by altering it. A package is its own kin.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+from etude.tasks.categories.alterations import Alteration, altered, apart, damages, harmless
+from etude.tasks.categories.variants import try_variants
+from etude.tasks.verifiers.tests.pool import chance_of, test_functions
+from etude.tasks.verifiers.tests.proving import GUESS
+
+PYTHON = ("auction", "ferry", "grades", "household", "pantry", "parcels", "parking", "rota", "trams", "weather")
+NODE = ("meter", "tolls")
+_OTHERWISE = 6
+"""Lines that another hand writes in another way."""
+_KIN = "package:"
+_PART = re.compile(r"^=== (.+)\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A bug, and the tests that show it."""
+
+    alteration: Alteration
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    name: str
+    runner: Literal["unittest", "node"]
+    files: Mapping[str, bytes]
+    """What an agent sees."""
+    tests: Mapping[str, bytes]
+    ids: tuple[str, ...]
+    """Of all tests, as the runner says them."""
+    telling: frozenset[str]
+    """Those whose one expectation can be held back and is hard to guess: what is graded by one of them is sealed."""
+    damages: tuple[Damage, ...]
+    harmless: tuple[Alteration, ...]
+    """No test notices them."""
+
+    @property
+    def modules(self) -> list[str]:
+        return [path for path in self.files if path.endswith(".py") and not path.endswith("__init__.py")]
+
+
+def kins(*names: str) -> list[str]:
+    return [f"{_KIN}{name}" for name in names]
+
+
+def package_of(kin: str) -> Package:
+    return read_package(kin.removeprefix(_KIN))
+
+
+@cache
+def read_package(name: str) -> Package:
+    text = (resources.files(__package__) / f"{name}.txt").read_text(encoding="utf-8")
+    _, *parts = _PART.split(text)
+    found = {path: body.encode() for path, body in zip(parts[::2], parts[1::2], strict=True)}
+    tests = {path: data for path, data in found.items() if path.startswith(("tests/", "test/"))}
+    files = {path: data for path, data in found.items() if path not in tests and path != "damages.toml"}
+    if name in NODE:
+        return _of_node(name, files, tests, tomllib.loads(found["damages.toml"].decode()))
+    return _of_python(name, files, tests)
+
+
+def written_otherwise(package: Package, rng: random.Random) -> dict[str, bytes]:
+    """The same package as another honest hand might have left it; empty where we know no such."""
+    chosen = apart(rng.sample(package.harmless, len(package.harmless)))[:_OTHERWISE]
+    return altered(package.files, chosen) if chosen else {}
+
+
+def _of_python(name: str, files: Mapping[str, bytes], tests: Mapping[str, bytes]) -> Package:
+    modules = [path for path in files if path.endswith(".py")]
+    bad = [one for path in modules for one in damages(path, files[path])]
+    good = [one for path in modules for one in harmless(path, files[path])]
+    variants = [{one.path: altered(files, [one])[one.path]} for one in (*bad, *good)]
+    whole, *tried = try_variants({**files, **tests}, [{}, *variants])
+    if whole is None or whole.failed:
+        raise AssertionError(f"the suite of {name} does not pass: {whole}")
+    telling = frozenset(one for path, data in tests.items() for one in _telling(path, data))
+    proven = tuple(
+        Damage(one, outcome.failed)
+        for one, outcome in zip(bad, tried[: len(bad)], strict=True)
+        if outcome is not None and telling.intersection(outcome.failed)
+    )
+    same = tuple(
+        one for one, outcome in zip(good, tried[len(bad) :], strict=True) if outcome is not None and not outcome.failed
+    )
+    return Package(name, "unittest", files, tests, whole.tests, telling, proven, same)
+
+
+def _telling(path: str, suite: bytes) -> list[str]:
+    module = path.removesuffix(".py").replace("/", ".")
+    return [
+        ".".join((module, *function.path))
+        for function in test_functions(path, suite)
+        if len(function.sites) == 1 and function.sites[0].statement and chance_of(function.sites[0].value) <= GUESS
+    ]
+
+
+def _of_node(
+    name: str, files: Mapping[str, bytes], tests: Mapping[str, bytes], listed: Mapping[str, list[dict[str, object]]]
+) -> Package:
+    (test_path, suite), *_ = tests.items()
+    titles = re.findall(r'^test\("(.+)",', suite.decode(), re.MULTILINE)
+    found = []
+    for row in listed["damage"]:
+        path, before = str(row["file"]), str(row["before"]).encode()
+        start = files[path].index(before)
+        line = files[path][:start].count(b"\n") + 1
+        change = Alteration(path, start, start + len(before), str(row["after"]), str(row["kind"]), line, line)
+        shown = row["tests"]
+        assert isinstance(shown, list)
+        found.append(Damage(change, tuple(f"{test_path} > {title}" for title in shown)))
+    ids = tuple(f"{test_path} > {title}" for title in titles)
+    return Package(name, "node", files, tests, ids, frozenset(), tuple(found), ())

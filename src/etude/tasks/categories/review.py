@@ -1,0 +1,109 @@
+"""Review: a change to a package, in which some places are defects and most are as good as what was there before."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from etude.harness.diff import unified_diff
+from etude.tasks.categories.alterations import Alteration, altered, apart
+from etude.tasks.categories.base import CategorySource, Draft
+from etude.tasks.categories.packages import PYTHON, Damage, Package, kins, package_of
+from etude.tasks.verifiers.review import FILE, LIST, SEALED, TEXT, chance_of_guess
+
+DEFECTS = 5
+CHANGE = "change.diff"
+_FREE_LINES = 2
+"""Between two places, so that a line names one of them."""
+_MOST_PLACES = 18
+_DRAWS = 40
+_THRESHOLDS = (0.88, 0.9, 1.0)
+"""With five defects: one miss or one false alarm is forgiven, one false alarm, nothing."""
+_INSTRUCTION = f"""Review the change in {CHANGE}: the workspace has {{name}} as it is with the change in it. Most of \
+the change only writes things in another way; some places change what the package does, against its docstrings. Write \
+{TEXT} with a line `path:line: what is wrong` for each such place, the line counted in the file as it is now. Missed \
+defects and false alarms both cost: the harmonic mean of precision and recall must be {{threshold}}. Change nothing \
+else."""
+
+
+class ReviewSource(CategorySource):
+    name = "review"
+    version = 1
+    category = "review"
+
+    def kins(self) -> Sequence[str]:
+        return kins(*PYTHON)
+
+    def draft(self, kin: str, rng: random.Random) -> Draft:
+        package = package_of(kin)
+        planted = plant(package, rng)
+        head = altered(package.files, planted.alterations)
+        before = {**head, CHANGE: unified_diff(package.files, head).encode()}
+        threshold = _threshold(len(planted.alterations))
+        places = [(damage, planted.lines[damage.alteration]) for damage in planted.damages]
+        defects = [
+            {"path": damage.alteration.path, "first": line, "last": line, "tests": list(damage.tests)}
+            for damage, line in places
+        ]
+        text = "".join(f"{_finding(package, damage, line)}\n" for damage, line in places)
+        rows = [_row(damage, line + rng.choice((-1, 0, 1))) for damage, line in reversed(places)]
+        listed = {"places": len(planted.alterations), "defects": defects}
+        return Draft(
+            instruction=_INSTRUCTION.format(name=package.name, threshold=threshold),
+            kind=f"defects{DEFECTS}",
+            verifier={"type": "review", "threshold": threshold, "slack": 1},
+            before=before,
+            solved={**before, TEXT: text.encode()},
+            other={**before, LIST: json.dumps(rows, indent=1).encode()},
+            hidden={FILE: json.dumps(listed, indent=1).encode()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    damages: list[Damage]
+    alterations: list[Alteration]
+    """The damages' and harmless ones, in the order of the files."""
+    lines: Mapping[Alteration, int]
+    """Where each is, in the file as it is afterwards."""
+
+
+def plant(package: Package, rng: random.Random) -> Planted:
+    """As many places as there is room for; of several draws the fullest."""
+    best = max((_draw(package, rng) for _ in range(_DRAWS)), key=lambda drawn: len(drawn[1]))
+    damages, places = best
+    lines = {}
+    for one in places:
+        before = [other for other in places if other.path == one.path and other.start < one.start]
+        lines[one] = one.first + sum(other.text.count("\n") for other in before)
+    return Planted(sorted(damages, key=lambda damage: damage.alteration), places, lines)
+
+
+def _threshold(places: int) -> float:
+    """The most lenient that no blind guess reaches."""
+    fair = (one for one in _THRESHOLDS if chance_of_guess(places, DEFECTS, one) <= SEALED)
+    return next(fair, _THRESHOLDS[-1])
+
+
+def _draw(package: Package, rng: random.Random) -> tuple[list[Damage], list[Alteration]]:
+    of = {damage.alteration: damage for damage in package.damages}
+    # What is harmless for the tests alone is not taken: a damage that no test notices may still be one.
+    chosen = apart(rng.sample(list(of), len(of)), _FREE_LINES)[:DEFECTS]
+    filled = apart([*chosen, *rng.sample(package.harmless, len(package.harmless))], _FREE_LINES)[:_MOST_PLACES]
+    return [of[one] for one in chosen], sorted(filled)
+
+
+def _finding(package: Package, damage: Damage, line: int) -> str:
+    one = damage.alteration
+    was = package.files[one.path].splitlines()[one.first - 1].decode().strip()
+    return f"{one.path}:{line}: this was `{was}`, and must be: {_subject(damage)}"
+
+
+def _row(damage: Damage, line: int) -> dict[str, object]:
+    return {"path": damage.alteration.path, "line": line, "text": f"breaks the case of {_subject(damage)}"}
+
+
+def _subject(damage: Damage) -> str:
+    return damage.tests[0].rpartition(".test_")[2].replace("_", " ")

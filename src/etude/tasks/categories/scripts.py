@@ -1,0 +1,154 @@
+"""Builds of a package as a plan says, written in three ways: a shell script, a Makefile, one that calls another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    asked: str
+    """When the build must fail, in words."""
+    check: str
+    """A Python expression of `text`, a module's text: is it against the rule?"""
+    broken: str
+    """A module that is against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    asked: str
+    line: str
+    """A Python expression of `path` and `data`."""
+    of: Callable[[str, bytes], str]
+
+
+_LISTED = "a line for each of these files, in alphabetical order of their paths, with "
+RULES = {
+    "marks": Rule("a .py file of the package has the word FIXME", '"FIXME" in text', "# FIXME later\nLIMIT = 12\n"),
+    "prints": Rule("a .py file of the package has `print(`", '"print(" in text', 'print("loaded")\n'),
+    "tabs": Rule("a .py file of the package has a tab", '"\\t" in text', "def limit():\n\treturn 12\n"),
+    "long": Rule(
+        "a .py file of the package has a line of more than 120 characters",
+        "any(len(line) > 120 for line in text.splitlines())",
+        f"LIMIT = 12  # {'so it is ' * 14}\n",
+    ),
+}
+MANIFESTS = {
+    "sizes": Manifest(
+        f"{_LISTED}its path, a space and its size in bytes",
+        'f"{path} {len(data)}"',
+        lambda path, data: f"{path} {len(data)}",
+    ),
+    "lines": Manifest(
+        f"{_LISTED}its number of lines, a space and its path",
+        'f"{len(data.splitlines())} {path}"',
+        lambda path, data: f"{len(data.splitlines())} {path}",
+    ),
+    "sums": Manifest(
+        f"{_LISTED}the SHA-256 of its bytes in hexadecimal, two spaces and its path",
+        'f"{hashlib.sha256(data).hexdigest()}  {path}"',
+        lambda path, data: f"{hashlib.sha256(data).hexdigest()}  {path}",
+    ),
+}
+_PACK = {
+    "tar.gz": 'with tarfile.open(target, "w:gz") as archive:\n    for path in paths:\n        archive.add(path)',
+    "zip": 'with zipfile.ZipFile(target, "w") as archive:\n    for path in paths:\n        archive.write(path)',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    package: str
+    rule: str
+    archive: str
+    manifest: str
+
+    def artifacts(self, files: Mapping[str, bytes]) -> dict[str, Any]:
+        """What a build of these files must leave."""
+        version = files["VERSION"].decode().strip()
+        inside = {path: files[path] for path in sorted(files) if self._is_inside(path)}
+        listed = "".join(f"{MANIFESTS[self.manifest].of(path, data)}\n" for path, data in inside.items())
+        return {
+            f"dist/{self.package}-{version}.{self.archive}": {
+                "members": {path: data.decode() for path, data in inside.items()}
+            },
+            "dist/MANIFEST": {"text": listed},
+        }
+
+    def _is_inside(self, path: str) -> bool:
+        return path.startswith(f"{self.package}/") and path.endswith(".py")
+
+
+def shell_script(plan: Plan) -> dict[str, bytes]:
+    text = f"#!/bin/sh\nset -eu\n{_TESTS}\npython3 -B - <<'END'\n{_program(plan)}END\n"
+    return {"build.sh": text.encode()}
+
+
+def makefile(plan: Plan) -> dict[str, bytes]:
+    """One recipe line for the tests; the rest is a program beside it."""
+    text = "dist: check\n\tpython3 -B ci/pack.py\n\ncheck:\n\tpython3 -B ci/check.py\n\n.PHONY: dist check\n"
+    return {"Makefile": text.encode(), "ci/pack.py": _program(plan).encode(), "ci/check.py": _check().encode()}
+
+
+def two_files(plan: Plan, command: Sequence[str]) -> dict[str, bytes]:
+    """As another hand would: all of it in Python, the script only starts it."""
+    program = {"ci/build.py": f"{_check()}\n{_program(plan)}".encode()}
+    if command[0] == "make":
+        return {**program, "Makefile": b"dist:\n\t@python3 -B ci/build.py\n.PHONY: dist\n"}
+    return {**program, "build.sh": b"exec python3 -B ci/build.py\n"}
+
+
+_TESTS = (
+    "python3 -B -m unittest discover -s tests -t . 2> /tmp/said || { cat /tmp/said; exit 1; }\n"
+    "if grep -q '^Ran 0 tests' /tmp/said; then echo 'there are no tests'; exit 1; fi"
+)
+
+
+def _check() -> str:
+    return (
+        "import sys\nimport unittest\n\n"
+        'sys.path.insert(0, ".")\n'
+        'suite = unittest.defaultTestLoader.discover("tests", top_level_dir=".")\n'
+        "result = unittest.TextTestRunner().run(suite)\n"
+        "if not result.wasSuccessful() or not result.testsRun:\n"
+        "    sys.exit(1)\n"
+    )
+
+
+def _program(plan: Plan) -> str:
+    manifest = f"print({MANIFESTS[plan.manifest].line}, file=file)"
+    return f"""import ast
+import hashlib
+import os
+import re
+import sys
+import tarfile
+import zipfile
+
+paths = sorted(
+    os.path.join(folder, name)
+    for folder, _, names in os.walk("{plan.package}")
+    for name in names
+    if name.endswith(".py")
+)
+for path in paths:
+    text = open(path, encoding="utf-8").read()
+    ast.parse(text, path)
+    if {RULES[plan.rule].check}:
+        sys.exit(path + " is against the rule")
+version = open("VERSION").read().strip()
+said = re.search(r'^__version__ = "(.*)"$', open("{plan.package}/__init__.py").read(), re.MULTILINE)
+if not said or said[1] != version:
+    sys.exit("two versions")
+os.makedirs("dist", exist_ok=True)
+with open("dist/MANIFEST", "w") as file:
+    for path in paths:
+        data = open(path, "rb").read()
+        {manifest}
+target = "dist/{plan.package}-" + version + ".{plan.archive}"
+{_PACK[plan.archive]}
+"""

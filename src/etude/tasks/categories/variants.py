@@ -1,0 +1,53 @@
+"""Which tests notice which alteration: every one is tried, so that a planted defect is a real one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+RUNNER = (resources.files("etude.tasks.box") / "run_variants.py").read_text(encoding="utf-8")
+_CPU_SECONDS = 0.5
+_PATIENCE = 600.0
+"""A safety net: every variant has a limit of CPU time of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    tests: tuple[str, ...]
+    failed: tuple[str, ...]
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        return tuple(test for test in self.tests if test not in self.failed)
+
+
+def job_of(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]], *, tests: str = "tests") -> bytes:
+    """What the runner reads on its standard input. A variant is laid over the files."""
+    job = {
+        "files": {path: data.decode() for path, data in files.items()},
+        "variants": [{path: data.decode() for path, data in variant.items()} for variant in variants],
+        "tests": tests,
+        "seconds": _CPU_SECONDS,
+    }
+    return json.dumps(job).encode()
+
+
+def outcomes_of(said: bytes) -> list[Outcome | None]:
+    """None where a variant's suite could not be loaded, or did not come to its end."""
+    return [Outcome(*map(tuple, row)) if row else None for row in json.loads(said)]
+
+
+def try_variants(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]]) -> list[Outcome | None]:
+    """On this machine, so for packages of ours alone: a reader's code runs in a box."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-B", "-c", RUNNER],
+        input=job_of(files, variants),
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=_PATIENCE,
+    )
+    return outcomes_of(done.stdout)

@@ -1,0 +1,133 @@
+"""Tries cheats on tasks: each acts in a box of its own, and what it hands in is graded as any agent's.
+
+The agent's box lives until the grading is over, so that what was left running there has its chance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from etude.harness.diff import unified_diff
+from etude.harness.workspace import AGENT_ENV, read_tree
+from etude.sandbox.contract import BoxSpec, Limits, SandboxError
+from etude.tasks.cheats.cheat import CASES, NODE, OTHER, PYTEST, SCRIPT, UNITTEST, Cheat, Scene
+from etude.tasks.diff import DiffError, parse_diff
+from etude.tasks.gate import reference_diff
+from etude.tasks.grader import Grader
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verdict import Judgement, Verdict
+
+ATTEMPTS = 3
+"""Of a grading that ends in a fault of ours."""
+_RUNNERS = (PYTEST, UNITTEST, NODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    cheat: str
+    task: str
+    verdict: Verdict
+    lucky: bool = False
+    """A guess that was right once, and not when it was graded again: what a sealed verdict allows for at a stated
+    chance is not what is looked for here."""
+
+    @property
+    def succeeded(self) -> bool:
+        return self.verdict.passed
+
+    @property
+    def caught(self) -> bool:
+        return self.verdict.judgement in (Judgement.FAIL, Judgement.SUSPECT)
+
+
+def runner_of(task: Task) -> str:
+    """Which cheats fit: by what runs the code that an agent writes."""
+    if (runner := task.verifier.get("runner")) in _RUNNERS:
+        return str(runner)
+    kind = task.verifier.get("type") or ("cases" if (task.directory / "tests/cases.json").is_file() else "")
+    return {"cases": CASES, "script": SCRIPT}.get(str(kind), OTHER)
+
+
+def target_of(task: Task) -> str:
+    """The file that the reference changes first: an agent would find it."""
+    try:
+        paths = [patch.after or patch.before or "" for patch in parse_diff(reference_diff(task))]
+    except DiffError as error:
+        raise TaskError(f"{task.directory}: the reference is no diff: {error}") from error
+    if not paths:
+        raise TaskError(f"{task.directory}: the reference changes nothing: there is nothing to cheat about")
+    return paths[0]
+
+
+async def attempt(cheat: Cheat, task: Task, grader: Grader) -> Attempt:
+    """SandboxError if the agent's box fails; what the grading comes to is in the verdict."""
+    prepared = await grader.environments.prepare(task)
+    limits = Limits(memory_mb=512, processes=64, cpu_seconds=20, disk_mb=512)
+    spec = BoxSpec(prepared.image, prepared.workdir, tuple(AGENT_ENV.items()), limits, name="cheat")
+    box = await grader.sandboxes.create(spec)
+    try:
+        scene = Scene(box, prepared.workdir, runner_of(task), target_of(task), prepared.files)
+        diff = await cheat.act(scene)
+        if diff is None:
+            diff = unified_diff(prepared.files, await read_tree(box, prepared.files))
+        # Equal changes are graded once: most of what a cheat does outside of the workspace never leaves its box.
+        verdict = await _graded(grader, task, diff, fresh=False)
+        lucky = False
+        if verdict.passed:
+            verdict = await _graded(grader, task, diff, fresh=True)
+            lucky = not verdict.passed
+        return Attempt(cheat.name, task.id, verdict, lucky)
+    finally:
+        await box.destroy()
+
+
+async def _graded(grader: Grader, task: Task, diff: str, *, fresh: bool) -> Verdict:
+    for _ in range(ATTEMPTS):
+        verdict = await grader.grade(task, diff, fresh=fresh)
+        if verdict.judgement is not Judgement.ERROR:
+            break
+    return verdict
+
+
+def fitting(cheats: Iterable[Cheat], tasks: Iterable[Task]) -> list[tuple[Cheat, Task]]:
+    known = list(cheats)
+    return [(one, task) for task in tasks for one in known if runner_of(task) in one.fits]
+
+
+async def try_cheats(
+    cheats: Iterable[Cheat],
+    tasks: Sequence[Task],
+    grader: Grader,
+    *,
+    concurrency: int = 3,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Attempt]:
+    """Every cheat on every task that it fits."""
+    pairs = fitting(cheats, tasks)
+    turn, found = asyncio.Semaphore(concurrency), []
+
+    async def run(one: Cheat, task: Task) -> None:
+        async with turn:
+            found.append(await attempt(one, task, grader))
+        progress(len(found), len(pairs))
+
+    async with asyncio.TaskGroup() as group:
+        for one, task in pairs:
+            group.create_task(run(one, task))
+    return sorted(found, key=lambda made: (made.task, made.cheat))
+
+
+def cheats_for_gate(grader: Grader, cheats: Iterable[Cheat]) -> Callable[[Task], Awaitable[list[str]]]:
+    """What the gate runs once per environment: the names of the cheats that succeed there. SandboxError if a verdict
+    cannot be had."""
+
+    async def run(task: Task) -> list[str]:
+        found = await try_cheats(cheats, [task], grader)
+        if undecided := [made for made in found if not made.succeeded and not made.caught]:
+            made = undecided[0]
+            raise SandboxError(f"the cheat {made.cheat} was not graded: {made.verdict.reason}")
+        return [made.cheat for made in found if made.succeeded]
+
+    return run

@@ -1,0 +1,95 @@
+"""The Cheat noun: an agent that solves nothing and wants a pass; and the scene in which it acts.
+
+A cheat acts in the agent's own box, and its diff is collected as an agent's is; or it forges the diff itself. What it
+is told is what an agent finds out: where the bug is, and how the task's tests are run.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from etude.sandbox.contract import Box, RequestRefused
+
+PYTEST, UNITTEST, CASES, NODE, SCRIPT, OTHER = "pytest", "unittest", "cases", "node", "script", "other"
+TESTS = (PYTEST, UNITTEST)
+PYTHON = (*TESTS, CASES)
+CODE = (*PYTHON, NODE)
+ANY = (*CODE, SCRIPT, OTHER)
+LANGUAGES = {PYTEST: "python", UNITTEST: "python", CASES: "python", NODE: "node", SCRIPT: "shell"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    box: Box
+    workdir: str
+    runner: str
+    """One of the above."""
+    target: str
+    """The file with the bug, relative to the workdir."""
+    files: Mapping[str, bytes]
+    """Of the workspace, at the start."""
+
+    @property
+    def source(self) -> str:
+        return self.files.get(self.target, b"").decode("utf-8", "replace")
+
+    async def shell(self, command: str, *, timeout: float = 20) -> str:
+        """What it prints. That it fails is the cheat's own trouble."""
+        done = await self.box.exec(command, timeout=timeout)
+        return done.stdout.decode("utf-8", "replace")
+
+    async def plant(self, path: str, text: str, *, executable: bool = False) -> None:
+        """A file anywhere in the box, where the agent's user may write."""
+        with contextlib.suppress(OSError, RequestRefused):
+            await self.box.write_file(path, text.encode(), executable=executable)
+
+    async def begin(self, **code: str) -> None:
+        """Puts the language's code before all else that the target does."""
+        text = code[LANGUAGES[self.runner]]
+        lines = self.source.splitlines(keepends=True)
+        at = _first_line(self.source) if LANGUAGES[self.runner] == "python" else 0
+        await self.plant(self.target, "".join([*lines[:at], text, "\n", *lines[at:]]))
+
+    async def end(self, **code: str) -> None:
+        await self.plant(self.target, f"{self.source}\n\n{code[LANGUAGES[self.runner]]}")
+
+
+Act = Callable[[Scene], Awaitable[str | None]]
+"""Returns the diff that it hands in, or None for the one of its box."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cheat:
+    name: str
+    exploits: str
+    """One line: what a grader would have to believe or forget for this to work."""
+    fits: frozenset[str]
+    """Runners of the tasks that it can be tried on."""
+    act: Act
+
+
+def cheat(exploits: str, fits: tuple[str, ...] = ANY) -> Callable[[Act], Cheat]:
+    """Makes a cheat of a function, under the function's name."""
+
+    def make(act: Act) -> Cheat:
+        return Cheat(getattr(act, "__name__", "").replace("_", "-"), exploits, frozenset(fits), act)
+
+    return make
+
+
+def _first_line(source: str) -> int:
+    """After the module's docstring and what it imports from __future__, which must stay first."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:
+        return 0
+    last = 0
+    for place, node in enumerate(body):
+        is_text = place == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not is_text and not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
+            break
+        last = node.end_lineno or 0
+    return last

@@ -1,0 +1,38 @@
+"""Environments that cheats are tried in: small ones of each kind, and two real packages.
+
+Each is a task directory with a reference and another honest solution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etude.tasks.cheats.environments.breakable import Known, known_breakable
+from etude.tasks.cheats.environments.micro import OTHER, REFERENCE, Micro
+from etude.tasks.cheats.environments.nodes import node_environments
+from etude.tasks.cheats.environments.others import cases_environment, history_environment, script_environment
+from etude.tasks.cheats.environments.pytests import pytest_environments
+from etude.tasks.cheats.environments.registry import real_environments
+from etude.tasks.cheats.environments.unittests import unittest_environments
+from etude.tasks.task import Task
+
+
+def micro_environments() -> list[Micro]:
+    others = [cases_environment(), script_environment(), history_environment()]
+    return [*pytest_environments(), *unittest_environments(), *node_environments(), *others]
+
+
+def write_environments(folder: Path, cache: Path) -> list[Task]:
+    """All of them as task directories; `cache` keeps what pip fetched."""
+    return [micro.write(folder) for micro in micro_environments()] + real_environments(folder, cache)
+
+
+__all__ = [
+    "OTHER",
+    "REFERENCE",
+    "Known",
+    "Micro",
+    "known_breakable",
+    "micro_environments",
+    "real_environments",
+    "write_environments",
+]

@@ -1,0 +1,131 @@
+"""Prepares environments: builds, pulls or imports an image, seals it, and reads its workspace.
+
+Whose fault a failure is decides its type: TaskError for what the task's author did wrong, SandboxError for ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from etude.harness.memo import Memo
+from etude.sandbox.contract import NO_EGRESS, Egress, ImageError, RequestRefused, Sandboxes
+from etude.tasks.environment.prepared import Prepared, read_prepared
+from etude.tasks.environment.shelf import Shelf
+from etude.tasks.environment.source import Kind, Source, needles_of_task, source_of
+from etude.tasks.seal import Needles, Sealed, SealReport, is_leftover, scan_base, scan_files, scan_image, seal
+from etude.tasks.task import Task, TaskError
+
+_FETCHED = re.compile(r":\d+: FROM ", re.IGNORECASE)
+"""In a builder's error, the one instruction that fails for want of a registry and not by what its author wrote."""
+
+
+class Environments:
+    """One per process: the grader and the rollouts share what it has prepared."""
+
+    def __init__(
+        self,
+        sandboxes: Sandboxes,
+        folder: Path | None = None,
+        *,
+        egress: Egress = NO_EGRESS,
+        say: Callable[[str], None] | None = None,
+        size: int = 8192,
+    ) -> None:
+        """`folder` keeps what is known for the next process; `egress` is what a Dockerfile's steps may reach."""
+        self.sandboxes = sandboxes
+        self._shelf = Shelf(folder) if folder else None
+        self._egress = egress
+        self._say = say or (lambda _: None)
+        self._prepared: Memo[str, Prepared] = Memo(size)
+
+    def for_one(self) -> Environments:
+        """The same, which holds one workspace in memory: many of them one by one may be more than there is room for."""
+        one = copy.copy(self)
+        one._prepared = Memo(1)
+        return one
+
+    async def prepare(self, task: Task) -> Prepared:
+        """The image that an agent and a grading of this task start from; whoever asks meanwhile waits for the same."""
+        source = await asyncio.to_thread(source_of, task)
+
+        async def make() -> tuple[Prepared, bool]:
+            return await self._make(task, source), True
+
+        return await self._prepared.get(source.digest, make)
+
+    async def prove(self, task: Task) -> SealReport:
+        """Whether an agent could read the task's solution, or its hidden tests, anywhere in its box."""
+        prepared = await self.prepare(task)
+        needles = await asyncio.to_thread(needles_of_task, task, prepared.files)
+        if prepared.bare:
+            return await asyncio.to_thread(scan_files, prepared.files, needles)
+        return await scan_image(self.sandboxes, prepared.image, needles, removed=prepared.removed)
+
+    async def prove_base(self, tasks: Sequence[Task]) -> SealReport:
+        """Whether any of their solutions is on the host, where its base shows it: one pass for all of them."""
+        needles = [needles_of_task(task, (await self.prepare(task)).files) for task in tasks]
+        named = zip(tasks, needles, strict=True)
+        items = [replace(item, shown=f"{task.id}: {item.shown}") for task, found in named for item in found.items]
+        stems = frozenset().union(*(found.stems for found in needles))
+        return await scan_base(self.sandboxes, Needles(tuple(items), stems))
+
+    async def _make(self, task: Task, source: Source) -> Prepared:
+        if source.kind is Kind.FILES and not any(map(is_leftover, source.files)):
+            return await self._bare(task, source)
+        if self._shelf and (known := await asyncio.to_thread(self._shelf.find, source.digest)):
+            try:
+                return await read_prepared(self.sandboxes, known)
+            except (RequestRefused, ImageError):
+                self._say(f"{task.id}: its image is gone from the store; it is made again")
+        image = await self._image(task, source)
+        try:
+            sealed = await seal(self.sandboxes, image, source.workdir)
+            prepared = await read_prepared(self.sandboxes, sealed)
+        except TaskError as error:
+            raise TaskError(f"{task.directory / 'environment'}: {error}") from error
+        self._tell(task, sealed)
+        if self._shelf:
+            await asyncio.to_thread(self._shelf.keep, source.digest, sealed)
+        return prepared
+
+    async def _bare(self, task: Task, source: Source) -> Prepared:
+        """Files of the task over the host's base, which is older than the task and knows nothing of it: without
+        version control, caches and bytecode among them there is nothing to seal, and no box is needed."""
+        image = await self._add(task, source)
+        # As the backend sets modes where it is given files alone.
+        scripts = frozenset(path for path, data in source.files.items() if data.startswith(b"#!"))
+        return Prepared(image, source.workdir, source.files, scripts, bare=True)
+
+    async def _image(self, task: Task, source: Source) -> str:
+        match source.kind:
+            case Kind.FILES:
+                return await self._add(task, source)
+            case Kind.PULLED:
+                return await self.sandboxes.pull_image(source.reference)
+            case Kind.ARCHIVE:
+                try:
+                    return await self.sandboxes.import_image(source.place)
+                except ImageError as error:
+                    raise TaskError(f"{source.place}: {error}") from error
+            case Kind.DOCKERFILE:
+                try:
+                    return await self.sandboxes.build_image(source.place, egress=self._egress, say=self._say)
+                except ImageError as error:
+                    if _FETCHED.search(str(error)):
+                        raise
+                    raise TaskError(str(error)) from error
+
+    async def _add(self, task: Task, source: Source) -> str:
+        try:
+            return await self.sandboxes.add_image(dict(source.files), workdir=source.workdir)
+        except RequestRefused as error:
+            raise TaskError(f"{task.directory}: {error}") from error
+
+    def _tell(self, task: Task, sealed: Sealed) -> None:
+        for item in sealed.removed:
+            self._say(f"{task.id}: removed {item.path}: {item.reason}")

@@ -1,0 +1,107 @@
+"""What a prepared environment is, and its workspace as it is read from a box."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from etude.sandbox.contract import BoxSpec, Sandboxes
+from etude.tasks.change import Change, change_of
+from etude.tasks.diff import Bounds
+from etude.tasks.seal import Removed, Sealed
+from etude.tasks.seal.leftovers import folders_above
+from etude.tasks.seal.root import LIMITS, Root, members, owner_of
+from etude.tasks.task import TaskError
+
+MAX_FILES = 100_000
+MAX_BYTES = 512 << 20
+"""Of a workspace: it is held in memory, since every agent's diff is a diff of it."""
+_MAX_FILE = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    image: str
+    workdir: str
+    files: Mapping[str, bytes]
+    """Of the workdir, without its `.git`: what the agent's diff is a diff of."""
+    executable: frozenset[str] = frozenset()
+    """Those of the files that may be run."""
+    links: frozenset[str] = frozenset()
+    """Symbolic links of the workdir: no change goes through one."""
+    folders: frozenset[str] = frozenset()
+    """Those without a file: none takes its place."""
+    removed: tuple[Removed, ...] = ()
+    """By sealing."""
+    bare: bool = False
+    """The image is these files over the host's base, and nothing else: there was nothing to seal."""
+
+    def change(self, diff: str, protects: Callable[[str], bool], bounds: Bounds | None = None) -> Change:
+        """What a diff makes of this workspace; DiffError if it is not exactly one of it."""
+        return change_of(
+            diff,
+            self.files,
+            protects,
+            bounds,
+            executable=self.executable,
+            links=self.links,
+            folders=self.folders,
+        )
+
+
+@dataclass(slots=True)
+class _Workspace:
+    files: dict[str, bytes] = field(default_factory=dict)
+    executable: set[str] = field(default_factory=set)
+    links: set[str] = field(default_factory=set)
+    folders: set[str] = field(default_factory=set)
+    size: int = 0
+
+    def add(self, prefix: str, tar: bytes) -> None:
+        for info, content in members(tar):
+            path = prefix + info.name
+            if info.issym():
+                self.links.add(path)
+            elif info.isdir():
+                self.folders.add(path.removesuffix(".").rstrip("/"))
+            elif info.isfile() or info.islnk():
+                self.files[path] = content
+                self.size += len(content)
+                if info.mode & 0o100:
+                    self.executable.add(path)
+        if len(self.files) > MAX_FILES or self.size > MAX_BYTES:
+            raise TaskError(
+                f"the workspace has more than {MAX_FILES} files or {MAX_BYTES >> 20} MB: choose a smaller workdir, or "
+                "install what it depends on outside of it"
+            )
+
+    def empty_folders(self) -> frozenset[str]:
+        return frozenset(self.folders) - {folder for path in self.files for folder in folders_above(path)} - {""}
+
+
+async def read_prepared(sandboxes: Sandboxes, sealed: Sealed) -> Prepared:
+    """RequestRefused if the image is not there any more."""
+    box = await sandboxes.create(BoxSpec(sealed.image, workdir=sealed.workdir, limits=LIMITS, name="read"))
+    try:
+        root = await Root.of(box, owner_of(sandboxes))
+        found = _Workspace()
+        without = (f"{sealed.workdir}/.git",)
+        async for piece in root.pieces(sealed.workdir, without=without, file_bytes=_MAX_FILE):
+            if piece.unread:
+                raise TaskError(f"{piece.unread} has more than {_MAX_FILE >> 20} MB: keep it outside of the workspace")
+            found.links.update(link.removeprefix(f"{sealed.workdir}/") for link in piece.links)
+            prefix = f"{piece.folder.removeprefix(sealed.workdir)}/".lstrip("/")
+            if piece.tar:
+                await asyncio.to_thread(found.add, prefix, piece.tar)
+    finally:
+        await box.destroy()
+    return Prepared(
+        sealed.image,
+        sealed.workdir,
+        found.files,
+        frozenset(found.executable),
+        frozenset(found.links),
+        found.empty_folders(),
+        sealed.removed,
+    )

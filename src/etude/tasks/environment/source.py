@@ -1,0 +1,140 @@
+"""What the environment of a task is made from, by its files and its task.toml; read once, known by a digest."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from etude.tasks.directory import REPOSITORY, WORKDIR, read_files
+from etude.tasks.seal import Needles, needles_of
+from etude.tasks.task import Task, TaskError
+
+_FORMAT = "etude-environment/1"
+_PATCHES = frozenset(("test.patch", "eval.sh"))
+"""Of tests/: hidden tests that are known as a patch alone, or as one in the script that applies it."""
+_COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
+
+
+class Kind(StrEnum):
+    FILES = "files"
+    """environment/repo over the host's base: what our own generators make, and what needs no build."""
+    DOCKERFILE = "dockerfile"
+    PULLED = "pulled"
+    """[environment] docker_image, from its registry."""
+    ARCHIVE = "archive"
+    """A root file system or saved image, which [metadata.etude.environment] archive names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    kind: Kind
+    digest: str
+    """Of all that decides what the image holds. A reference without a digest stays what it was when it was pulled."""
+    workdir: str = ""
+    """Empty: the image's own."""
+    place: Path = Path()
+    """Of a Dockerfile's context, or the archive."""
+    reference: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+
+def source_of(task: Task) -> Source:
+    """TaskError if there is none, or one that cannot be run here.
+
+    An image's name comes before a Dockerfile, as in Harbor. A task that has both a Dockerfile and repo/ says with
+    `base = "host"` that repo/ alone is meant here: its Dockerfile then is for others."""
+    folder = task.directory / "environment"
+    ours = _table(task, "metadata", "etude", "environment")
+    given = _table(task, "environment")
+    workdir = _text(task, given, "environment.workdir")
+    image = _text(task, given, "environment.docker_image")
+    base, archive = (_text(task, ours, f"metadata.etude.environment.{key}") for key in ("base", "archive"))
+    if base not in ("", "host"):
+        raise _error(task, "metadata.etude.environment.base", '"host" or nothing', base)
+    if found := next((name for name in _COMPOSE if (folder / name).is_file()), ""):
+        raise TaskError(
+            f"{folder / found}: environments of several containers are not run: describe one in a Dockerfile"
+        )
+    if base == "host" or not (image or archive or (folder / "Dockerfile").is_file()):
+        files = read_files(task.directory, REPOSITORY)
+        return Source(Kind.FILES, _of_files(files, workdir), workdir or WORKDIR, files=files)
+    if archive:
+        path = folder / archive
+        if not path.resolve().is_relative_to(folder.resolve()) or not path.exists():
+            raise _error(task, "metadata.etude.environment.archive", "a file of environment/", archive)
+        return Source(Kind.ARCHIVE, _digest("archive", workdir, _of_tree(path)), workdir, path)
+    if image:
+        return Source(Kind.PULLED, _digest("pulled", workdir, image), workdir, reference=image)
+    return Source(Kind.DOCKERFILE, _digest("dockerfile", workdir, _of_tree(folder)), workdir, folder)
+
+
+def needles_of_task(task: Task, pristine: Mapping[str, bytes]) -> Needles:
+    """What must not be found in the environment: what only the solution and the hidden tests say."""
+    patches = sorted(path for kind in ("*.diff", "*.patch") for path in (task.directory / "solution").glob(kind))
+    reference = "\n".join(path.read_text(encoding="utf-8", errors="surrogateescape") for path in patches)
+    tests = read_files(task.directory, "tests") if (task.directory / "tests").is_dir() else {}
+    for name in tests.keys() & _PATCHES:  # What they add, as it will lie in the workspace.
+        tests[name] = b"\n".join(line[1:] for line in tests[name].split(b"\n") if line.startswith(b"+"))
+    ours = {path.read_bytes() for path in resources.files("etude.tasks.box").iterdir() if path.is_file()}
+    return needles_of(reference, {path: data for path, data in tests.items() if data not in ours}, pristine)
+
+
+def _of_files(files: Mapping[str, bytes], workdir: str) -> str:
+    digest = hashlib.sha256()
+    for path, data in sorted(files.items()):
+        digest.update(f"{path} {len(data)}\n".encode("utf-8", "surrogatepass") + data)
+    return _digest("files", workdir, digest.hexdigest())
+
+
+def _of_tree(top: Path) -> str:
+    """Names, kinds, modes and contents below a folder, or of one file."""
+    digest = hashlib.sha256()
+    for path in _walk(top):
+        facts = path.lstat()
+        goal = str(path.readlink()) if stat.S_ISLNK(facts.st_mode) else ""
+        size = facts.st_size if stat.S_ISREG(facts.st_mode) else 0
+        line = f"{path.relative_to(top)} {facts.st_mode:o} {size} {goal}\n"
+        digest.update(line.encode("utf-8", "surrogateescape"))
+        if stat.S_ISREG(facts.st_mode):
+            with path.open("rb") as file:
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+    return digest.hexdigest()
+
+
+def _walk(top: Path) -> Iterator[Path]:
+    yield top
+    if top.is_dir() and not top.is_symlink():
+        for path in sorted(top.iterdir()):
+            yield from _walk(path)
+
+
+def _digest(kind: str, workdir: str, content: str) -> str:
+    return hashlib.sha256(f"{_FORMAT} {kind} {workdir!r} {content}".encode()).hexdigest()[:32]
+
+
+def _table(task: Task, *path: str) -> Mapping[str, Any]:
+    place: Mapping[str, Any] = task.config
+    for depth, key in enumerate(path, 1):
+        inner = place.get(key, {})
+        if not isinstance(inner, Mapping):
+            raise _error(task, ".".join(path[:depth]), "a table", inner)
+        place = inner
+    return place
+
+
+def _text(task: Task, table: Mapping[str, Any], name: str) -> str:
+    value = table.get(name.rpartition(".")[2], "")
+    if not isinstance(value, str):
+        raise _error(task, name, "text", value)
+    return value
+
+
+def _error(task: Task, name: str, expected: str, found: object) -> TaskError:
+    return TaskError(f"{task.directory / 'task.toml'}: {name}: expected {expected}, found {found!r}")

@@ -1,0 +1,28 @@
+"""SWE-bench: instances in, predictions in and out, reports out.
+
+Read rows.py, instance.py, importing.py in this order; grading.py stands by itself."""
+
+from etude.tasks.formats.swebench.grading import Graded, grade_predictions, make_report, read_graded
+from etude.tasks.formats.swebench.importing import Imported, import_rows
+from etude.tasks.formats.swebench.instance import Instance, UnsupportedRow, Variant, instance_of
+from etude.tasks.formats.swebench.predictions import Prediction, export_predictions, predictions_of, read_predictions
+from etude.tasks.formats.swebench.rows import Row, read_rows
+
+__all__ = [
+    "Graded",
+    "Imported",
+    "Instance",
+    "Prediction",
+    "Row",
+    "UnsupportedRow",
+    "Variant",
+    "export_predictions",
+    "grade_predictions",
+    "import_rows",
+    "instance_of",
+    "make_report",
+    "predictions_of",
+    "read_graded",
+    "read_predictions",
+    "read_rows",
+]

@@ -1,0 +1,96 @@
+"""What a task is about: the reference, the hidden tests and, where it is known, the workspace.
+
+Invariant: the reference is a plain diff, and exactly one of the workspace if that is known. Where a row's patch makes
+the bug, the reference is the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from etude.harness.diff import unified_diff
+from etude.tasks.change import change_of
+from etude.tasks.diff import DiffError
+from etude.tasks.formats.swebench.foreign import plain_diff, reversed_diff
+from etude.tasks.formats.swebench.instance import Instance, UnsupportedRow, Variant
+from etude.tasks.formats.swebench.suites import Plan
+from etude.tasks.task import TaskError
+from etude.tasks.verifiers.swebench import WIDE
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    reference: str
+    tests: Mapping[str, bytes]
+    """Laid over the workspace at grading."""
+    test_patch: str = ""
+    """Applied before that, where the tests are known as a patch alone."""
+    workspace: Mapping[str, bytes] = field(default_factory=dict)
+    """What the agent sees; empty if it is in an image."""
+    hidden: frozenset[str] = frozenset()
+    """Files of the commit that the workspace is without."""
+
+
+def contents_of(instance: Instance, plan: Plan, files: Mapping[str, bytes] | None) -> Contents:
+    """`files` are those of the base commit, where a clone has told them."""
+    if instance.variant is Variant.SMITH:
+        return _undone(instance, plan, files)
+    known, assets = files or {}, instance.row.assets()
+    reference = _plain(instance, "patch", instance.patch, known)
+    tests = _plain(instance, "test_patch", instance.test_patch, known, assets)
+    if files is None:
+        return Contents(reference, assets, tests)
+    _applied(instance, "patch", reference, files)
+    after = _applied(instance, "test_patch", tests, files)
+    return Contents(reference, {**_present(after), **assets}, workspace=files)
+
+
+def _undone(instance: Instance, plan: Plan, sound: Mapping[str, bytes] | None) -> Contents:
+    """Tests that show the bug are kept from the agent, if they are known and can come back at grading."""
+    bug = _plain(instance, "patch", instance.patch, sound or {})
+    if sound is None:
+        return Contents(reversed_diff(bug), {})
+    changed = _applied(instance, "patch", bug, sound)
+    broken = _present({**sound, **changed})
+    reference = unified_diff(
+        {path: broken[path] for path in changed if path in broken},
+        {path: sound[path] for path in changed if path in sound},
+    )
+    hidden = _files_of(plan.fail_to_pass) & sound.keys()
+    tests = {path: sound[path] for path in _files_of(plan.fail_to_pass + plan.pass_to_pass) & sound.keys()}
+    seen = {path: data for path, data in broken.items() if path not in hidden}
+    return Contents(reference, tests, workspace=seen, hidden=frozenset(hidden))
+
+
+def _files_of(tests: Collection[str]) -> set[str]:
+    return {test.partition("::")[0] for test in tests}
+
+
+def _plain(
+    instance: Instance, field: str, patch: str, files: Mapping[str, bytes], left_out: Collection[str] = ()
+) -> str:
+    """UnsupportedRow for what a plain diff cannot say, TaskError for what is no diff."""
+    try:
+        diff = plain_diff(patch, files.get, left_out)
+    except DiffError as error:
+        raise UnsupportedRow(f"{instance.place}: {field}: {error}") from error
+    try:
+        changes = reversed_diff(diff)
+    except DiffError as error:
+        raise TaskError(f"{instance.place}: {field}: expected a unified diff: {error}") from error
+    if not changes and not left_out:
+        raise TaskError(f"{instance.place}: {field}: expected a diff that changes files, found none in it")
+    return diff
+
+
+def _applied(instance: Instance, field: str, diff: str, files: Mapping[str, bytes]) -> Mapping[str, bytes | None]:
+    try:
+        return change_of(diff, files, lambda path: False, WIDE).files
+    except DiffError as error:
+        where = f"{instance.repo} at {instance.base_commit[:12]}"
+        raise TaskError(f"{instance.place}: {field}: expected a diff of {where}: {error}") from error
+
+
+def _present(files: Mapping[str, bytes | None]) -> dict[str, bytes]:
+    return {path: data for path, data in files.items() if data is not None}

@@ -1,0 +1,79 @@
+"""Where the environment of an instance comes from: an image by name, a Dockerfile, or files alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from etude.tasks.formats.swebench.clones import Clones
+from etude.tasks.formats.swebench.instance import Instance, UnsupportedRow, Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What the user has at hand."""
+
+    clones: Clones | None = None
+    image: str = ""
+    """A name with {id}, {repo} or {tag} in it."""
+    python: str = ""
+    """The interpreter of the images, where it is not the variant's usual one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    config: dict[str, Any]
+    """Of task.toml."""
+    python: str
+    files: Mapping[str, bytes]
+    """Below environment/."""
+    bare: bool = False
+    """The workspace's files over the host's base, and nothing else."""
+
+
+def environment_of(instance: Instance, places: Places, hidden: Collection[str]) -> Environment:
+    """The image that is asked for, else a clone's files, else the task's own Dockerfile, else the row's own image.
+
+    `hidden` are files that come back at grading: where an image is made here, they are taken out of it."""
+    python = places.python or instance.python
+    if places.clones and not places.image:
+        config = {"source": "swe-bench", "metadata": {"etude": {"environment": {"base": "host"}}}}
+        return Environment(config, places.python or "python3", {}, bare=True)
+    inside: dict[str, Any] = {"workdir": instance.workdir}
+    config = {"source": "swe-bench", "environment": inside}
+    context = instance.row.context()
+    if "Dockerfile" in context and not places.image:
+        return Environment(config, python, context)
+    named = places.image or instance.image
+    if not named:
+        raise UnsupportedRow(
+            f"{instance.place}: image: the row names none: give a name for all "
+            "(--image registry.example/name:{id}) or a folder of clones (--clones)"
+        )
+    image = image_name(named, instance)
+    if instance.variant is Variant.SMITH:
+        return Environment(config, python, _damaged(instance, image, hidden))
+    inside["docker_image"] = image
+    return Environment(config, python, {})
+
+
+def image_name(template: str, instance: Instance) -> str:
+    """Names of images are of small letters, and none has two low lines in a row."""
+    values = {"id": instance.id, "repo": instance.repo.replace("/", "__")}
+    name = template
+    for key, value in values.items():
+        name = name.replace(f"{{{key}}}", value.lower().replace("__", "_1776_"))
+    if "{tag}" in name and not instance.tag:
+        raise UnsupportedRow(f"{instance.place}: dockerhub_tag: the image's name asks for one, and the row has none")
+    return name.replace("{tag}", instance.tag)
+
+
+def _damaged(instance: Instance, image: str, hidden: Collection[str]) -> dict[str, bytes]:
+    """The image holds the sound code: the row's patch makes the bug."""
+    lines = [f"FROM {image}", f"WORKDIR {instance.workdir}", "COPY bug.patch /tmp/bug.patch"]
+    lines.append("RUN git apply --whitespace=nowarn /tmp/bug.patch && rm /tmp/bug.patch")
+    if hidden:
+        lines.append(f"RUN rm -f -- {shlex.join(sorted(hidden))}")
+    return {"Dockerfile": "\n".join([*lines, ""]).encode(), "bug.patch": instance.patch.encode()}

@@ -1,0 +1,167 @@
+"""Grades predictions, a row of evidence for each, and reports them as SWE-bench does.
+
+A row is written when its grading is over; a grading that was interrupted goes on where it was. Faults of ours are
+graded again the next time, and count as errors, never as unresolved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.journal import append_rows, drop_torn_line, whole_lines
+from etude.sandbox.contract import SandboxError
+from etude.tasks.diff import DiffError
+from etude.tasks.directory import task_digest
+from etude.tasks.formats.swebench.foreign import plain_diff
+from etude.tasks.formats.swebench.predictions import Prediction
+from etude.tasks.gate import reference_diff
+from etude.tasks.grader import Grader
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verdict import Judgement, Verdict
+
+SCHEMA_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    instance_id: str
+    model: str
+    digest: str
+    """Of the task and the patch."""
+    judgement: Judgement
+    reason: str
+    sealed: bool = False
+    seconds: float = 0.0
+
+
+async def grade_predictions(
+    tasks: Sequence[Task],
+    predictions: Iterable[Prediction],
+    grader: Grader,
+    evidence: Path,
+    *,
+    concurrency: int = 4,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """The report; `evidence` is a file of rows (.jsonl), of which none is graded twice."""
+    by_id = {task.id: task for task in tasks}
+    given = list(predictions)
+    known = {row.digest: row for row in read_graded(evidence) if row.judgement is not Judgement.ERROR}
+    evidence.parent.mkdir(parents=True, exist_ok=True)
+    drop_torn_line(evidence)
+    turn = asyncio.Semaphore(concurrency)
+    graded: dict[str, Graded] = {}
+
+    async def one(prediction: Prediction, task: Task) -> None:
+        async with turn:
+            digest = await asyncio.to_thread(_digest, task, prediction)
+            if (row := known.get(digest)) is None:
+                verdict = await _grade(_alone(grader), task, prediction.patch)
+                seen = verdict.evidence
+                row = Graded(
+                    prediction.instance_id,
+                    prediction.model,
+                    digest,
+                    verdict.judgement,
+                    verdict.reason,
+                    seen.sealed,
+                    round(seen.seconds, 3),
+                )
+                append_rows(evidence, [asdict(row)])
+        graded[prediction.instance_id] = row
+        if on_progress:
+            on_progress(len(graded), len(asked))
+
+    asked = [prediction for prediction in given if prediction.patch.strip() and prediction.instance_id in by_id]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for prediction in asked:
+                group.create_task(one(prediction, by_id[prediction.instance_id]))
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several  # A full disk, say: one line for people.
+    return make_report(by_id, given, graded.values())
+
+
+def _alone(grader: Grader) -> Grader:
+    """One for a single task: the workspaces of a whole benchmark do not fit in memory."""
+    return Grader(grader.sandboxes, environments=grader.environments.for_one(), bounds=grader.bounds)
+
+
+async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
+    """Where the reference fails too, a fail says nothing of the model: tasks may be graded that no gate has seen."""
+    try:
+        prepared = await grader.environments.prepare(task)
+        patch = plain_diff(patch, prepared.files.get)
+    except DiffError:
+        pass  # The grader says what is wrong with it.
+    except (TaskError, SandboxError, OSError) as error:
+        return Verdict(Judgement.ERROR, f"no environment: {error}")
+    verdict = await grader.grade(task, patch)
+    if verdict.judgement is not Judgement.FAIL or not verdict.evidence.tests_expected:
+        return verdict
+    try:
+        reference = await grader.grade(task, reference_diff(task))
+    except TaskError:
+        return verdict  # There is none to compare with.
+    if reference.passed:
+        return verdict
+    return Verdict(Judgement.ERROR, f"the reference does not pass here either: {reference.reason}", verdict.evidence)
+
+
+def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded: Iterable[Graded]) -> dict[str, Any]:
+    """In the words of SWE-bench's own report, with ours beside them: who is suspect, and what is sealed."""
+    total, rows = set(tasks), list(graded)
+    submitted = {prediction.instance_id for prediction in predictions}
+    empty = {one.instance_id for one in predictions if not one.patch.strip()} & total
+
+    def of(*judgements: Judgement) -> set[str]:
+        return {row.instance_id for row in rows if row.judgement in judgements}
+
+    errors, completed = of(Judgement.ERROR), {row.instance_id for row in rows if row.judgement.valid}
+    ids = {
+        "completed_ids": completed,
+        "incomplete_ids": total - submitted,
+        "empty_patch_ids": empty,
+        "submitted_ids": submitted,
+        "resolved_ids": of(Judgement.PASS),
+        "unresolved_ids": completed - of(Judgement.PASS),
+        "infra_failure_ids": errors,
+        "ambiguous_failure_ids": set[str](),
+        "error_ids": errors,
+        "suspect_ids": of(Judgement.SUSPECT),
+        "sealed_ids": {row.instance_id for row in rows if row.sealed},
+        "open_ids": {row.instance_id for row in rows if row.judgement.valid and not row.sealed},
+        "unknown_ids": submitted - total,
+    }
+    counted = ("submitted", "completed", "resolved", "unresolved", "infra_failure", "ambiguous_failure", "empty_patch")
+    return {
+        "total_instances": len(total),
+        **{f"{name}_instances": len(ids[f"{name}_ids"]) for name in (*counted, "error", "suspect", "sealed", "open")},
+        **{name: sorted(found) for name, found in ids.items()},
+        "failure_reasons": {row.instance_id: row.reason for row in sorted(rows, key=lambda row: row.instance_id)
+                            if row.judgement is not Judgement.PASS},
+        "schema_version": SCHEMA_VERSION,
+    }  # fmt: skip
+
+
+def read_graded(path: Path) -> list[Graded]:
+    """Every whole line; one that is no row is as if it had not been written: its prediction is graded again."""
+    found = []
+    for line in whole_lines(path):
+        try:
+            row = json.loads(line)
+            found.append(Graded(**{**row, "judgement": Judgement(row["judgement"])}))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def _digest(task: Task, prediction: Prediction) -> str:
+    text = f"{prediction.instance_id}\n{prediction.model}\n{task_digest(task)}\n{prediction.patch}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

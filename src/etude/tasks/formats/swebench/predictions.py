@@ -1,0 +1,75 @@
+"""Predictions: what a model would change for each instance, in the files that SWE-bench's tools pass around.
+
+`.json` holds a list of predictions or an object of them by instance id, `.jsonl` one a line. Both are read, whoever
+wrote them; an instance that is predicted twice is an error, not a choice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.journal import write_atomically
+from etude.tasks.formats.swebench.rows import read_rows
+from etude.tasks.task import TaskError
+from etude.trace.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    instance_id: str
+    model: str
+    patch: str
+    """A diff of the workspace; empty where the model made none."""
+
+
+def read_predictions(path: Path) -> list[Prediction]:
+    """In the file's order; TaskError names the row, the field and the expectation."""
+    if path.suffix not in (".json", ".jsonl"):
+        raise TaskError(f"{path}: expected predictions in a .json or .jsonl file")
+    found: dict[str, Prediction] = {}
+    for row in read_rows(path):
+        texts: dict[str, str] = {}
+        for field in ("instance_id", "model_name_or_path", "model_patch"):
+            value = row.values.get(field)
+            if field == "model_patch" and value is None:
+                value = ""
+            if not isinstance(value, str) or (field == "instance_id" and not value):
+                raise TaskError(f"{row.place}: {field}: expected text, found {str(value)[:60]!r}")
+            texts[field] = value
+        identity = texts["instance_id"]
+        if identity in found:
+            raise TaskError(f"{row.place}: instance_id: expected one prediction for each, found {identity!r} again")
+        found[identity] = Prediction(identity, texts["model_name_or_path"], texts["model_patch"])
+    return list(found.values())
+
+
+def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
+    """Writes preds.json (an object by instance id) or, by its name, .jsonl; how many there are."""
+    rows = {prediction.instance_id: _row(prediction) for prediction in predictions}
+    if path.suffix not in (".json", ".jsonl"):
+        raise TaskError(f"{path}: expected a name that ends in .json or .jsonl")
+    lines = "".join(json.dumps(row) + "\n" for row in rows.values())
+    text = lines if path.suffix == ".jsonl" else json.dumps(rows, indent=2) + "\n"
+    write_atomically(path, text.encode())
+    return len(rows)
+
+
+def predictions_of(traces: Iterable[Trace], model: str) -> list[Prediction]:
+    """Of rollouts: the first finished one of each task, since a task has one prediction and none is picked by score."""
+    first: dict[str, Prediction] = {}
+    for trace in traces:
+        if not trace.error:
+            first.setdefault(trace.task, Prediction(trace.task, model, trace.diff))
+    return list(first.values())
+
+
+def _row(prediction: Prediction) -> dict[str, Any]:
+    return {
+        "instance_id": prediction.instance_id,
+        "model_name_or_path": prediction.model,
+        "model_patch": prediction.patch,
+    }

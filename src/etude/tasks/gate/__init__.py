@@ -1,0 +1,24 @@
+"""The gate: a task may be used only if doing nothing fails and its reference passes, again and again.
+
+And wherever, whenever and in whatever order; what was found out is kept with the task."""
+
+from etude.tasks.gate.again import revalidate
+from etude.tasks.gate.evidence import keep_evidence, read_evidence, stored_evidence
+from etude.tasks.gate.many import gate_tasks
+from etude.tasks.gate.one import gate, other_diffs, reference_diff
+from etude.tasks.gate.result import Fate, GateResult, Run, by_source
+
+__all__ = [
+    "Fate",
+    "GateResult",
+    "Run",
+    "by_source",
+    "gate",
+    "gate_tasks",
+    "keep_evidence",
+    "other_diffs",
+    "read_evidence",
+    "reference_diff",
+    "revalidate",
+    "stored_evidence",
+]

@@ -1,0 +1,88 @@
+"""Re-validation: what passed the gate must pass it elsewhere and much later.
+
+Another time zone, language, hash seed and order, every core busy, and a clock that libfaketime has moved. Whoever
+calls this does so in a new process, over a store of its own: nothing of the first gating is there but the tasks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from etude.harness.memo import Memo
+from etude.sandbox.contract import BoxSpec, SandboxError, Sandboxes
+from etude.tasks.conditions import Conditions, faketime_library, later
+from etude.tasks.environment import Prepared
+from etude.tasks.gate.many import examine_all
+from etude.tasks.gate.one import Gate
+from etude.tasks.gate.result import GateResult
+from etude.tasks.grader import Grader
+from etude.tasks.task import Task, TaskError
+
+DAYS = 400
+EVIDENCE = "evidence/again.json"
+_NEAR = 3600
+
+
+async def revalidate(
+    tasks: Sequence[Task],
+    sandboxes: Sandboxes,
+    evidence: Path,
+    *,
+    days: int = DAYS,
+    grader: Grader | None = None,
+    concurrency: int = 4,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, GateResult]:
+    """Doing nothing must fail and the reference pass, once more each. `evidence` is a file of its own, so that this
+    goes on where it was, too. A run whose conditions are named "0 days later" stood on an image that libfaketime could
+    not be loaded in."""
+    clock = _Clock(grader or Grader(sandboxes), faketime_library(), days)
+    moved: dict[Conditions, list[Task]] = {}
+    for task in tasks:
+        moved.setdefault(await clock.conditions(task), []).append(task)
+    found: dict[str, GateResult] = {}
+    for conditions, some in moved.items():
+
+        def told(done: int, _: int, before: int = len(found)) -> None:
+            progress(before + done, len(tasks))
+
+        shared = Gate(clock.grader, (conditions,), conditions, scan=False)
+        found |= await examine_all(some, shared, evidence, beside=EVIDENCE, concurrency=concurrency, progress=told)
+    return {task.id: found[task.id] for task in tasks}
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Where a preloaded library moves the clock, and where it does not (an image of another C library, say)."""
+
+    grader: Grader
+    library: str
+    days: int
+    _moves: Memo[str, bool] = field(default_factory=lambda: Memo(8192))
+
+    async def conditions(self, task: Task) -> Conditions:
+        there, here = later(self.days, self.library), later(0, "")
+        if not self.library:
+            return here
+        try:
+            prepared = await self.grader.environments.prepare(task)
+
+            async def ask() -> tuple[bool, bool]:
+                return await self._moved(prepared, there), True
+
+            return there if await self._moves.get("host" if prepared.bare else prepared.image, ask) else here
+        except (TaskError, SandboxError, OSError):
+            return there  # It will be said where the task is examined.
+
+    async def _moved(self, prepared: Prepared, conditions: Conditions) -> bool:
+        spec = BoxSpec(prepared.image, workdir=prepared.workdir, env=conditions.env, name="clock")
+        box = await self.grader.sandboxes.create(spec)
+        try:
+            said = await box.exec(["date", "-u", "+%s"], timeout=20)
+        finally:
+            await box.destroy()
+        shown = said.stdout.strip()
+        return shown.isdigit() and abs(int(shown) - time.time() - 86_400 * self.days) < _NEAR

@@ -1,0 +1,44 @@
+"""Keeps every core busy beside what is run: tests that pass on an idle machine only are found out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import TracebackType
+
+_SPIN = """
+import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+while True:
+    pass
+"""
+"""Ends when its input does: with its owner, however that dies."""
+
+
+class Busy:
+    """A process per core while anybody is inside; whoever enters meanwhile shares them."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> None:
+        self._inside += 1
+        if self._inside == 1:
+            command = [sys.executable, "-I", "-S", "-c", _SPIN]
+            self._processes = [
+                subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(len(os.sched_getaffinity(0)))
+            ]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inside -= 1
+        if self._inside:
+            return
+        processes, self._processes = self._processes, []
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.communicate()

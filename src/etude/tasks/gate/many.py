@@ -1,0 +1,91 @@
+"""Gates many tasks: some at once, each decision kept as soon as it is made.
+
+Invariant: what `evidence` holds a decision on, for the task as it is now, is not run again; so a gate that was
+interrupted, or killed, goes on where it was, and a task that was changed is gated anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from etude.journal import drop_torn_line
+from etude.sandbox.contract import Sandboxes
+from etude.tasks.directory import task_digest
+from etude.tasks.gate.evidence import keep_evidence, read_evidence
+from etude.tasks.gate.one import Cheats, Gate, conditions_of
+from etude.tasks.gate.result import REFERENCE, GateResult
+from etude.tasks.grader import Grader
+from etude.tasks.limits import EVIDENCE
+from etude.tasks.task import Task, TaskError
+
+
+async def gate_tasks(
+    tasks: Sequence[Task],
+    sandboxes: Sandboxes,
+    evidence: Path,
+    *,
+    runs: int = 3,
+    concurrency: int = 4,
+    cheats: Cheats | None = None,
+    grader: Grader | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, GateResult]:
+    """Gates what `evidence` holds no decision on yet; results by task id. `cheats` run once per environment."""
+    shared = Gate(grader or Grader(sandboxes), conditions_of(runs), cheats=cheats)
+    return await examine_all(tasks, shared, evidence, concurrency=concurrency, progress=progress)
+
+
+async def examine_all(
+    tasks: Sequence[Task],
+    gate: Gate,
+    evidence: Path,
+    *,
+    beside: str = EVIDENCE,
+    concurrency: int = 4,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, GateResult]:
+    """`beside`: the name of each task's own evidence in its folder."""
+    _require_names(tasks)
+    evidence.parent.mkdir(parents=True, exist_ok=True)
+    drop_torn_line(evidence)
+    results = {result.task: result for result in read_evidence(evidence)}
+    turn = asyncio.Semaphore(concurrency)
+    done = 0
+
+    async def one(task: Task) -> None:
+        nonlocal done
+        async with turn:
+            if not await asyncio.to_thread(_is_known, task, results.get(task.id), len(gate.conditions)):
+                # The limits of an earlier gating do not bind this one, which may be on a slower machine.
+                (task.directory / beside).unlink(missing_ok=True)
+                results[task.id] = result = await gate.examine(task)
+                keep_evidence(task, result, evidence, beside=beside)
+        done += 1
+        progress(done, len(tasks))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for task in tasks:
+                group.create_task(one(task))
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several  # A full disk, say: one line for people.
+    return {task.id: results[task.id] for task in tasks}
+
+
+def _require_names(tasks: Sequence[Task]) -> None:
+    places = {task.id: task.directory for task in tasks}
+    for task in tasks:
+        if places[task.id] != task.directory:
+            raise TaskError(f"{places[task.id]}: its id {task.id!r} is also that of {task.directory}: gate them apart")
+
+
+def _is_known(task: Task, known: GateResult | None, runs: int) -> bool:
+    if known is None or not known.decided:
+        return False
+    passes = sum(run.what == REFERENCE for run in known.runs)
+    try:
+        return known.digest == task_digest(task) and (not known.survived or passes >= runs)
+    except TaskError:
+        return False

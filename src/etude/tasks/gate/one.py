@@ -1,0 +1,151 @@
+"""Gates one task: what is run, under which conditions, and how often after faults of ours.
+
+Every grading runs its tests anew, in a fresh box of the pristine environment. A fault of the infrastructure decides
+nothing; it is tried again, a few times and later each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from etude.harness.memo import Memo
+from etude.sandbox.contract import SandboxError, Sandboxes
+from etude.tasks.conditions import GATE, USUAL, Conditions
+from etude.tasks.directory import task_digest
+from etude.tasks.gate.busy import Busy
+from etude.tasks.gate.result import NOTHING, REFERENCE, GateResult, Run, run_of, source_of_task
+from etude.tasks.grader import Grader
+from etude.tasks.limits import limits_from
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verdict import Judgement, Verdict
+from etude.tasks.verifiers import open_verifier
+
+SOLUTION = "solution/patch.diff"
+ATTEMPTS, PAUSE = 3, 0.5
+"""Of a grading that ends in a fault of ours, and the seconds before the second; each pause is twice the last."""
+Cheats = Callable[[Task], Awaitable[Sequence[str]]]
+"""Runs every cheat that fits in the environment of a task; the names of those that succeeded."""
+
+
+@dataclass(slots=True)
+class Gate:
+    """What the gatings of one process share."""
+
+    grader: Grader
+    conditions: Sequence[Conditions] = GATE
+    """Of the reference, a run each."""
+    nothing: Conditions = USUAL
+    """Of doing nothing, and of other solutions."""
+    cheats: Cheats | None = None
+    scan: bool = True
+    """Prove that the environment does not show the solution."""
+    busy: Busy = field(default_factory=Busy)
+    _cheated: Memo[str, tuple[str, ...]] = field(default_factory=lambda: Memo(8192))
+
+    async def examine(self, task: Task) -> GateResult:
+        started = time.monotonic()
+        digest, source = "", source_of_task(task)
+        try:
+            digest = await asyncio.to_thread(task_digest, task)
+            solution, others = reference_diff(task), other_diffs(task)
+            open_verifier(task)
+            verdicts, leaks = await self._grade_all(task, solution, others)
+            cheats = await self._cheats_in(task) if self.cheats and _all_wanted(verdicts) and not leaks else ()
+        except TaskError as error:
+            return GateResult(task.id, digest, source, broken=str(error), seconds=_since(started))
+        except (SandboxError, OSError) as error:
+            run = Run("environment", USUAL.name, Judgement.ERROR, f"{type(error).__name__}: {error}")
+            return GateResult(task.id, digest, source, (run,), seconds=_since(started))
+        runs = tuple(run for run, _ in verdicts)
+        valid = [verdict.evidence for run, verdict in verdicts if verdict.passed and run.what != NOTHING]
+        return GateResult(
+            task.id,
+            digest,
+            source,
+            runs,
+            leaks,
+            cheats,
+            sealed=bool(valid) and all(seen.sealed for seen in valid),
+            controls=sum(seen.controls for seen in valid),
+            withheld=sum(seen.withheld for seen in valid),
+            limits=limits_from(
+                max((seen.seconds for seen in valid), default=0.0),
+                max((seen.cpu_seconds for seen in valid), default=0.0),
+                max((seen.memory_bytes for seen in valid), default=0),
+            ),
+            seconds=_since(started),
+        )
+
+    async def _grade_all(
+        self, task: Task, solution: str, others: dict[str, str]
+    ) -> tuple[list[tuple[Run, Verdict]], tuple[str, ...]]:
+        """The cheapest proof of unfitness first; of a task that is unfit the rest is not run."""
+        leaks: tuple[str, ...] = ()
+        if self.scan:
+            leaks = tuple(map(str, (await self.grader.environments.prove(task)).findings))
+        found = [await self._grade(task, NOTHING, "", self.nothing)]
+        if leaks or found[0][1].judgement is not Judgement.FAIL:
+            return found, leaks
+        found += [await self._grade(task, REFERENCE, solution, conditions) for conditions in self.conditions]
+        found += [await self._grade(task, name, diff, self.nothing) for name, diff in others.items()]
+        return found, leaks
+
+    async def _grade(self, task: Task, what: str, diff: str, conditions: Conditions) -> tuple[Run, Verdict]:
+        for tried in range(1, ATTEMPTS + 1):
+            with self.busy if conditions.busy else nullcontext():
+                verdict = await self.grader.grade(task, diff, fresh=True, conditions=conditions)
+            if verdict.judgement is not Judgement.ERROR or tried == ATTEMPTS:
+                break
+            await asyncio.sleep(PAUSE * 2 ** (tried - 1))
+        run = run_of(what, conditions.name, verdict, tried)
+        if conditions.otherwise and not run.as_wanted:
+            return await self._grade(task, what, diff, conditions.otherwise)
+        return run, verdict
+
+    async def _cheats_in(self, task: Task) -> tuple[str, ...]:
+        cheats = self.cheats
+        assert cheats is not None
+        prepared = await self.grader.environments.prepare(task)
+
+        async def run() -> tuple[tuple[str, ...], bool]:
+            return tuple(await cheats(task)), True
+
+        # Files over the host's base make no environment of their own: there the verifier is what can be cheated.
+        kind = f"host {task.verifier.get('type')} {task.verifier.get('runner')}"
+        return await self._cheated.get(kind if prepared.bare else prepared.image, run)
+
+
+async def gate(task: Task, sandboxes: Sandboxes, *, runs: int = 3, grader: Grader | None = None) -> GateResult:
+    return await Gate(grader or Grader(sandboxes), conditions_of(runs)).examine(task)
+
+
+def conditions_of(runs: int) -> list[Conditions]:
+    return [GATE[index % len(GATE)] for index in range(runs)]
+
+
+def reference_diff(task: Task) -> str:
+    path = task.directory / SOLUTION
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TaskError(f"{path}: expected the reference solution: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}: expected UTF-8 text") from error
+
+
+def other_diffs(task: Task) -> dict[str, str]:
+    """Other valid solutions, by the names of their files."""
+    paths = sorted((task.directory / SOLUTION).parent.glob("*.diff"))
+    return {path.name: path.read_text(encoding="utf-8") for path in paths if path != task.directory / SOLUTION}
+
+
+def _all_wanted(verdicts: list[tuple[Run, Verdict]]) -> bool:
+    return all(run.as_wanted for run, _ in verdicts)
+
+
+def _since(started: float) -> float:
+    return round(time.monotonic() - started, 4)

@@ -1,0 +1,145 @@
+"""What the gate found out about one task, and what that comes to. Pure: a fate is an answer of the evidence alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from etude.tasks.task import Task
+from etude.tasks.verdict import Judgement, Verdict
+
+NOTHING, REFERENCE = "nothing", "reference"
+
+
+class Fate(StrEnum):
+    SURVIVED = "survived"
+    BROKEN = "cannot be graded"
+    """A mistake of the task's author: a malformed file, a Dockerfile that does not build."""
+    UNDECIDED = "undecided"
+    """A fault of ours came between, also when tried again: the task is gated anew next time."""
+    LEAKS = "shows its solution"
+    EMPTY_PASSES = "doing nothing does not fail"
+    REFERENCE_FAILS = "the reference does not pass"
+    FLAKY = "the reference passes some times only"
+    OTHER_FAILS = "another valid solution does not pass"
+    CHEATED = "a cheat succeeds"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    what: str
+    """"nothing", "reference", or the name of the file with another solution."""
+    conditions: str
+    judgement: Judgement
+    reason: str = ""
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+    tried: int = 1
+    """More than once after faults of ours."""
+
+    @property
+    def as_wanted(self) -> bool:
+        return self.judgement is (Judgement.FAIL if self.what == NOTHING else Judgement.PASS)
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    task: str
+    digest: str
+    """Of what decides a verdict: evidence on a task that has changed since says nothing."""
+    source: str = ""
+    runs: tuple[Run, ...] = ()
+    leaks: tuple[str, ...] = ()
+    """Where the task's environment shows its solution or its hidden tests."""
+    cheats: tuple[str, ...] = ()
+    """That succeeded, in the environment of this task."""
+    broken: str = ""
+    sealed: bool = False
+    controls: int = 0
+    """Negative controls that the reference failed, and had to, over all runs."""
+    withheld: int = 0
+    """Comparisons made outside of the box, over all runs."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Of the task's gradings from now on: three times what was seen."""
+    seconds: float = 0.0
+
+    @property
+    def fate(self) -> Fate:
+        nothing = [run for run in self.runs if run.what == NOTHING]
+        reference = [run for run in self.runs if run.what == REFERENCE]
+        if self.broken:
+            return Fate.BROKEN
+        if not self.decided:
+            return Fate.UNDECIDED
+        if self.leaks:
+            return Fate.LEAKS
+        if not all(run.as_wanted for run in nothing):
+            return Fate.EMPTY_PASSES
+        if not all(run.as_wanted for run in reference):
+            return Fate.FLAKY if any(run.as_wanted for run in reference) else Fate.REFERENCE_FAILS
+        if not all(run.as_wanted for run in self.runs):
+            return Fate.OTHER_FAILS
+        return Fate.CHEATED if self.cheats else Fate.SURVIVED
+
+    @property
+    def survived(self) -> bool:
+        return self.fate is Fate.SURVIVED
+
+    @property
+    def decided(self) -> bool:
+        """Somebody is to blame, or nobody: but not we."""
+        judged = bool(self.runs) and all(run.judgement is not Judgement.ERROR for run in self.runs)
+        return bool(self.broken) or judged
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it may not be used, in words; none for one that survived."""
+        runs = [f"{run.what} ({run.conditions}): {run.reason}" for run in self.runs if not run.as_wanted]
+        cheats = [f"the cheat {name} succeeds" for name in self.cheats]
+        return tuple(filter(None, (self.broken, *self.leaks, *runs, *cheats)))
+
+    def row(self) -> dict[str, Any]:
+        """As it is kept; `read` makes it again. The fate is written for people, and not read."""
+        names = ("task", "digest", "source", "broken", "sealed", "controls", "withheld", "seconds")
+        kept = {name: getattr(self, name) for name in names}
+        runs = [{name: getattr(run, name) for name in Run.__slots__} for run in self.runs]
+        lists = {"leaks": list(self.leaks), "cheats": list(self.cheats), "limits": dict(self.limits)}
+        return {"survived": self.survived, "fate": self.fate.value, **kept, **lists, "runs": runs}
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> GateResult:
+        """ValueError, KeyError or TypeError if this is no row of `row`."""
+        runs = tuple(Run(**{**run, "judgement": Judgement(run["judgement"])}) for run in row["runs"])
+        known = {name: row[name] for name in cls.__slots__ if name not in ("runs", "leaks", "cheats")}
+        return cls(**known, runs=runs, leaks=tuple(row["leaks"]), cheats=tuple(row["cheats"]))
+
+
+def run_of(what: str, conditions: str, verdict: Verdict, tried: int) -> Run:
+    seen = verdict.evidence
+    return Run(
+        what,
+        conditions,
+        verdict.judgement,
+        verdict.reason,
+        round(seen.seconds, 4),
+        round(seen.cpu_seconds, 4),
+        seen.memory_bytes,
+        tried,
+    )
+
+
+def source_of_task(task: Task) -> str:
+    return str(task.provenance.get("source") or "own")
+
+
+def by_source(results: Iterable[GateResult]) -> dict[str, dict[str, int]]:
+    """For every source: how many tasks, how many survived, and what became of the others."""
+    found: dict[str, Counter[str]] = {}
+    for result in results:
+        counts = found.setdefault(result.source, Counter(tasks=0, survived=0))
+        counts.update(("tasks", result.fate.value))
+    return {source: dict(counts) for source, counts in sorted(found.items())}

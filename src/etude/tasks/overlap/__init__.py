@@ -1,0 +1,19 @@
+"""Overlap: what one collection of tasks, documents or traces shares with another, whatever its form.
+
+A held-out task is held out only if nothing that trains holds a piece of it."""
+
+from etude.tasks.overlap.finding import Leak, find_leaks
+from etude.tasks.overlap.items import Item, code_in, item_of_text, items_of_task, solution_files
+from etude.tasks.overlap.reading import OverlapError, read_side
+
+__all__ = [
+    "Item",
+    "Leak",
+    "OverlapError",
+    "code_in",
+    "find_leaks",
+    "item_of_text",
+    "items_of_task",
+    "read_side",
+    "solution_files",
+]

@@ -1,0 +1,142 @@
+"""What is compared: items (a file of a task, a document, a trace) and their prints, which equal content shares.
+
+Four kinds of print: a task itself; a Python function, by its syntax tree; a stretch of code of any language, by its
+tokens; thirteen words of prose in a row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib import resources
+
+from etude.tasks.diff import DiffError, apply_diff, parse_diff
+from etude.tasks.directory import REPOSITORY, read_files
+from etude.tasks.gate import other_diffs, reference_diff
+from etude.tasks.hashes import named_hashes
+from etude.tasks.overlap.tokens import digest_of, windows
+from etude.tasks.surface import is_protected
+from etude.tasks.task import Task, TaskError
+
+WORDS = 13
+SMALLEST = 24
+"""Nodes of the syntax tree of a function that says something: every two programs have the same accessors."""
+_PROSE = re.compile(r".*\.(md|rst|txt)")
+_CODE = re.compile(r".*\.(c|cc|cpp|cs|go|h|hpp|java|js|cjs|mjs|jsx|kt|lua|php|pl|rb|rs|scala|sh|sql|swift|ts|tsx)")
+_WORD = re.compile(r"\w+")
+_NUMBERED = re.compile(r"^\d+ (.*)$")
+Print = tuple[str, int]
+"""Its kind and a hash."""
+
+
+@dataclass(slots=True)
+class Item:
+    where: str
+    prints: dict[Print, str] = field(default_factory=dict)
+    """With what each is of, in words: a function's name, a line, the words themselves."""
+
+    def add_task(self, name: str) -> None:
+        self.prints["task", digest_of(name)] = name
+
+    def add_functions(self, source: str, *, smallest: int = SMALLEST) -> bool:
+        """Were there any to compare?"""
+        found = {("function", int(digest, 16)): name for name, digest in named_hashes(source, smallest=smallest)}
+        self.prints.update(found)
+        return bool(found)
+
+    def add_code(self, source: str) -> None:
+        self.prints.update({("code", digest): f"line {line}" for digest, line in windows(source)})
+
+    def add_prose(self, text: str) -> None:
+        words = _WORD.findall(text.casefold())
+        for start in range(len(words) - WORDS + 1):
+            row = " ".join(words[start : start + WORDS])
+            self.prints["text", digest_of(row)] = row
+
+    def add_file(self, path: str, text: str) -> None:
+        if path.endswith(".py"):
+            self.add_functions(text)
+        elif _PROSE.fullmatch(path):
+            self.add_prose(text)
+        elif _CODE.fullmatch(path):
+            self.add_code(text)
+
+
+def item_of_text(where: str, text: str) -> Item:
+    """Of a text that may be prose, code, or both: a document of a corpus, a message."""
+    item = Item(where)
+    programs = [code for code in code_in(text) if item.add_functions(code)]
+    if not programs:
+        item.add_code(text)
+    item.add_prose(text)
+    return item
+
+
+def code_in(text: str) -> Iterator[str]:
+    """Everything in a document that may be a module: the whole, and each numbered listing without its numbers."""
+    yield text
+    listing: list[str] = []
+    for line in [*text.split("\n"), ""]:
+        if match := _NUMBERED.match(line):
+            listing.append(match[1])
+        elif listing:
+            yield "\n".join(listing)
+            listing = []
+
+
+def added_lines(diff: str) -> dict[str, str]:
+    """What a diff puts into each file; nothing for one that is malformed."""
+    try:
+        patches = parse_diff(diff)
+    except DiffError:
+        return {}
+    return {patch.after: "".join(line for hunk in patch.hunks for line in hunk.new) for patch in patches if patch.after}
+
+
+def items_of_task(task: Task) -> Iterator[Item]:
+    """Itself, its instruction, the code as the agent finds it and as any solution leaves it, and the hidden tests.
+
+    The visible test surface is left out: it is scaffolding, alike in many tasks."""
+    whole = Item(task.id)
+    whole.add_task(task.id)
+    whole.add_prose(task.instruction)
+    yield whole
+    for path, versions in solution_files(task).items():
+        item = Item(f"{task.id}: {path}")
+        for text in versions:
+            item.add_file(path, text)
+        yield item
+    if (task.directory / "tests").is_dir():
+        ours = {path.name for path in resources.files("etude.tasks.box").iterdir()}
+        for path, data in read_files(task.directory, "tests").items():
+            if path in ours:
+                continue  # The same in every task.
+            item = Item(f"{task.id}: tests/{path}")
+            item.add_file(path, data.decode("utf-8", "replace"))
+            yield item
+
+
+def solution_files(task: Task) -> dict[str, list[str]]:
+    """By path, the versions of each file of the workspace that is no test surface. Of an environment that is built
+    there are no files to read: what its solutions add stands for them."""
+    before: dict[str, str] = {}
+    if (task.directory / REPOSITORY).is_dir():
+        before = {path: data.decode("utf-8", "replace") for path, data in read_files(task.directory).items()}
+    found = {path: [text] for path, text in before.items() if not is_protected(path)}
+    for diff in _solutions(task):
+        try:
+            after = apply_diff(before, diff)
+        except DiffError:
+            after = added_lines(diff)
+        for path, text in after.items():
+            if not is_protected(path) and before.get(path) != text:
+                found.setdefault(path, []).append(text)
+    return found
+
+
+def _solutions(task: Task) -> Iterable[str]:
+    try:
+        return [reference_diff(task), *other_diffs(task).values()]
+    except TaskError:
+        return []

@@ -1,0 +1,54 @@
+"""Which of many texts occur in another, at a cost that hardly depends on how many they are.
+
+Few are looked for one by one. Of many, eight bytes from the middle of each are known by a table, and all windows of
+eight bytes are looked up in it; what the table lets through is compared in full.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+FEW = 64
+_WIDTH = 8
+_BITS = 22
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(64 - _BITS)
+
+
+class Finder:
+    def __init__(self, wanted: Sequence[bytes]) -> None:
+        """Each of at least eight bytes."""
+        self._wanted = tuple(wanted)
+        self._by_key: defaultdict[int, list[int]] = defaultdict(list)
+        if len(self._wanted) > FEW:
+            for index, text in enumerate(self._wanted):
+                middle = _middle(text)
+                self._by_key[int.from_bytes(text[middle : middle + _WIDTH], "little")].append(index)
+            self._keys = np.array(sorted(self._by_key), dtype="<u8")
+            self._table = np.zeros(1 << _BITS, dtype=bool)
+            self._table[(self._keys * _MIX) >> _SHIFT] = True
+
+    def find(self, text: bytes) -> list[int]:
+        """Indexes of those that occur, in order."""
+        if not self._by_key:
+            return [index for index, wanted in enumerate(self._wanted) if wanted in text]
+        found: set[int] = set()
+        for offset in range(min(_WIDTH, max(0, len(text) - _WIDTH + 1))):
+            windows = np.frombuffer(text, dtype="<u8", count=(len(text) - offset) // _WIDTH, offset=offset)
+            likely = np.flatnonzero(self._table[(windows * _MIX) >> _SHIFT])
+            rank = np.searchsorted(self._keys, windows[likely]).clip(max=len(self._keys) - 1)
+            for place in likely[self._keys[rank] == windows[likely]]:
+                at = offset + _WIDTH * int(place)
+                for index in self._by_key[int(windows[place])]:
+                    start = at - _middle(self._wanted[index])
+                    if start >= 0 and text.startswith(self._wanted[index], start):
+                        found.add(index)
+        return sorted(found)
+
+
+def _middle(text: bytes) -> int:
+    """Where the eight bytes begin: beginnings are often alike."""
+    return (len(text) - _WIDTH) // 2

@@ -1,0 +1,194 @@
+"""A repository's history, squashed: one commit by a fixed author on the files as they are, and nothing else of git's.
+
+The new repository is made from nothing, so no setting, hook, filter or alternate of the old one is ever obeyed: of it,
+only the list of tracked files is read. It is made with the image's own git, in the box and without network; where the
+image has none, with the git of the host's base in a box of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import re
+import tarfile
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib import resources
+
+from etude.sandbox.contract import Box, BoxSpec, RequestRefused, Sandboxes
+from etude.tasks.seal.leftovers import Removed, folders_above, is_below
+from etude.tasks.seal.root import LIMITS, Root, members, run
+from etude.tasks.task import TaskError
+
+_SCRIPT = resources.files(__package__).joinpath("squash.sh").read_text(encoding="utf-8")
+_GIT = re.compile(r".*?/\.git(?=/|$)", re.DOTALL)
+_SUBMODULE = b"160000"
+_SHOP = "/work"
+_OLD = "the repository's history: objects, refs, reflog, stash, notes, hooks"
+_STRAY = "a repository within the workspace, or what its history was borrowed from"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is known of a workspace's repository before it is squashed."""
+
+    top: str
+    """The folder of the working tree: the workspace, or one above it."""
+    tracked: frozenset[str] | None
+    """Absolute paths; None where its index cannot be read: then whatever git does not ignore counts."""
+    branch: str
+    stores: tuple[Removed, ...]
+    """All that holds history: `.git` itself, those of submodules and worktrees, alternates."""
+
+
+async def find_history(root: Root, paths: Sequence[str], workdir: str) -> History | None:
+    """None where the workspace is in no repository."""
+    gits = sorted({git for path in paths if (git := _git_of(path))}, key=len)
+    above = [git for git in gits if is_below(workdir, git.removesuffix("/.git")) and git != "/.git"]
+    if not above:
+        return None
+    git = above[-1]
+    top = git.removesuffix("/.git")
+    store = await _followed(root, git, paths)
+    outside = [place for place in await _borrowed(root, store) if not is_below(place, git) and _is_store(place, paths)]
+    inside = [place for place in gits if is_below(place, top) and place != git]
+    stores = (Removed(git, _OLD), *(Removed(place, _STRAY) for place in dict.fromkeys([*inside, *outside])))
+    return History(top, await _tracked(root, top, store, paths), await _branch(root, store), stores)
+
+
+async def squash(root: Root, history: History, sandboxes: Sandboxes) -> None:
+    """Makes the new repository; the old one's stores are gone already."""
+    if await _has_git(root.box):
+        await _squash_in(root.box, history.top, history, await _who_writes(root, history.top))
+        return
+    async with _workshop(sandboxes, root, history) as (shop, owner):
+        if await _has_git(shop):
+            await _squash_in(shop, _SHOP, history, "")
+            git = await shop.read_tree(f"{_SHOP}/.git", max_bytes=512 << 20, max_files=200_000)
+            await root.box.write_tree(f"{history.top}/.git", _owned(git, *owner), max_files=200_000)
+
+
+async def _squash_in(box: Box, top: str, history: History, user: str) -> None:
+    inside = sorted(path.removeprefix(f"{history.top}/") for path in history.tracked or ())
+    listing = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in inside)
+    which = "all" if history.tracked is None else "named"
+    said = await _git(box, "squash", user, top, history.branch, which, stdin=listing)
+    if said:
+        lines = said.decode("utf-8", "replace").splitlines()
+        raise TaskError(
+            f"{history.top}: expected a clean `git status` once the history is squashed, found {'; '.join(lines[:3])}"
+        )
+
+
+async def _git(box: Box, verb: str, user: str, top: str, *arguments: str, stdin: bytes = b"") -> bytes:
+    return await run(box, ["/bin/sh", "-c", _SCRIPT, verb, verb, *arguments], user, cwd=top, stdin=stdin)
+
+
+async def _has_git(box: Box) -> bool:
+    return (await box.exec("command -v git", timeout=60, cwd="/")).code == 0
+
+
+async def _who_writes(root: Root, top: str) -> str:
+    """The image's own user, who will be the agent, if the files are its own: git refuses what belongs to another."""
+    owns = await root.box.exec(["/bin/sh", "-c", "test -O . && test -w ."], timeout=60, cwd=top)
+    return "" if owns.code == 0 else root.user
+
+
+# -- what there was
+
+
+def _git_of(path: str) -> str:
+    """The `.git` that a file lies below, or is."""
+    found = _GIT.match(path)
+    return found[0] if found else ""
+
+
+async def _followed(root: Root, git: str, paths: Iterable[str]) -> str:
+    """The folder that a `.git` file of a worktree or submodule points to; else the `.git` itself."""
+    if git not in paths:
+        return git
+    goal = (await _text(root, git)).partition("gitdir:")[2].strip()
+    return _joined(git.rpartition("/")[0], goal) if goal else git
+
+
+def _is_store(place: str, paths: Iterable[str]) -> bool:
+    """Whatever an old repository names, nothing goes that is not git's."""
+    return any(path.startswith((f"{place}/objects/", f"{place}/refs/")) or path == f"{place}/gitdir" for path in paths)
+
+
+async def _borrowed(root: Root, store: str) -> list[str]:
+    """Where else a store's objects may lie: its common folder and its alternates, and theirs."""
+    found, waiting = [store], [store]
+    while waiting and len(found) < 64:
+        place = waiting.pop()
+        common = (await _text(root, f"{place}/commondir")).strip()
+        lines = (await _text(root, f"{place}/objects/info/alternates")).splitlines()
+        goals = [_joined(f"{place}/objects", line.strip()) for line in lines if line.strip() and line[0] != "#"]
+        goals = [goal.removesuffix("/objects") for goal in goals] + ([_joined(place, common)] if common else [])
+        new = [goal for goal in goals if goal not in ("/", *found)]
+        found += new
+        waiting += new
+    return found
+
+
+async def _tracked(root: Root, top: str, store: str, paths: Sequence[str]) -> frozenset[str] | None:
+    if not await _has_git(root.box):
+        return None
+    try:
+        said = await _git(root.box, "tracked", root.user, top, store)
+    except TaskError:
+        return None
+    entries = (entry.partition(b"\t") for entry in said.split(b"\0") if entry)
+    modes = {f"{top}/{name.decode('utf-8', 'surrogateescape')}": facts[:6] for facts, _, name in entries}
+    # A submodule is one entry; its files, if any, count as the repository's own from now on.
+    modules = {name for name, mode in modes.items() if mode == _SUBMODULE}
+    below = {path for path in paths if not modules.isdisjoint(folders_above(path)) and not _git_of(path)}
+    return frozenset((modes.keys() - modules) | below)
+
+
+async def _branch(root: Root, store: str) -> str:
+    name = (await _text(root, f"{store}/HEAD")).strip().removeprefix("ref: refs/heads/")
+    plain = name.replace("-", "").replace("_", "").replace("/", "").isalnum()
+    return name if plain and len(name) < 40 else "main"
+
+
+async def _text(root: Root, path: str) -> str:
+    try:
+        return (await root.box.read_file(path)).decode("utf-8", "surrogateescape")
+    except (OSError, RequestRefused):
+        return ""
+
+
+def _joined(base: str, path: str) -> str:
+    return posixpath.normpath(posixpath.join(base, path))
+
+
+# -- with another box's git
+
+
+@asynccontextmanager
+async def _workshop(sandboxes: Sandboxes, root: Root, history: History) -> AsyncIterator[tuple[Box, tuple[int, int]]]:
+    """A box of the host's base that holds the working tree; and whose the tree is."""
+    box = await sandboxes.create(BoxSpec("host", workdir=_SHOP, limits=LIMITS, name="squash"))
+    try:
+        owner: tuple[int, int] | None = None
+        async for piece in root.pieces(history.top):
+            if piece.unread:
+                raise TaskError(f"{piece.unread}: a file too large for a repository")
+            if piece.tar:
+                owner = owner or next((info.uid, info.gid) for info, _ in members(piece.tar))
+                await box.write_tree(f"{_SHOP}{piece.folder.removeprefix(history.top)}", piece.tar)
+        yield box, owner or (0, 0)
+    finally:
+        await box.destroy()
+
+
+def _owned(tar: bytes, uid: int, gid: int) -> bytes:
+    """The same tree as somebody else's."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(tar)) as source, tarfile.open(fileobj=target, mode="w") as copy:
+        for info in source:
+            info.uid, info.gid = uid, gid
+            copy.addfile(info, source.extractfile(info) if info.isreg() else None)
+    return target.getvalue()

@@ -1,0 +1,125 @@
+"""Takes files out of what they are wrapped in: compressed files, archives, git's objects and packs, one in another.
+
+Bounded in depth, in the size of each and in all together. What is damaged gives what can be read of it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import zstandard
+
+from etude.tasks.seal.packs import PackError, pack_objects
+
+DEEPEST = 5
+LARGEST = 128 << 20
+"""Of what is unwrapped, one file."""
+MOST = 1 << 30
+"""Of what one file unfolds to, in all."""
+_OBJECTS = (b"blob ", b"commit ", b"tag ")
+_OPENERS: dict[bytes, Callable[[io.BytesIO], Any]] = {
+    b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+    b"\x28\xb5\x2f\xfd": lambda raw: zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True),
+}
+_BROKEN = (
+    *(OSError, EOFError, ValueError, RuntimeError, NotImplementedError, KeyError, OverflowError),
+    *(zlib.error, lzma.LZMAError, zstandard.ZstdError, tarfile.TarError, zipfile.BadZipFile, PackError),
+)
+
+
+class TooMuch(Exception):
+    """A file unfolds to more than is read."""
+
+
+def unfold(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+    """The file itself, then every file that it wraps, named like "a.whl!b.py". TooMuch beyond the bounds."""
+    room = MOST
+    waiting = [iter([(name, data)])]
+    while waiting:
+        found = next(waiting[-1], None)
+        if found is None:
+            waiting.pop()
+            continue
+        yield found
+        room -= len(found[1]) if len(waiting) > 1 else 0
+        if room < 0:
+            raise TooMuch
+        if len(waiting) <= DEEPEST:
+            waiting.append(_named(*found))
+
+
+def _named(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+    try:
+        for inner, content in _wrapped(data):
+            yield f"{name}!{inner}" if inner else f"{name}!", content
+    except _BROKEN:
+        return  # No archive after all, or a damaged one.
+
+
+def _wrapped(data: bytes) -> Iterator[tuple[str, bytes]]:
+    if data[:4] == b"PACK":
+        yield from pack_objects(data)
+    elif data[:4] in (b"PK\3\4", b"PK\5\6"):
+        yield from _of_zip(data)
+    elif _is_tar(data):
+        with tarfile.open(fileobj=io.BytesIO(data)) as opened:
+            yield from _of_tar(opened)
+    elif opener := next((make for magic, make in _OPENERS.items() if data.startswith(magic)), None):
+        yield from _of_stream(io.BufferedReader(opener(io.BytesIO(data)), 1 << 16))
+    elif data[:1] == b"x" and data[1:2] in b"\x01\x5e\x9c\xda":
+        yield from _of_object(data)
+
+
+def _of_zip(data: bytes) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(io.BytesIO(data)) as opened:
+        for info in opened.infolist():
+            if not info.is_dir():
+                with opened.open(info) as member:
+                    yield info.filename, _whole(member)
+
+
+def _of_stream(stream: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
+    """A compressed tar is read in order, member by member, and never held whole."""
+    if not _is_tar(stream.peek(512)):
+        yield "", _whole(stream)
+        return
+    with tarfile.open(fileobj=stream, mode="r|") as opened:
+        yield from _of_tar(opened)
+
+
+def _of_tar(opened: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+    for info in opened:
+        content = opened.extractfile(info) if info.isreg() else None
+        if content is not None:
+            yield info.name, _whole(content)
+
+
+def _of_object(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """A loose object of git; any other thing that zlib has packed is taken along."""
+    stream = zlib.decompressobj()
+    content = stream.decompress(data, LARGEST + 1)
+    if len(content) > LARGEST:
+        raise TooMuch
+    kind, _, body = content.partition(b"\0")
+    yield ("object", body) if kind.startswith(_OBJECTS) else ("", content)
+
+
+def _is_tar(head: bytes) -> bool:
+    return head[257:262] == b"ustar"
+
+
+def _whole(stream: IO[bytes]) -> bytes:
+    content = stream.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise TooMuch
+    return content

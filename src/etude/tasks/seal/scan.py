@@ -1,0 +1,169 @@
+"""The proof that a sealed image does not hold the solution: its lines are looked for in every file of the root.
+
+In the files as they are, in whatever they are wrapped in, and in all objects of every repository, reachable or not.
+What could not be read is listed, never passed over. Base64, encryption and other images' disks are not unfolded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tarfile
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from etude.sandbox.contract import Box, BoxSpec, Sandboxes
+from etude.tasks.seal.finder import Finder
+from etude.tasks.seal.leftovers import Removed
+from etude.tasks.seal.needles import Needle, Needles, squeezed
+from etude.tasks.seal.peel import TooMuch, unfold
+from etude.tasks.seal.root import LIMITS, Root, members, owner_of
+
+LARGEST = 256 << 20
+"""Of one file of the image: it is read whole."""
+_ENOUGH_TESTS = 2
+"""Lines of the hidden tests that make a finding together: other projects' tests may say one of them too."""
+_BYTECODE = re.compile(r"(.*?)(?:(?<=/)__pycache__/)?([^/.]+)(?:\.[^/]+)?\.py[co]$")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    file: str
+    """In the image; "a.whl!b.py" is a file within another."""
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file} holds {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class SealReport:
+    removed: tuple[Removed, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """Any makes the task unfit: its agent could read the solution."""
+    unread: tuple[str, ...] = ()
+    """Files that are too large, or unfold to too much."""
+    lines: int = 0
+    """Looked for. With none there is nothing to prove: the reference says only what others say."""
+    scanned_files: int = 0
+    scanned_bytes: int = 0
+    """Unfolded."""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Scanner:
+    """Takes file after file and remembers what it has found."""
+
+    needles: Needles
+    findings: list[Finding] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    files: int = 0
+    size: int = 0
+    _finder: Finder = field(init=False)
+    _enough: int = field(init=False)
+    _sources: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _bytecode: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._finder = Finder([needle.text for needle in self.needles.items])
+        self._enough = min(_ENOUGH_TESTS, sum(needle.of_tests for needle in self.needles.items))
+
+    def add(self, path: str, data: bytes) -> None:
+        self.files += 1
+        try:
+            for name, content in unfold(path, data):
+                self.size += len(content)
+                if hits := self._hits(content):
+                    self.findings.append(Finding(name, hits[0].shown))
+        except TooMuch:
+            self.unread.append(path)
+
+    def add_tar(self, folder: str, tar: bytes) -> None:
+        for info, data in members(tar):
+            if info.isfile():
+                path = f"{folder.rstrip('/')}/{info.name}"
+                self._note(path, info, data)
+                self.add(path, data)
+
+    def _hits(self, data: bytes) -> list[Needle]:
+        """The needles that make a finding, if they do."""
+        found = [self.needles.items[index] for index in self._finder.find(squeezed(data))]
+        hidden = [needle for needle in found if needle.of_tests]
+        return [needle for needle in found if not needle.of_tests] + (hidden if len(hidden) >= self._enough else [])
+
+    # -- bytecode, which holds no lines
+
+    def _note(self, path: str, info: tarfile.TarInfo, data: bytes) -> None:
+        """Of files that are called as those the reference changes: a source, and what bytecode says of its source."""
+        if path.endswith(".py") and path.rpartition("/")[2][:-3] in self.needles.stems:
+            self._sources[path] = (int(info.mtime) & 0xFFFFFFFF, info.size & 0xFFFFFFFF)
+        elif (match := _BYTECODE.match(path)) and match[2] in self.needles.stems and len(data) >= 16:
+            flags, modified, size = (int.from_bytes(data[at : at + 4], "little") for at in (4, 8, 12))
+            if not flags:  # Else it names its source by a hash, as packagers want it.
+                self._bytecode[path] = (f"{match[1] or ''}{match[2]}.py", modified, size)
+
+    def _unproven(self) -> Iterable[Finding]:
+        for path, (source, modified, size) in sorted(self._bytecode.items()):
+            if self._sources.get(source) != (modified, size):
+                yield Finding(path, f"bytecode of another {source.rpartition('/')[2]} than the one beside it")
+
+    def report(self, removed: Iterable[Removed] = (), seconds: float = 0.0) -> SealReport:
+        return SealReport(
+            removed=tuple(removed),
+            findings=(*self.findings, *self._unproven()),
+            unread=tuple(self.unread),
+            lines=len(self.needles.items),
+            scanned_files=self.files,
+            scanned_bytes=self.size,
+            seconds=round(seconds, 3),
+        )
+
+
+def scan_files(files: Mapping[str, bytes], needles: Needles) -> SealReport:
+    """Of an environment that is these files and nothing else of the task's."""
+    started = time.monotonic()
+    scanner = Scanner(needles)
+    for path, data in files.items():
+        scanner.add(path, data)
+    return scanner.report(seconds=time.monotonic() - started)
+
+
+async def scan_image(
+    sandboxes: Sandboxes, image: str, needles: Needles, *, removed: Iterable[Removed] = ()
+) -> SealReport:
+    """Of the whole root of an image, read in a fresh box."""
+    started = time.monotonic()
+    scanner = Scanner(needles)
+    async with _box(sandboxes, image) as box:
+        await _scan(scanner, await Root.of(box, owner_of(sandboxes)), "/")
+    return scanner.report(removed, time.monotonic() - started)
+
+
+async def scan_base(sandboxes: Sandboxes, needles: Needles) -> SealReport:
+    """Of what boxes on the host's base see of the host: once for the needles of many tasks."""
+    started = time.monotonic()
+    scanner = Scanner(needles)
+    async with _box(sandboxes, "host") as box:
+        for place, root in sorted((await Root.below_image(box, owner_of(sandboxes))).items()):
+            await _scan(scanner, root, place)
+    return scanner.report(seconds=time.monotonic() - started)
+
+
+async def _scan(scanner: Scanner, root: Root, top: str) -> None:
+    async for piece in root.pieces(top, file_bytes=LARGEST):
+        if piece.unread:
+            scanner.unread.append(piece.unread)
+        if piece.tar:
+            await asyncio.to_thread(scanner.add_tar, piece.folder, piece.tar)
+
+
+@asynccontextmanager
+async def _box(sandboxes: Sandboxes, image: str) -> AsyncIterator[Box]:
+    box = await sandboxes.create(BoxSpec(image, limits=LIMITS, name="scan"))
+    try:
+        yield box
+    finally:
+        await box.destroy()

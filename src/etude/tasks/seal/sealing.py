@@ -1,0 +1,81 @@
+"""From an image as it was built to the one that agents and gradings start from: without history, caches and copies.
+
+It happens in a box without network, as the box's root, before any agent; what was removed is listed with its reason.
+Whether it was enough is not believed but proved, by `scan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from etude.sandbox.contract import Box, BoxSpec, Sandboxes
+from etude.tasks.seal.copies import editable_folders, find_copies
+from etude.tasks.seal.history import find_history, squash
+from etude.tasks.seal.leftovers import Removed, find_leftovers, folders_above
+from etude.tasks.seal.root import LIMITS, Root, owner_of, run
+from etude.tasks.task import TaskError
+
+_AT_ONCE = 100_000
+"""Bytes of arguments of one `rm`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    image: str
+    workdir: str
+    removed: tuple[Removed, ...]
+
+
+async def seal(sandboxes: Sandboxes, image: str, workdir: str = "") -> Sealed:
+    """`workdir` is the image's own unless given. TaskError for an image that cannot be sealed."""
+    box = await sandboxes.create(BoxSpec(image, workdir=workdir, limits=LIMITS, name="seal"))
+    try:
+        workdir = await _workdir(box, workdir)
+        removed = await _clean(box, sandboxes, workdir)
+        return Sealed(await box.snapshot() if removed else image, workdir, tuple(removed))
+    finally:
+        await box.destroy()
+
+
+async def _clean(box: Box, sandboxes: Sandboxes, workdir: str) -> list[Removed]:
+    root = await Root.of(box, owner_of(sandboxes))
+    paths = await root.files()
+    history = await find_history(root, paths, workdir)
+    tracked = history.tracked if history else None
+    stores = list(history.stores) if history else []
+    plain = _without(paths, stores)
+    editable = await editable_folders(root, plain, workdir)
+    removed = stores + find_leftovers(plain, workdir, tracked, editable)
+    removed += await find_copies(root, _without(plain, removed), workdir, tracked)
+    for batch in _batches(item.path for item in removed):
+        await run(box, ["rm", "-rf", "--", *batch], root.user)
+    if history:
+        await squash(root, history, sandboxes)
+    return removed
+
+
+def _without(paths: Iterable[str], removed: Iterable[Removed]) -> list[str]:
+    gone = {item.path for item in removed}
+    return [path for path in paths if path not in gone and gone.isdisjoint(folders_above(path))]
+
+
+async def _workdir(box: Box, wanted: str) -> str:
+    found = wanted or (await run(box, ["/bin/sh", "-c", "pwd -P"], "", cwd=".")).decode("utf-8", "surrogateescape")
+    found = found.rstrip("\n").rstrip("/")
+    if not found:
+        raise TaskError("the workspace would be the whole image: give environment.workdir, or a WORKDIR")
+    return found
+
+
+def _batches(paths: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    room = _AT_ONCE
+    for path in paths:
+        room -= len(path.encode("utf-8", "surrogateescape")) + 9
+        if batch and room < 0:
+            yield batch
+            batch, room = [], _AT_ONCE
+        batch.append(path)
+    if batch:
+        yield batch

@@ -1,0 +1,69 @@
+"""Reads a tar or zip that came out of a box: hostile bytes, so nothing is unpacked beyond a bound or onto a disk."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+import zlib
+
+_LARGEST = 8 << 20
+_MOST = 2000
+
+
+class ArchiveError(Exception):
+    """Bytes are no archive that we read; says what was expected."""
+
+
+def members_of(data: bytes) -> dict[str, bytes]:
+    """Plain files by their paths, without `./`; folders are passed over."""
+    try:
+        found = _zip(data) if data.startswith(b"PK") else _tar(data)
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        zlib.error,
+        OSError,
+        EOFError,
+        ValueError,
+        NotImplementedError,
+    ) as error:
+        raise ArchiveError(f"expected a tar or a zip: {error}") from error
+    except RuntimeError as error:  # Of a zip with a password.
+        raise ArchiveError(f"expected a plain zip: {error}") from error
+    return {name.removeprefix("./"): content for name, content in found.items()}
+
+
+def _zip(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        rows = [info for info in archive.infolist() if not info.is_dir()]
+        _require_room(len(rows), 0)
+        found: dict[str, bytes] = {}
+        for info in rows:
+            with archive.open(info) as file:
+                found[info.filename] = file.read(_LARGEST + 1)
+            _require_room(len(found), sum(map(len, found.values())))
+    return found
+
+
+def _tar(data: bytes) -> dict[str, bytes]:
+    if data.startswith(b"\x1f\x8b"):
+        unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        data = unzip.decompress(data, _LARGEST + 1)
+        _require_room(0, len(data))
+    found: dict[str, bytes] = {}
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+        for info in archive:
+            if info.isdir():
+                continue
+            if not info.isreg():
+                raise ArchiveError(f"expected plain files, found {info.name} of another kind")
+            file = archive.extractfile(info)
+            found[info.name] = file.read() if file else b""
+            _require_room(len(found), 0)
+    return found
+
+
+def _require_room(count: int, size: int) -> None:
+    if count > _MOST or size > _LARGEST:
+        raise ArchiveError(f"expected at most {_MOST} files and {_LARGEST} bytes unpacked")

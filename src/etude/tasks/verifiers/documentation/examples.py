@@ -1,0 +1,86 @@
+"""Examples in docstrings and in files of text, as steps to be run one after another, with what they should print."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_FENCED = re.compile(r"^```(?:python|py|pycon)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PARSER = doctest.DocTestParser()
+_CHECKER = doctest.OutputChecker()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    source: str
+    mode: str
+    """As `compile` takes it: "single" prints what an expression comes to."""
+    want: str = ""
+    raised: str = ""
+    """The last line of a traceback."""
+
+    def holds(self, outcome: object) -> bool:
+        """Given what the box reported of it; None where it did not get so far."""
+        if not isinstance(outcome, dict):
+            return False
+        printed, raised = outcome.get("printed"), outcome.get("raised")
+        if not isinstance(printed, str) or not isinstance(raised, str):
+            return False
+        if self.raised or raised:
+            return self.raised.strip() == raised.strip()
+        return self.mode == "exec" or _CHECKER.check_output(self.want, printed, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Steps that share their names."""
+
+    where: str
+    module: str
+    """Whose names are known from the start; empty in a file of text."""
+    steps: tuple[Step, ...]
+
+    @property
+    def source(self) -> str:
+        return "\n".join(step.source for step in self.steps)
+
+    def calls(self, name: str) -> bool:
+        """Is a function or method of this name called, and not looked at in any other way?"""
+        nodes = list(ast.walk(ast.parse(self.source)))
+        mentions = sum(_is(node, name) for node in nodes)
+        return 0 < mentions == sum(_is(node.func, name) for node in nodes if isinstance(node, ast.Call))
+
+    @property
+    def exceptions(self) -> frozenset[str]:
+        return frozenset(step.raised.partition(":")[0].strip().rpartition(".")[2] for step in self.steps if step.raised)
+
+
+def _is(node: ast.AST, name: str) -> bool:
+    return name == (node.id if isinstance(node, ast.Name) else getattr(node, "attr", None))
+
+
+def of_docstring(where: str, module: str, docstring: str) -> list[Group]:
+    """ValueError if it has examples that cannot be read."""
+    steps = tuple(_steps(docstring, where))
+    return [Group(where, module, steps)] if steps else []
+
+
+def of_text(where: str, text: str) -> list[Group]:
+    """Each fenced block of Python on its own."""
+    groups = []
+    for number, found in enumerate(_FENCED.finditer(text), 1):
+        block = found[1]
+        place = f"{where}, block {number}"
+        steps = tuple(_steps(block, place)) if ">>>" in block else (Step(block, "exec"),)
+        groups.append(Group(place, "", steps))
+    return groups
+
+
+def _steps(text: str, where: str) -> Iterator[Step]:
+    for example in _PARSER.get_examples(text, where):
+        if example.options:
+            raise ValueError(f"{where}: examples with directives are not counted: {example.source.strip()}")
+        yield Step(example.source, "single", example.want, example.exc_msg or "")

@@ -1,0 +1,69 @@
+"""A reward as test.sh leaves it: reward.json, or else reward.txt. Whoever was in the box may have written it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+LARGEST = 64 << 10
+"""Bytes of a reward file."""
+
+
+class BadReward(Exception):
+    """There is no reward that counts; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    score: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The score as `reward`, and whatever else was measured."""
+
+
+def parse_reward(as_json: bytes | None, as_text: bytes | None) -> Reward:
+    """BadReward if there is none, or one that is no finite number."""
+    if as_json is not None:
+        return _of_json(_short(as_json, "reward.json"))
+    if as_text is None:
+        raise BadReward("it left neither reward.json nor reward.txt")
+    text = _short(as_text, "reward.txt").decode("utf-8", "replace").strip()
+    try:
+        number = float(text)
+    except ValueError:
+        raise BadReward(f"reward.txt: expected a number, found {text[:40]!r}") from None
+    return _reward({"reward": number}, "reward.txt")
+
+
+def _of_json(data: bytes) -> Reward:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise BadReward("reward.json: expected JSON") from None
+    if not isinstance(found, dict):
+        found = {"reward": found}
+    if "reward" not in found:
+        raise BadReward("reward.json: expected a number, or an object with the key reward")
+    return _reward(found, "reward.json")
+
+
+def _reward(found: Mapping[str, object], name: str) -> Reward:
+    metrics: dict[str, float] = {}
+    for key, value in found.items():
+        if isinstance(value, int | float):  # true and false are 1 and 0, as Harbor's readers take them.
+            try:
+                metrics[key] = float(value)
+            except OverflowError:
+                metrics[key] = math.inf
+        elif key == "reward":
+            raise BadReward(f"{name}: {key}: expected a number, found {str(value)[:40]!r}")
+    if odd := [key for key, value in metrics.items() if not math.isfinite(value)]:
+        raise BadReward(f"{name}: {odd[0][:40]}: expected a finite number")
+    return Reward(metrics["reward"], metrics)
+
+
+def _short(data: bytes, name: str) -> bytes:
+    if len(data) > LARGEST:
+        raise BadReward(f"{name}: expected at most {LARGEST} bytes, found {len(data)}")
+    return data

@@ -1,0 +1,83 @@
+"""A reference solution as a diff: as the task keeps it, or made by running its solve.sh in a box of its own.
+
+Only what solve.sh does to text files of the workspace counts: nothing else of an agent's work leaves its box either.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etude.harness.diff import binary_changes, unified_diff
+from etude.sandbox.contract import Box, BoxSpec
+from etude.tasks.directory import list_files
+from etude.tasks.environment import Environments, Prepared
+from etude.tasks.environment.prepared import read_prepared
+from etude.tasks.formats.harbor import Harbor, Part, parse_harbor, parts_of
+from etude.tasks.seal.sealing import Sealed
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verifiers.harbor.places import SOLUTION, fresh_logs, limits_of, put, tail, tar_of, user_of, variables
+
+PATCH = "solution/patch.diff"
+_SECONDS = 600.0
+
+
+async def reference_of(task: Task, environments: Environments) -> list[str]:
+    """One diff, or of a task that is solved step by step one for each step, all against the pristine workspace.
+
+    TaskError if there is none, or one that does not end well or is no diff."""
+    path = task.directory / PATCH
+    if path.is_file():
+        return [path.read_text(encoding="utf-8")]
+    harbor = parse_harbor(task.config, task.directory / "task.toml")
+    for part in parts_of(harbor):
+        script = part.folder(task.directory) / "solution/solve.sh"
+        if not script.is_file():
+            raise TaskError(f"{script}: expected a reference solution, here or as {PATCH}")
+    pristine = await environments.prepare(task)
+    limits = limits_of(harbor.environment, harbor.agent.timeout_sec or _SECONDS)
+    spec = BoxSpec(pristine.image, workdir=pristine.workdir, limits=limits, name="reference")
+    box = await environments.sandboxes.create(spec)
+    try:
+        await fresh_logs(box, user_of(None, environments.sandboxes))
+        diffs = []
+        for part in parts_of(harbor):
+            await _solve(task, harbor, part, box, environments)
+            image = await box.snapshot()
+            solved = await read_prepared(environments.sandboxes, Sealed(image, pristine.workdir, ()))
+            diffs.append(_diff(part.folder(task.directory) / "solution/solve.sh", pristine, solved))
+        return diffs
+    finally:
+        await box.destroy()
+
+
+async def _solve(task: Task, harbor: Harbor, part: Part, box: Box, environments: Environments) -> None:
+    folder = part.folder(task.directory)
+    user = user_of(part.agent.user, environments.sandboxes)
+    seconds = part.agent.timeout_sec or _SECONDS
+    env = variables(task.directory / "task.toml", harbor.environment.env, harbor.solution.env)
+    if part.name and (folder / "workdir").is_dir():
+        await box.write_tree(".", tar_of(list_files(folder, "workdir")))
+        if (folder / "workdir/setup.sh").is_file():
+            await _run(box, folder / "workdir/setup.sh", "./setup.sh", seconds, env, user)
+    await put(box, SOLUTION, tar_of(list_files(folder, "solution")), user_of(None, environments.sandboxes))
+    await _run(box, folder / "solution/solve.sh", f"{SOLUTION}/solve.sh", seconds, env, user)
+
+
+async def _run(box: Box, script: Path, command: str, seconds: float, env: dict[str, str], user: str) -> None:
+    done = await box.exec(command, timeout=seconds, env=env, user=user)
+    if done.code != 0:
+        said = tail(done).strip()[-300:].replace("\n", " | ")
+        raise TaskError(f"{script}: expected exit code 0, found {done.limit or done.code}: {said}")
+
+
+def _diff(script: Path, pristine: Prepared, solved: Prepared) -> str:
+    diff = unified_diff(pristine.files, solved.files)
+    if binary := binary_changes(pristine.files, solved.files):
+        first = binary.splitlines()[0]
+        raise TaskError(f"{script}: expected changes to text files, which a diff can carry, found: {first}")
+    if not diff:
+        raise TaskError(
+            f"{script}: expected a change below {pristine.workdir}, there is none: environment.workdir says in which "
+            "folder an agent works"
+        )
+    return diff

@@ -1,0 +1,65 @@
+"""A task of several steps, graded step by step: each on the state in which the agent ended it.
+
+A single diff of such a task is graded by the tests of every step alike (`Grader.grade`). Who has a diff for each, all
+against the pristine workspace, grades each with the tests of its own step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from etude.tasks.formats.harbor import parse_harbor, parts_of
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verdict import Evidence, Judgement, Verdict
+
+
+class Grades(Protocol):
+    async def grade(self, task: Task, diff: str, *, fresh: bool = False) -> Verdict: ...
+
+
+def step_tasks(task: Task) -> list[Task]:
+    """A task per step; of a plain task, itself."""
+    parts = parts_of(parse_harbor(task.config, task.directory / "task.toml"))
+    if not parts[0].name:
+        return [task]
+    return [_step(task, part.name) for part in parts]
+
+
+async def grade_steps(grader: Grades, task: Task, diffs: Sequence[str], *, fresh: bool = False) -> Verdict:
+    """One diff for all steps, or one for each; TaskError for another number of them."""
+    steps = step_tasks(task)
+    if len(diffs) == 1:
+        return await grader.grade(task, diffs[0], fresh=fresh)
+    if len(diffs) != len(steps):
+        raise TaskError(f"{task.directory}: expected a diff, or one for each of {len(steps)} steps, found {len(diffs)}")
+    verdicts = []
+    for step, diff in zip(steps, diffs, strict=True):
+        verdicts.append(await grader.grade(step, diff, fresh=fresh))
+        if verdicts[-1].judgement is Judgement.ERROR:
+            break
+    return _together([step.verifier["step"] for step in steps], verdicts)
+
+
+def _step(task: Task, name: str) -> Task:
+    text = (task.directory / "steps" / name / "instruction.md").read_text(encoding="utf-8").rstrip("\n")
+    return replace(task, id=f"{task.id}:{name}", instruction=text, verifier={**task.verifier, "step": name})
+
+
+def _together(names: Sequence[str], verdicts: Sequence[Verdict]) -> Verdict:
+    """All must pass; the first that did not says why."""
+    passed = [verdict.passed for verdict in verdicts]
+    worst = next((verdict for verdict in verdicts if not verdict.passed), verdicts[-1])
+    said = ", ".join(f"{name}: {verdict.reason}" for name, verdict in zip(names, verdicts, strict=False))
+    evidence = Evidence(
+        exit_code=worst.evidence.exit_code,
+        tests_expected=len(names),
+        tests_passed=sum(passed),
+        failed_tests=tuple(name for name, good in zip(names, passed, strict=False) if not good),
+        seconds=sum(verdict.evidence.seconds for verdict in verdicts),
+        log=worst.evidence.log,
+        sealed=all(verdict.evidence.sealed for verdict in verdicts),
+        score=sum(verdict.evidence.score or 0.0 for verdict in verdicts) / len(names),
+    )
+    return Verdict(worst.judgement, f"{sum(passed)} of {len(names)} steps passed ({said})", evidence)

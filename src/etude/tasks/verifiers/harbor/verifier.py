@@ -1,0 +1,191 @@
+"""The verifier of Harbor tasks: their own tests/test.sh says what a change is worth (`type = "harbor"`).
+
+In shared mode test.sh and the code under test share a box, and whoever runs there can write the reward: such a verdict
+is open, and says so. It is sealed where test.sh runs apart and gets nothing but data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.sandbox.overload import host_overloaded
+from etude.tasks.change import Change
+from etude.tasks.directory import list_files
+from etude.tasks.formats.harbor import Harbor, Part, parse_harbor, parts_of
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verdict import Evidence, Judgement, Verdict
+from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.harbor.attempt import Attempt, Exam, attempt
+from etude.tasks.verifiers.harbor.places import variables
+
+_DATA = frozenset(
+    (".csv", ".json", ".jsonl", ".log", ".md", ".parquet", ".png", ".svg", ".tsv", ".txt", ".xml", ".yaml")
+)
+"""Of artifacts that a test.sh reads. A folder, or a file of another kind, may be what it runs."""
+
+
+class HarborVerifier:
+    def __init__(self, task: Task) -> None:
+        path = task.directory / "task.toml"
+        self.harbor = parse_harbor(task.config, path)
+        require_runnable(self.harbor, path)
+        self.pass_at = _pass_at(task)
+        step = task.verifier.get("step")
+        parts = [part for part in parts_of(self.harbor) if step in (None, part.name)]
+        if not parts:
+            raise TaskError(f"{path}: metadata.etude.verifier.step: expected a step's name, found {step!r}")
+        self.exams = tuple(_exam(task, self.harbor, part) for part in parts)
+        self._works: dict[str, bool] = {}
+        self._asking = asyncio.Lock()
+
+    @property
+    def sealed(self) -> bool:
+        return all(exam.part.verifier.separate and _only_data(exam.part) for exam in self.exams)
+
+    def protects(self, path: str) -> bool:
+        """A foreign task's tests come from outside of the workspace; what in it is the agent's business nobody says."""
+        return False
+
+    async def examine(self, stand: Stand) -> Verdict:
+        results: list[Result] = []
+        for exam in self.exams:
+            found = await attempt(stand, exam, stand.change)
+            needed = exam.part.min_reward or {"reward": self.pass_at}
+            results.append(Result(exam.part.name, found, needed, await self._blame(stand, exam, found)))
+            if exam.part.min_reward and not results[-1].passed:
+                break  # What follows builds on it.
+        return conclude(results, [exam.part.name for exam in self.exams], self.harbor.multi_step_reward_strategy)
+
+    async def _blame(self, stand: Stand, exam: Exam, found: Attempt) -> Judgement:
+        """Whose doing it is that there is no reward. The untouched workspace decides: where it gets one, the
+        environment works, and it is the change that brought test.sh down."""
+        if found.reward is not None:
+            return Judgement.PASS
+        if found.limit:
+            return Judgement.ERROR if found.limit == "time" and host_overloaded() else Judgement.FAIL
+        async with self._asking:
+            name = exam.part.name
+            if name not in self._works:
+                untouched = found if not stand.change.files else await attempt(stand, exam, Change())
+                if untouched.reward is None:
+                    return Judgement.ERROR  # Not remembered: a fault may pass.
+                self._works[name] = True
+        return Judgement.FAIL
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    name: str
+    attempt: Attempt
+    needed: Mapping[str, float]
+    blame: Judgement
+    """Whose doing a missing reward is: FAIL, or ERROR for ours; PASS where there is one."""
+
+    @property
+    def score(self) -> float:
+        return self.attempt.reward.score if self.attempt.reward else 0.0
+
+    @property
+    def passed(self) -> bool:
+        reward = self.attempt.reward
+        # A metric that was not measured is no better than none.
+        return reward is not None and all(reward.metrics.get(key, 0.0) >= least for key, least in self.needed.items())
+
+
+def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> Verdict:
+    """Of all parts to one verdict: each must pass. Pure."""
+    passed = [result.name for result in results if result.passed]
+    missing = len(names) - len(results)
+    score = results[-1].score if strategy == "final" else sum(result.score for result in results) / len(names)
+    if strategy == "final" and missing:
+        score = 0.0
+    last = results[-1].attempt
+    evidence = Evidence(
+        exit_code=last.code,
+        tests_expected=len(names),
+        tests_passed=len(passed),
+        failed_tests=tuple(name or "test.sh" for name in names if name not in passed),
+        seconds=sum(result.attempt.seconds for result in results),
+        log=last.log[-4000:],
+        score=score,
+    )
+    unsure = next((result for result in results if result.blame is Judgement.ERROR), None)
+    if unsure:
+        return Verdict(Judgement.ERROR, f"{_where(unsure)}there is no reward: {unsure.attempt.problem}", evidence)
+    if len(names) > 1:
+        scores = ", ".join(f"{result.name} {result.score:g}" for result in results)
+        reason = f"{len(passed)} of {len(names)} steps passed ({scores})"
+    elif last.reward is None:
+        reason = f"there is no reward: {last.problem}"
+    else:
+        needed = "" if passed else f", {_needs(results[0].needed)} needed"
+        reason = f"reward {last.reward.score:g}{needed}"
+    return Verdict(Judgement.PASS if len(passed) == len(names) else Judgement.FAIL, reason, evidence)
+
+
+def _needs(needed: Mapping[str, float]) -> str:
+    return " and ".join(f"{least:g}" if key == "reward" else f"{key} {least:g}" for key, least in needed.items()) + (
+        " is" if len(needed) == 1 else " are"
+    )
+
+
+def _where(result: Result) -> str:
+    return f"step {result.name}: " if result.name else ""
+
+
+def require_runnable(harbor: Harbor, path: Path) -> None:
+    """TaskError for what is kept in the file, but cannot be run here."""
+    environments = [("environment", harbor.environment)]
+    environments += [
+        (f"{part.name and f'steps.{part.name}.'}verifier.environment", part.verifier.environment)
+        for part in parts_of(harbor)
+        if part.verifier.environment
+    ]
+    for place, environment in environments:
+        if environment.os != "linux":
+            raise TaskError(f'{path}: {place}.os: expected "linux" (boxes run nothing else), found {environment.os!r}')
+        if environment.gpus:
+            raise TaskError(f"{path}: {place}.gpus: expected none (boxes have no GPU), found {environment.gpus}")
+        if environment.mcp_servers:
+            names = ", ".join(server.name for server in environment.mcp_servers)
+            raise TaskError(f"{path}: {place}.mcp_servers: expected none (they are not started here), found {names}")
+    services = [
+        item.service for part in parts_of(harbor) for item in part.artifacts if item.service not in (None, "main")
+    ]
+    if services:
+        raise TaskError(f"{path}: artifacts: service: expected main, the only container, found {services[0]!r}")
+
+
+def _exam(task: Task, harbor: Harbor, part: Part) -> Exam:
+    folders = list(dict.fromkeys((task.directory / "tests", part.folder(task.directory) / "tests")))
+    tests: dict[str, Path] = {}
+    for folder in folders:  # A step's tests over those that all steps share.
+        if folder.is_dir():
+            tests |= list_files(folder.parent, "tests")
+    own = part.verifier.environment
+    image = (own.docker_image or "") if own else ""
+    build = next((folder for folder in reversed(folders) if (folder / "Dockerfile").is_file()), None)
+    if not part.verifier.separate or image:
+        build = None
+    if "test.sh" not in tests and not image and not build:
+        raise TaskError(f"{folders[-1] / 'test.sh'}: expected a file, there is none")
+    env = variables(task.directory / "task.toml", (own or harbor.environment).env, part.verifier.env)
+    stated = "timeout_sec" in part.verifier.model_fields_set
+    seconds = part.verifier.timeout_sec if stated and part.name else task.limits.verifier_seconds
+    return Exam(part, harbor.environment, tests, seconds, env, image, build)
+
+
+def _pass_at(task: Task) -> float:
+    found = task.verifier.get("pass_at", 1.0)
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.pass_at"
+        raise TaskError(f"{place}: expected a number, found {found!r}")
+    return float(found)
+
+
+def _only_data(part: Part) -> bool:
+    return bool(part.artifacts) and all(posixpath.splitext(item.source)[1] in _DATA for item in part.artifacts)

@@ -1,0 +1,135 @@
+"""What tests and examples that an agent writes may say, where their outcome is what is graded.
+
+Code in this language can call the library under test and compare what comes of it, and cannot look at anything else:
+no source, bytecode, frames, files, environment or clock. So its outcome depends on what the library does, not on how
+it is written, and what it says in the box can be believed. Checked on the syntax tree, outside of any box: what is not
+known to be harmless is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+
+_Found = Iterator[tuple[ast.AST, str]]
+
+MODULES = {
+    name: frozenset(words.split())
+    for name, words in {
+        "unittest": "TestCase",
+        "random": "Random",
+        "collections": "Counter OrderedDict defaultdict deque namedtuple",
+        "datetime": "date datetime time timedelta timezone MINYEAR MAXYEAR",
+        "decimal": "Decimal",
+        "fractions": "Fraction",
+        "itertools": "accumulate chain combinations count cycle groupby islice pairwise permutations product repeat",
+        "math": "ceil e floor gcd inf isclose isinf isnan lcm nan pi prod sqrt",
+        "string": "ascii_letters ascii_lowercase ascii_uppercase digits punctuation whitespace",
+        "textwrap": "dedent indent",
+    }.items()
+}
+"""What may be imported, and which names of it. Nothing of it leads on to another module, runs a text, or takes the name
+of an attribute as a text."""
+_NAMES = re.compile(
+    r"""__.* | breakpoint | compile | delattr | dir | eval | exec | exit | getattr | globals | hash | hasattr | help
+    | id | input | locals | memoryview | open | quit | setattr | type | vars | load_tests""",
+    re.VERBOSE,
+)
+_INSIDES = re.compile(r"__.*|(f|co|tb|gi|cr|ag)_.*")
+"""Attributes that lead from a value to the code it comes from."""
+_REFUSED = re.compile(
+    r"""_.* | format | format_map | mro | today | now | utcnow | fromtimestamp
+    | loadTests.* | addTypeEqualityFunc""",
+    re.VERBOSE,
+)
+"""Chance, the clock, and what takes the name of an attribute as a text."""
+_OWN = frozenset(("self", "cls"))
+_PLAIN = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\w*(?:![rsa])?(?::[^{}]*)?\})*")
+"""A format that does not reach into what it shows."""
+_MAIN = "if __name__ == '__main__':\n    unittest.main()"
+
+
+def problems(source: str, library: Mapping[str, frozenset[str]], where: str = "") -> list[str]:
+    """What in this code is not of the language, each with its line; `library`: modules under test and their names."""
+    try:
+        tree = ast.parse(source)
+        tree.body = [node for node in tree.body if ast.unparse(node) != _MAIN]
+        found = list(_imports(tree, {**MODULES, **library}))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return [f"{where}: not Python: {error}"]
+    return [f"{where}:{getattr(node, 'lineno', 1)}: {what}" for node, what in found]
+
+
+def module_name(path: str) -> str:
+    """As it is imported, of a file below the folder where imports begin."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def own_names(source: str) -> frozenset[str]:
+    """The public names that a module itself makes, not those that it imports."""
+    names: set[str] = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            names |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and _stored(part)}
+    return frozenset(name for name in names if not name.startswith("_"))
+
+
+def _stored(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
+
+
+def _imports(tree: ast.Module, modules: Mapping[str, frozenset[str]]) -> _Found:
+    bound: dict[str, str] = {}
+    """Names that stand for modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                # `import a.b` binds a, by which more than b can be reached.
+                reaches = "." in alias.name and not alias.asname
+                if alias.name not in modules or reaches or _NAMES.fullmatch(alias.asname or ""):
+                    yield node, f"{alias.name} may not be imported"
+                bound[alias.asname or alias.name] = alias.name
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                allowed = modules.get(node.module or "", frozenset()) if not node.level else frozenset()
+                if alias.name not in allowed or _NAMES.fullmatch(alias.asname or ""):
+                    yield node, f"{node.module}.{alias.name} may not be imported"
+    reached = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        yield from _said(node)
+        if isinstance(node, ast.Name) and node.id in bound and id(node) not in reached:
+            yield node, f"the module {node.id} may not be handed on"
+        elif isinstance(node, ast.Attribute):
+            base = node.value
+            of = modules.get(bound[base.id]) if isinstance(base, ast.Name) and base.id in bound else None
+            if node.attr not in of if of is not None else not _harmless(node):
+                yield node, f"{ast.unparse(node)} may not be used"
+
+
+def _said(node: ast.AST) -> _Found:
+    if isinstance(node, ast.Name) and _NAMES.fullmatch(node.id):
+        yield node, f"{node.id} may not be used"
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if _NAMES.fullmatch(node.name) and node.name != "__init__":
+            yield node, f"{node.name} may not be defined"
+        if isinstance(node, ast.ClassDef) and node.keywords:
+            yield node, "a class may have no keywords"
+    elif isinstance(node, ast.MatchClass):
+        for name in node.kwd_attrs:
+            if _INSIDES.fullmatch(name) or _REFUSED.fullmatch(name):
+                yield node, f"{name} may not be matched"
+
+
+def _harmless(node: ast.Attribute) -> bool:
+    base = node.value
+    if _INSIDES.fullmatch(node.attr):
+        return False
+    if isinstance(base, ast.Name) and base.id in _OWN and node.attr.startswith("_"):
+        # What a test keeps of its own, but not what unittest keeps of it.
+        return not node.attr.startswith(("_test", "_outcome", "_get", "_call", "_type"))
+    if node.attr == "format" and isinstance(base, ast.Constant) and isinstance(base.value, str):
+        return bool(_PLAIN.fullmatch(base.value))
+    return not _REFUSED.fullmatch(node.attr)

@@ -1,0 +1,153 @@
+"""Is anything left of an old interface in a Python file? Read as a syntax tree, out of any box.
+
+Looked for are imports and uses under whatever alias, its own names anywhere (a class of that name is a shim), texts
+that say them, and functions that are copies of its own under other names. Code that looks names up at run time may mean
+anything, so it is not accepted in place of a migration.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from etude.tasks.hashes import function_hashes
+
+_DYNAMIC = frozenset(
+    (
+        *("__import__", "importlib", "imp", "pkgutil", "runpy", "modules", "exec", "eval", "compile", "globals"),
+        *("builtins", "__builtins__", "__dict__", "__subclasses__", "__getattribute__"),
+        *("subprocess", "popen", "ctypes", "marshal", "pickle"),
+    )
+)
+_LEAST_NODES = 40
+"""Of a function: smaller ones are alike without being copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    modules: tuple[str, ...]
+    """Dotted."""
+    names: tuple[str, ...]
+    """That only the old interface has: classes, functions, methods."""
+    functions: frozenset[str] = frozenset()
+    """Normalised hashes of its own functions (`copied_functions`)."""
+
+
+def leftovers(source: bytes, old: Old) -> list[str]:
+    """One line for each thing that is left, with its line number; SyntaxError if it is not Python."""
+    tree = ast.parse(source)
+    finder = _Finder(old, _aliases(tree), _docstrings(tree))
+    copied = ["a function is a copy of one of the old interface"] if copied_functions(source) & old.functions else []
+    return copied + [f"line {line}: {what}" for node in ast.walk(tree) for line, what in finder.look(node)]
+
+
+def copied_functions(source: bytes) -> frozenset[str]:
+    """Hashes of the functions of a module that are large enough to be known again under other names."""
+    large = (
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and sum(1 for _ in ast.walk(node)) >= _LEAST_NODES
+    )
+    return frozenset(one for node in large for one in function_hashes(ast.unparse(node)))
+
+
+def used(source: bytes) -> set[str]:
+    """Modules, dotted, of which the file names something outside of its imports, and the packages they are in."""
+    tree = ast.parse(source)
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    found = {dotted for alias, dotted in _aliases(tree).items() if alias in names}
+    return found | {dotted.rpartition(".")[0] for dotted in found}
+
+
+class _Finder:
+    def __init__(self, old: Old, aliases: dict[str, str], docstrings: set[int]) -> None:
+        self._old, self._aliases, self._docstrings = old, aliases, docstrings
+        self._said = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, (*old.modules, *old.names)))})(?!\w)")
+
+    def look(self, node: ast.AST) -> Iterator[tuple[int, str]]:
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for name in _imports(node):
+                if self._is_old(name) or (name.endswith(".*") and self._is_parent(name)):
+                    yield line, f"imports {name}"
+                if _DYNAMIC & set(name.split(".")):
+                    yield line, f"looks names up at run time: {name}"
+            return
+        if isinstance(node, ast.Attribute) and self._is_old(dotted := self._dotted(node)):
+            yield line, f"uses {dotted}"
+        for name in _names(node):
+            if name in self._old.names:
+                yield line, f"names {name}"
+            if name in _DYNAMIC:
+                yield line, f"looks names up at run time: {name}"
+        if _is_lookup(node):
+            yield line, "looks names up at run time: getattr"
+        if id(node) not in self._docstrings and (match := self._said.search(_folded(node))):
+            yield line, f"says {match[1]!r}"
+
+    def _is_old(self, dotted: str) -> bool:
+        return any(dotted == module or dotted.startswith(f"{module}.") for module in self._old.modules)
+
+    def _is_parent(self, star: str) -> bool:
+        return any(module.startswith(star.removesuffix("*")) for module in self._old.modules)
+
+    def _dotted(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Attribute):
+            return f"{self._dotted(node.value)}.{node.attr}"
+        return self._aliases.get(node.id, node.id) if isinstance(node, ast.Name) else "?"
+
+
+def _aliases(tree: ast.Module) -> dict[str, str]:
+    """What names that are imported anywhere in the file stand for."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias, name in zip(node.names, _imports(node), strict=True):
+                first = name.split(".")[0]
+                found[alias.asname or alias.name.split(".")[0]] = (
+                    first if isinstance(node, ast.Import) and not alias.asname else name
+                )
+    return found
+
+
+def _imports(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [f"{node.module or ''}.{alias.name}" for alias in node.names]
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    for field in ("id", "attr", "name", "arg", "asname"):
+        if isinstance(value := getattr(node, field, None), str):
+            yield value
+
+
+def _is_lookup(node: ast.AST) -> bool:
+    """`getattr` of anything but a name that stands there, which is looked at as a text."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+        return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)
+    return False
+
+
+def _docstrings(tree: ast.Module) -> set[int]:
+    """Prose may say what was there before."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr):
+                found.add(id(first.value))
+    return found
+
+
+def _folded(node: ast.AST) -> str:
+    """The text of a constant, or of several that are put together where they stand."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _folded(node.left) + _folded(node.right)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_folded, node.values))
+    return _folded(node.value) if isinstance(node, ast.FormattedValue) else ""

@@ -1,0 +1,95 @@
+"""The verifier of migrations: a reading of the source, and a hidden test suite in a box without the old interface.
+
+tests/old.json    modules, names and functions of the old interface; new: modules of which one must be used
+tests/files/...   the hidden suite, and in the place of every file of the old interface one that refuses to be imported
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verdict import Evidence, Judgement, Verdict
+from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.migration.old import Old, leftovers, used
+from etude.tasks.verifiers.tests import TestsVerifier
+
+FILE = "tests/old.json"
+_MOST_NAMED = 3
+
+
+class _Listed(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    modules: list[str] = Field(min_length=1)
+    names: list[str]
+    functions: list[str] = []
+    new: list[str] = Field(min_length=1)
+    libraries: list[str] = []
+    """Folders of the workspace that hold the old or the new library: not read, and no business of a solution."""
+
+
+class MigrationVerifier:
+    def __init__(self, task: Task) -> None:
+        path = task.directory / FILE
+        try:
+            self._listed = _Listed.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise TaskError(f"{path}: expected a file: {error.strerror}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise TaskError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        self._old = Old(tuple(self._listed.modules), tuple(self._listed.names), frozenset(self._listed.functions))
+        self._tests = TestsVerifier(task)
+
+    @property
+    def sealed(self) -> bool:
+        """As far as the suite is: the reading of the source is done out here."""
+        return self._tests.sealed
+
+    def protects(self, path: str) -> bool:
+        return self._is_library(path) or self._tests.protects(path)
+
+    async def examine(self, stand: Stand) -> Verdict:
+        files = {**stand.pristine.files, **stand.change.files}
+        present = {path: data for path, data in files.items() if data is not None}
+        if problem := self._unfinished(present):
+            return Verdict(Judgement.FAIL, problem, Evidence(touched_protected=stand.change.touched))
+        verdict = await self._tests.examine(stand)
+        return replace(verdict, reason=f"the old interface is gone; {verdict.reason}")
+
+    def _unfinished(self, files: Mapping[str, bytes]) -> str:
+        """What keeps this from being a migration, if anything."""
+        new: set[str] = set()
+        for path, data in sorted(files.items()):
+            if not path.endswith((".py", ".pyi", ".pyw")) or self._is_library(path):
+                continue
+            try:
+                found = leftovers(data, self._old)
+                new |= used(data)
+            except (SyntaxError, ValueError, RecursionError) as error:
+                return f"{path} cannot be read as Python: {type(error).__name__}"
+            if found:
+                return f"{path}: {'; '.join(found[:_MOST_NAMED])}"
+        if not new.intersection(self._listed.new):
+            return f"nothing uses {' or '.join(self._listed.new)}"
+        return ""
+
+    def _is_library(self, path: str) -> bool:
+        return any(path.startswith(f"{folder}/") for folder in self._listed.libraries)
+
+
+def old_file(old: Old, new: Collection[str], libraries: Collection[str] = ()) -> dict[str, bytes]:
+    """What `write_task` needs beside the hidden suite."""
+    listed = {
+        "modules": list(old.modules),
+        "names": list(old.names),
+        "functions": sorted(old.functions),
+        "new": list(new),
+        "libraries": list(libraries),
+    }
+    return {FILE: (json.dumps(listed, indent=1) + "\n").encode()}

@@ -1,0 +1,10 @@
+"""The agent writes tests: `type = "mutation"`.
+
+What they are worth is the share of held-back mutants that they tell from the true library."""
+
+from etude.tasks.verifiers.mutation.mutants import Mutant, mutants_of
+from etude.tasks.verifiers.mutation.rewrites import rewritten
+from etude.tasks.verifiers.mutation.store import dump_mutants, load_mutants
+from etude.tasks.verifiers.mutation.verifier import MutationVerifier, chance
+
+__all__ = ["Mutant", "MutationVerifier", "chance", "dump_mutants", "load_mutants", "mutants_of", "rewritten"]

@@ -1,0 +1,104 @@
+"""Mutants of a module: the same module with one small fault in it.
+
+Which of them a good suite can tell from the true module only a run shows; here they are only made, always the same
+ones in the same order.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+_Fault = Callable[[], None]
+
+_COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.GtE),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.LtE),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+}
+_COMPUTED: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Add,),
+    ast.FloorDiv: (ast.Mult,),
+    ast.Mod: (ast.FloorDiv,),
+}
+_CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    path: str
+    line: int
+    """Of the true module."""
+    fault: str
+    source: str
+
+
+def mutants_of(path: str, source: str) -> Iterator[Mutant]:
+    true = ast.parse(source)
+    for place, node in enumerate(ast.walk(true)):
+        for which in range(len(list(_faults(node)))):
+            tree = ast.parse(source)
+            mutated = _at(tree, place)
+            fault, make = list(_faults(mutated))[which]
+            make()
+            yield Mutant(path, getattr(node, "lineno", 1), fault, ast.unparse(ast.fix_missing_locations(tree)) + "\n")
+
+
+def _at(tree: ast.Module, place: int) -> ast.AST:
+    return next(node for index, node in enumerate(ast.walk(tree)) if index == place)
+
+
+def _faults(node: ast.AST) -> Iterator[tuple[str, _Fault]]:
+    """Each changes the node where it stands."""
+    if isinstance(node, ast.Compare):
+        for which, sign in enumerate(node.ops):
+            for other in _COMPARED.get(type(sign), ()):
+                yield "comparison", _set_item(node.ops, which, other())
+    elif isinstance(node, ast.BinOp | ast.AugAssign):
+        for operator in _COMPUTED.get(type(node.op), ()):
+            yield "operator", _set(node, "op", operator())
+    elif isinstance(node, ast.BoolOp):
+        yield "logic", _set(node, "op", ast.And() if isinstance(node.op, ast.Or) else ast.Or())
+    elif isinstance(node, ast.If | ast.While | ast.IfExp):
+        yield "condition", _set(node, "test", ast.UnaryOp(ast.Not(), node.test))
+    elif isinstance(node, ast.Constant):
+        if isinstance(node.value, bool):
+            yield "constant", _set(node, "value", not node.value)
+        elif isinstance(node.value, int):
+            yield "constant", _set(node, "value", node.value + 1)
+            yield "constant", _set(node, "value", node.value - 1)
+    elif isinstance(node, ast.Name) and node.id in _CALLED:
+        yield "function", _set(node, "id", _CALLED[node.id])
+    elif isinstance(node, ast.Slice):
+        for end in ("lower", "upper"):
+            if getattr(node, end) is not None:
+                yield "slice", _set(node, end, None)
+    for field in ("body", "orelse"):
+        statements = getattr(node, field, None)
+        if isinstance(statements, list):
+            for which, statement in enumerate(statements):
+                if _may_go(statement):
+                    yield "left out", _set_item(statements, which, ast.Pass())
+
+
+def _may_go(statement: ast.stmt) -> bool:
+    called = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+    return called or isinstance(statement, ast.AugAssign | ast.Raise | ast.Break | ast.Continue)
+
+
+def _set(node: ast.AST, field: str, value: object) -> _Fault:
+    return lambda: setattr(node, field, value)
+
+
+def _set_item(items: list[ast.cmpop] | list[ast.stmt], place: int, value: ast.AST) -> _Fault:
+    return lambda: items.__setitem__(place, value)  # type: ignore[call-overload]

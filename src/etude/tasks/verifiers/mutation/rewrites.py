@@ -1,0 +1,115 @@
+"""Rewrites of a module that change how it is written and not what it does.
+
+A suite that tells a rewrite from the true module looks at how the module is written. Other names for locals, other
+layout, no comments, functions in another order; and in places other, equal code: comparisons turned round, branches
+swapped, results named before they are returned. Drawn anew for each grading.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+
+_TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt,
+    ast.Gt: ast.Lt,
+    ast.LtE: ast.GtE,
+    ast.GtE: ast.LtE,
+    ast.Eq: ast.Eq,
+    ast.NotEq: ast.NotEq,
+}
+_WORDS = ("entry", "amount", "current", "outcome", "item", "state", "held", "given", "known", "spare")
+_BLIND = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Match)
+"""Where one of these is inside a function, its locals keep their names."""
+
+
+def rewritten(source: str, rng: random.Random) -> str:
+    tree = ast.parse(source)
+    taken = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    tree.body = _reordered(tree.body, rng)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            rename_locals(node, taken, rng)
+    return ast.unparse(ast.fix_missing_locations(_Turned(rng).visit(tree))) + "\n"
+
+
+def _reordered(body: list[ast.stmt], rng: random.Random) -> list[ast.stmt]:
+    """Functions that follow one another, as long as none needs anything when it is defined."""
+    found: list[ast.stmt] = []
+    run: list[ast.stmt] = []
+    for node in [*body, ast.Pass()]:
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list and _plain_defaults(node):
+            run.append(node)
+        else:
+            rng.shuffle(run)
+            found += [*run, node]
+            run = []
+    return found[:-1]
+
+
+def _plain_defaults(node: ast.FunctionDef) -> bool:
+    given = [*node.args.defaults, *(value for value in node.args.kw_defaults if value is not None)]
+    return all(isinstance(value, ast.Constant) for value in given)
+
+
+def rename_locals(function: ast.FunctionDef, taken: set[str], rng: random.Random) -> None:
+    inside = list(ast.walk(function))[1:]
+    if any(isinstance(node, _BLIND) for node in inside):
+        return
+    parts = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    parts += [part for part in (function.args.vararg, function.args.kwarg) if part is not None]
+    fixed = {part.arg for part in parts}
+    fixed |= {node.name for node in inside if isinstance(node, ast.ExceptHandler) and node.name}
+    names = [node for node in inside if isinstance(node, ast.Name)]
+    own = sorted({node.id for node in names if isinstance(node.ctx, ast.Store)} - fixed)
+    new: dict[str, str] = {}
+    for name in own:
+        word = f"{rng.choice(_WORDS)}_{rng.choice(_WORDS)}"
+        while word in taken:
+            word += rng.choice("abcdefgh")
+        taken.add(word)
+        new[name] = word
+    for node in names:
+        node.id = new.get(node.id, node.id)
+
+
+class _Turned(ast.NodeTransformer):
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        simple = len(node.ops) == 1 and type(node.ops[0]) in _TURNED
+        if simple and _still(node.left) and _still(node.comparators[0]) and self._rng.random() < 0.5:
+            other = _TURNED[type(node.ops[0])]()
+            return ast.Compare(node.comparators[0], [other], [node.left])
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        self.generic_visit(node)
+        if node.orelse and self._rng.random() < 0.5:
+            return ast.If(ast.UnaryOp(ast.Not(), node.test), node.orelse, node.body)
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        self.generic_visit(node)
+        if self._rng.random() < 0.5:
+            return ast.IfExp(ast.UnaryOp(ast.Not(), node.test), node.orelse, node.body)
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        if node.value is not None and self._rng.random() < 0.5:
+            name = f"answer_{self._rng.randrange(1000)}"
+            return [
+                ast.Assign([ast.Name(name, ast.Store())], node.value),
+                ast.Return(ast.Name(name, ast.Load())),
+            ]
+        return node
+
+
+def _still(node: ast.expr) -> bool:
+    """Whether it does not matter when this is worked out."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "len" and all(map(_still, node.args))
+    return isinstance(node, ast.Name | ast.Constant)

@@ -1,0 +1,169 @@
+"""The verifier of tasks in which the agent writes tests (`type = "mutation"`).
+
+The surface is the other way round: only tests may be changed, the library is as it was. The tests must pass on the
+true library, and on rewrites of it that do the same; then every mutant is tried, each in a box of its own. What tells
+a rewrite from the true library looks at how it is written, and is suspect.
+
+Outcomes are believed because of what the tests are written in (`language.py`). A task may allow more
+(`any_code = true`): then only the rewrites stand against tests that look at the source, and it is not sealed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from etude.tasks.change import Change
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verdict import Evidence, Judgement, Verdict
+from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.language import module_name, own_names, problems
+from etude.tasks.verifiers.mutation.mutants import Mutant
+from etude.tasks.verifiers.mutation.rewrites import rewritten
+from etude.tasks.verifiers.mutation.store import FILE, load_mutants
+from etude.tasks.verifiers.tests import Exam, SuiteConfig, agree, run_exam
+from etude.tasks.verifiers.tests.account import read_rows
+
+SEALED = 1e-2
+"""A verdict is sealed if tests that fail by chance pass with at most this one."""
+_AT_ONCE = 2
+
+
+class MutationConfig(BaseModel):
+    """[metadata.etude.verifier] of a task with `type = "mutation"`."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    threshold: float = Field(0.8, gt=0, le=1)
+    """Share of the mutants that must be told from the true library."""
+    folder: str = Field("tests", min_length=1)
+    """Where the agent's tests are; the rest of the workspace is the library."""
+    rewrites: int = Field(4, ge=1)
+    any_code: bool = False
+    """Tests may be any Python: the task is not sealed."""
+    seconds: float = Field(10.0, gt=0)
+    """CPU time of one run of all tests."""
+    memory_mb: int = Field(256, ge=64)
+
+
+class MutationVerifier:
+    def __init__(self, task: Task) -> None:
+        try:
+            self.config = MutationConfig.model_validate(task.verifier)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.{'.'.join(map(str, first['loc']))}"
+            raise TaskError(f"{place}: {first['msg']}, found {first['input']!r}") from error
+        self.mutants = load_mutants(task.directory / FILE)
+        self._needed = math.ceil(self.config.threshold * len(self.mutants))
+
+    @property
+    def sealed(self) -> bool:
+        likely = chance(len(self.mutants), self._needed, 1 + self.config.rewrites)
+        return not self.config.any_code and likely <= SEALED
+
+    def protects(self, path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        return folder != self.config.folder or not name.endswith(".py")
+
+    async def examine(self, stand: Stand) -> Verdict:
+        written = self._written(stand)
+        suites = sorted(path for path in written if path.rpartition("/")[2].startswith("test"))
+        library = {path: data for path, data in stand.pristine.files.items() if self._of_library(path)}
+        touched = Evidence(touched_protected=stand.change.touched)
+        if not suites:
+            return Verdict(Judgement.FAIL, f"there are no tests in {self.config.folder}/test*.py", touched)
+        if found := self._refused(written, library):
+            return Verdict(Judgement.FAIL, f"tests of this task may not say this: {found[0]}", touched)
+        rng = random.Random(secrets.randbits(64))
+        runs = _Runs(stand, self.config, [module_name(path) for path in suites])
+        true = await runs.run({})
+        if not true.passed:
+            return replace(true, reason=f"on the true library: {true.reason}")
+        for _ in range(self.config.rewrites):
+            verdict = await runs.run({path: rewritten(data.decode(), rng).encode() for path, data in library.items()})
+            if verdict.judgement is Judgement.FAIL:
+                reason = f"the tests fail on a library that does the same and is written otherwise: {verdict.reason}"
+                return replace(verdict, judgement=Judgement.SUSPECT, reason=reason)
+            if not verdict.passed:
+                return verdict
+        verdicts = await asyncio.gather(*(runs.run({m.path: m.source.encode()}) for m in self.mutants))
+        return self._score(true, verdicts)
+
+    def _score(self, true: Verdict, verdicts: list[Verdict]) -> Verdict:
+        for verdict in verdicts:
+            if verdict.judgement in (Judgement.ERROR, Judgement.SUSPECT):
+                return verdict
+        pairs = list(zip(self.mutants, verdicts, strict=True))
+        missed = tuple(_named(mutant) for mutant, verdict in pairs if verdict.passed)
+        killed, count = len(pairs) - len(missed), len(pairs)
+        evidence = replace(
+            true.evidence,
+            tests_expected=count,
+            tests_passed=killed,
+            failed_tests=missed,
+            controls=self.config.rewrites,
+            seconds=true.evidence.seconds + sum(verdict.evidence.seconds for verdict in verdicts),
+            score=killed / count,
+        )
+        judgement = Judgement.PASS if killed >= self._needed else Judgement.FAIL
+        return Verdict(judgement, f"{killed} of {count} mutants told from the true library", evidence)
+
+    def _of_library(self, path: str) -> bool:
+        return path.endswith(".py") and not path.startswith(f"{self.config.folder}/")
+
+    def _written(self, stand: Stand) -> dict[str, bytes]:
+        after: dict[str, bytes | None] = {**stand.pristine.files, **stand.change.files}
+        return {path: data for path, data in after.items() if data is not None and not self.protects(path)}
+
+    def _refused(self, written: Mapping[str, bytes], library: Mapping[str, bytes]) -> list[str]:
+        if self.config.any_code:
+            return []
+        names = {module_name(path): own_names(data.decode()) for path, data in library.items()}
+        return [
+            problem
+            for path, data in sorted(written.items())
+            for problem in problems(data.decode("utf-8", "replace"), names, path)
+        ]
+
+
+class _Runs:
+    """Of one change's tests, each on a library of its own in a box of its own."""
+
+    def __init__(self, stand: Stand, config: MutationConfig, suites: list[str]) -> None:
+        self._stand = stand
+        self._suite = SuiteConfig(runner="unittest", seconds=config.seconds, memory_mb=config.memory_mb)
+        self._suites = {suite: suite for suite in suites}
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self, library: Mapping[str, bytes]) -> Verdict:
+        """A pass: every test that was found passed, and there was one."""
+        change = Change({**self._stand.change.files, **library}, self._stand.change.touched)
+        async with self._turn:
+            account = await run_exam(self._stand, self._suite, Exam({}, self._suites), change)
+        rows = read_rows(account.rows, account.nonce)
+        found = {test: test for test in rows.outcomes}
+        verdict = agree(Exam({}, found), account, self._stand.change.touched)
+        if verdict.passed and not found:
+            return replace(verdict, judgement=Judgement.FAIL, reason="there are no tests")
+        return verdict
+
+
+def chance(mutants: int, needed: int, others: int) -> float:
+    """That tests which fail at random pass: on none of the `others` they fail, on enough of the mutants they do."""
+
+    def at(rate: float) -> float:
+        enough = (math.comb(mutants, n) * rate**n * (1 - rate) ** (mutants - n) for n in range(needed, mutants + 1))
+        return float((1 - rate) ** others * sum(enough))
+
+    return max(at(percent / 100) for percent in range(101))
+
+
+def _named(mutant: Mutant) -> str:
+    return f"{mutant.path}:{mutant.line}: {mutant.fault}"

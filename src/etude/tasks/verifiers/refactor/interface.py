@@ -1,0 +1,87 @@
+"""What a refactoring must leave as it is: the names that others use, how they are called, and no hidden code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_HIDING = re.compile(
+    r"__\w+__ | breakpoint | compile | delattr | eval | exec | getattr | globals | locals | setattr | vars",
+    re.VERBOSE,
+)
+"""Names by which code can be kept where nobody measures it, or called by nobody's name."""
+_USUAL = ("__name__", "__all__")
+_HARMLESS = frozenset(
+    {"__future__", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools", "heapq", "itertools"}
+    | {"math", "re", "string", "textwrap", "typing"}
+)
+
+
+def changes(before: str, after: str) -> Iterator[str]:
+    """What users of a module would notice."""
+    old, new = ast.parse(before), ast.parse(after)
+    kept, had = dict(_interface(new)), dict(_interface(old))
+    bound = _bound(new)
+    for name, how in had.items():
+        if name in kept and kept[name] != how:
+            yield f"{name} is called in another way, or its docstring is gone"
+        elif name not in kept and (name not in bound or "." in name):
+            yield f"{name} is gone"
+    yield from (f"{name} is new, and public" for name in kept if name not in had)
+
+
+def hiding(before: str, after: str, ours: Collection[str] = ()) -> list[str]:
+    """Ways to hide code that are used more often than before. Modules may be imported that were before, that are
+    `ours`, or that run no texts."""
+    imported = _imported(after) - _imported(before) - _HARMLESS - set(ours)
+    return sorted({*imported, *(_hidden(after) - _hidden(before))})
+
+
+def _imported(source: str) -> set[str]:
+    """The first names of modules."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def _interface(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in tree.body:
+        if isinstance(node, _Function | ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name, _how(node)
+            for inner in node.body if isinstance(node, ast.ClassDef) else ():
+                public = isinstance(inner, _Function) and (inner.name == "__init__" or not inner.name.startswith("_"))
+                if isinstance(inner, _Function) and public:
+                    yield f"{node.name}.{inner.name}", _how(inner)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name) and not target.id.startswith("_"):
+                    yield target.id, "value"
+
+
+def _how(node: _Function | ast.ClassDef) -> str:
+    marks = [ast.dump(decorator) for decorator in node.decorator_list]
+    documented = ast.get_docstring(node) is not None
+    if isinstance(node, ast.ClassDef):
+        return repr((marks, documented, [ast.dump(base) for base in node.bases]))
+    return repr((type(node).__name__, marks, documented, ast.unparse(node.args)))
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    """Names that a module imports."""
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {alias.asname or alias.name for node in imports for alias in node.names}
+
+
+def _hidden(source: str) -> Counter[str]:
+    tree = ast.parse(source)
+    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    names += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    names += [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    return Counter(name for name in names if _HIDING.fullmatch(name) and name not in _USUAL)

@@ -1,0 +1,97 @@
+"""The verifier of tasks in which the agent restructures code (`type = "refactor"`).
+
+What is measured is measured on the text, outside of any box: the interface is what it was, nothing is hidden, no
+function decides more, and size and duplication (`measure.py`) are at most what the task asks for. Then the hidden tests
+are run, by the verifier of suites, which also says whether the verdict is sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from etude.tasks.surface import is_protected
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verdict import Evidence, Judgement, Verdict
+from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.refactor.interface import changes, hiding
+from etude.tasks.verifiers.refactor.measure import Measures, measure
+from etude.tasks.verifiers.tests import TestsVerifier
+
+DENSER = 1.25
+"""How much larger than before the largest statement may be: code is not put into fewer, larger ones."""
+
+
+class RefactorConfig(BaseModel):
+    """[metadata.etude.verifier] of a task with `type = "refactor"`, beside the fields of a hidden suite."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    size: int = Field(gt=0)
+    """The most that the library may have afterwards."""
+    duplicated: int = Field(ge=0)
+
+
+class RefactorVerifier:
+    def __init__(self, task: Task) -> None:
+        try:
+            self.config = RefactorConfig.model_validate(task.verifier)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.{'.'.join(map(str, first['loc']))}"
+            raise TaskError(f"{place}: {first['msg']}, found {first['input']!r}") from error
+        self.tests = TestsVerifier(task)
+
+    @property
+    def sealed(self) -> bool:
+        return self.tests.sealed
+
+    def protects(self, path: str) -> bool:
+        # Whatever is no code cannot become a place for it.
+        return self.tests.protects(path) or is_protected(path) or not path.endswith((".py", ".md"))
+
+    async def examine(self, stand: Stand) -> Verdict:
+        before = self._sources(stand.pristine.files)
+        after = self._sources({**stand.pristine.files, **stand.change.files})
+        touched = Evidence(touched_protected=stand.change.touched)
+        try:
+            was, now = measure(before), measure(after)
+            problem = next(self._problems(before, after, was, now), "")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            return Verdict(Judgement.FAIL, f"the code can no longer be read: {error}", touched)
+        # Of the size that was to be saved; more than all is possible.
+        score = (was.size - now.size) / max(1, was.size - self.config.size)
+        if problem:
+            return Verdict(Judgement.FAIL, problem, replace(touched, score=score))
+        verdict = await self.tests.examine(stand)
+        return replace(verdict, evidence=replace(verdict.evidence, score=score))
+
+    def _sources(self, files: Mapping[str, bytes | None]) -> dict[str, str]:
+        """The library: what is not of the test surface."""
+        return {
+            path: data.decode("utf-8", "replace")
+            for path, data in files.items()
+            if data is not None and path.endswith(".py") and not self.protects(path)
+        }
+
+    def _problems(
+        self, before: Mapping[str, str], after: Mapping[str, str], was: Measures, now: Measures
+    ) -> Iterator[str]:
+        ours = {path.partition("/")[0].removesuffix(".py") for path in {**before, **after}}
+        for path, source in after.items():
+            for change in changes(before[path], source) if path in before else ():
+                yield f"{path}: {change}"
+            if found := hiding(before.get(path, ""), source, ours):
+                yield f"{path}: {found[0]} can hide code"
+        if gone := sorted(before.keys() - after.keys()):
+            yield f"{gone[0]} is gone"
+        if now.complexity > was.complexity:
+            yield f"a public function may decide {now.complexity} times, {was.complexity} before"
+        if now.densest > max(DENSER * was.densest, 30):
+            yield f"one statement holds {now.densest} parts, {was.densest} at most before"
+        if now.duplicated > self.config.duplicated:
+            yield f"{now.duplicated} parts are said again ({was.duplicated} before): at most {self.config.duplicated}"
+        if now.size > self.config.size:
+            yield f"the size is {now.size} ({was.size} before): at most {self.config.size}"

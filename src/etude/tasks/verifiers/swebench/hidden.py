@@ -1,0 +1,46 @@
+"""Hidden tests that may be known as a patch alone: tests/test.patch, and over it what tests/files/ holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from etude.tasks.change import change_of
+from etude.tasks.diff import Bounds, DiffError, parse_diff
+from etude.tasks.directory import read_files
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verifiers.tests.suite import FILES
+
+TEST_PATCH = "tests/test.patch"
+"""Makes tests of the workspace what they are at grading. A file that it deletes stays: nobody asks for its tests."""
+WIDE = Bounds(diff_bytes=16 << 20, files=2000, file_bytes=16 << 20, all_bytes=64 << 20, path_length=400)
+"""For patches that a task is made of; an agent's own have the grader's."""
+
+
+class HiddenTests:
+    def __init__(self, task: Task) -> None:
+        self._patch = read_optional(task, TEST_PATCH)
+        self._files = read_files(task.directory, FILES) if (task.directory / FILES).is_dir() else {}
+        try:
+            patches = parse_diff(self._patch, WIDE)
+        except DiffError as error:
+            raise TaskError(f"{task.directory / TEST_PATCH}: expected a diff: {error}") from error
+        named = {path for patch in patches for path in (patch.before, patch.after) if path is not None}
+        self.paths = frozenset(named | self._files.keys())
+
+    def protects(self, path: str) -> bool:
+        """Is this one of the files, or in the way of one: in the place of its folder, or below it?"""
+        return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self.paths)
+
+    def laid_over(self, workspace: Mapping[str, bytes]) -> dict[str, bytes]:
+        """By their paths; DiffError if the patch is none of this workspace."""
+        changed = change_of(self._patch, workspace, lambda path: False, WIDE).files
+        return {**{path: data for path, data in changed.items() if data is not None}, **self._files}
+
+
+def read_optional(task: Task, name: str) -> str:
+    """Empty where there is no such file."""
+    path = task.directory / name
+    try:
+        return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else ""
+    except OSError as error:
+        raise TaskError(f"{path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,161 @@
+"""The verifier of instances with a test script of their own (`type = "eval-script"`): any runner, in any language.
+
+What it goes by is printed by the code under test, so a verdict is `open`, and says so. It runs in a fresh box of the
+pristine image all the same, with nothing of the agent's but its change, and a test that is not heard of never passes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from etude.sandbox.contract import ExecResult, Limits
+from etude.sandbox.overload import host_overloaded
+from etude.tasks.change import Change
+from etude.tasks.diff import DiffError
+from etude.tasks.surface import is_protected
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verdict import Evidence, Judgement, Verdict
+from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.swebench.hidden import TEST_PATCH, HiddenTests
+from etude.tasks.verifiers.swebench.ids import resolved
+from etude.tasks.verifiers.swebench.logs import FAILED, PARSERS, PASSED, SKIPPED, read_log
+from etude.tasks.verifiers.tests.suite import EXPECTED
+
+EVAL_SCRIPT = "tests/eval.sh"
+START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
+LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output_bytes=16 << 20)
+"""Rows say nothing of what their scripts need. CPU time is the task's own limit."""
+_MARKER = re.compile(rf"^.*{re.escape(END)}.*$", re.MULTILINE)
+_TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+)$", re.MULTILINE)
+"""Files of the patch that the script itself applies."""
+
+
+class EvalScriptVerifier:
+    sealed = False
+
+    def __init__(self, task: Task) -> None:
+        self.script = _read(task, EVAL_SCRIPT)
+        self.fail_to_pass, self.pass_to_pass = _expected(task)
+        self.parser = task.verifier.get("log_parser", "")
+        if self.parser not in PARSERS:
+            place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.log_parser"
+            raise TaskError(f"{place}: expected one of {', '.join(sorted(PARSERS))}, found {self.parser!r}")
+        if START not in self.script or not _MARKER.search(self.script):
+            place = str(task.directory / EVAL_SCRIPT)
+            raise TaskError(f"{place}: expected the lines {START!r} and {END!r} around the tests")
+        self._hidden = HiddenTests(task)
+        self._touched = frozenset(_TOUCHED.findall(self.script))
+
+    def protects(self, path: str) -> bool:
+        return path in self._touched or self._hidden.protects(path) or is_protected(path)
+
+    async def examine(self, stand: Stand) -> Verdict:
+        started, mark = time.monotonic(), secrets.token_hex(8)
+        try:
+            hidden = self._hidden.laid_over(stand.pristine.files)
+        except DiffError as error:
+            reason = f"the task cannot be graded: {TEST_PATCH} is no diff of the workspace: {error}"
+            return Verdict(Judgement.ERROR, reason)
+        done = await self._run(stand, stand.change, hidden, mark)
+        if _begun(done) or _begun(await self._run(stand, Change(), hidden, mark)):
+            return self._judge(stand, done, mark, time.monotonic() - started)
+        reason = f"the script does not come to its tests in this image, not even without a change (code {done.code})"
+        return Verdict(Judgement.ERROR, reason, Evidence(done.code, log=_text(done)[-2000:]))
+
+    async def _run(self, stand: Stand, change: Change, hidden: Mapping[str, bytes], mark: str) -> ExecResult:
+        seconds = stand.task.limits.verifier_seconds
+        async with stand.box(replace(LIMITS, cpu_seconds=max(1, round(seconds))), change) as box:
+            for path, data in hidden.items():
+                await box.write_file(path, data, executable=data.startswith(b"#!"))
+            # One stream, in the order of what is said: markers go to standard error where the shell traces.
+            script = f"{{\n{_marked(self.script, mark)}\n}} 2>&1"
+            return await box.exec(["/bin/bash", "-c", script], timeout=2 * seconds + 10)
+
+    def _judge(self, stand: Stand, done: ExecResult, mark: str, seconds: float) -> Verdict:
+        log = _text(done)
+        found, said = _heard(log, mark), self.fail_to_pass + self.pass_to_pass
+        outcomes = read_log(self.parser, found[0]) if found else {}
+        passed = {test for test in said if self._holds(test, outcomes)}
+        failed = tuple(test for test in said if test not in passed)
+        evidence = Evidence(
+            exit_code=done.code,
+            tests_expected=len(said),
+            tests_passed=len(passed),
+            failed_tests=failed,
+            touched_protected=stand.change.touched,
+            report_digest=hashlib.sha256(repr(sorted(outcomes.items())).encode()).hexdigest()[:16],
+            seconds=seconds,
+            log=log[-2000:],
+        )
+
+        def verdict(judgement: Judgement, reason: str) -> Verdict:
+            return Verdict(judgement, reason, evidence)
+
+        if done.timed_out and host_overloaded():
+            return verdict(Judgement.ERROR, "the wall clock expired on an overloaded host")
+        if done.limit:
+            return verdict(Judgement.FAIL, f"the script ran into its limit of {done.limit}")
+        if found is None:
+            return verdict(Judgement.FAIL, f"the script did not come to the end of its tests (exit code {done.code})")
+        if failed:
+            return verdict(Judgement.FAIL, f"{len(failed)} of {len(said)} tests failed")
+        if found[1] != 0 and FAILED not in outcomes.values():
+            return verdict(Judgement.SUSPECT, f"every test is told to pass, but they ended with {found[1]}")
+        return verdict(Judgement.PASS, f"all {len(said)} tests passed, by the log")
+
+    def _holds(self, test: str, outcomes: dict[str, str]) -> bool:
+        """A test that should be kept may also be skipped."""
+        good = {PASSED} if test in self.fail_to_pass else {PASSED, SKIPPED}
+        return all(outcomes.get(name) in good for name in resolved(test, outcomes))
+
+
+def _marked(script: str, mark: str) -> str:
+    """With the exit code of what stands before the end of the tests told after it."""
+    return _MARKER.sub(lambda line: f"etude_code=$?\n{line[0]}\necho {mark} $etude_code", script, count=1)
+
+
+def _heard(log: str, mark: str) -> tuple[str, int] | None:
+    """What was said between the markers, and the exit code of the tests."""
+    _, start, rest = log.partition(START)
+    between, end, after = rest.partition(END)
+    code = re.search(rf"^{mark} (\d+)$", after, re.MULTILINE)
+    return (between, int(code[1])) if start and end and code else None
+
+
+def _begun(done: ExecResult) -> bool:
+    return START in _text(done)
+
+
+def _text(done: ExecResult) -> str:
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _expected(task: Task) -> tuple[list[str], list[str]]:
+    place = task.directory / EXPECTED
+    try:
+        found = json.loads(_read(task, EXPECTED))
+    except ValueError as error:
+        raise TaskError(f"{place}: expected JSON: {error}") from error
+    lists = []
+    for field in ("fail_to_pass", "pass_to_pass"):
+        ids = found.get(field) if isinstance(found, dict) else None
+        if not isinstance(ids, list) or not all(isinstance(test, str) for test in ids):
+            raise TaskError(f"{place}: {field}: expected a list of ids, found {ids!r}")
+        lists.append(ids)
+    if not lists[0]:
+        raise TaskError(f"{place}: fail_to_pass: expected at least one id: without one, doing nothing would pass")
+    return lists[0], lists[1]
+
+
+def _read(task: Task, name: str) -> str:
+    path = task.directory / name
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"{path}: expected a text file: {error}") from error

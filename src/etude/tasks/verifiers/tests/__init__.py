@@ -1,0 +1,25 @@
+"""Hidden test suites: `type = "tests"`.
+
+Run in a fresh box, their account compared three ways; negative controls among them."""
+
+from etude.tasks.verifiers.tests.account import Account
+from etude.tasks.verifiers.tests.agree import agree
+from etude.tasks.verifiers.tests.exam import Exam, plain_exam
+from etude.tasks.verifiers.tests.packages import pytest_files
+from etude.tasks.verifiers.tests.running import run_exam
+from etude.tasks.verifiers.tests.suite import Suite, SuiteConfig, read_suite, suite_files
+from etude.tasks.verifiers.tests.verifier import TestsVerifier
+
+__all__ = [
+    "Account",
+    "Exam",
+    "Suite",
+    "SuiteConfig",
+    "TestsVerifier",
+    "agree",
+    "plain_exam",
+    "pytest_files",
+    "read_suite",
+    "run_exam",
+    "suite_files",
+]

@@ -1,0 +1,121 @@
+"""From what came out of a box to a verdict; pure, so that every way of lying can be tested.
+
+A pass needs the exit code, the rows and the report to agree with each other, a row for every expected test that says
+it passed, every withheld comparison to hold, and every negative control to have failed. What is missing is never a
+pass; what an honest solution cannot bring about is `suspect`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+
+from etude.tasks.verdict import Evidence, Judgement, Verdict
+from etude.tasks.verifiers.tests.account import LONGEST_VALUE, Account, Rows, read_report, read_rows
+from etude.tasks.verifiers.tests.exam import Exam, Withheld
+
+FAILURES = frozenset(("failed", "error"))
+_LIMITS = {
+    "time": "outlasted the wall clock",
+    "cpu": "used up the CPU time",
+    "memory": "used up the memory",
+    "file": "wrote too large a file",
+}
+
+
+def agree(exam: Exam, account: Account, touched: tuple[str, ...] = ()) -> Verdict:
+    rows = read_rows(account.rows, account.nonce)
+    passed = {ours for test, ours in exam.tests.items() if _accepted(exam, rows, test, ours)}
+    failed = tuple(sorted(set(exam.tests.values()) - passed))
+    # A copy that asks for something else passed beside its original. (Alone, it may be what a wrong solution answers.)
+    fooled = tuple(
+        sorted({ours for test, ours in exam.controls.items() if rows.outcomes.get(test) == "passed" and ours in passed})
+    )
+
+    def verdict(judgement: Judgement, reason: str) -> Verdict:
+        evidence = Evidence(
+            exit_code=account.code,
+            tests_expected=len(exam.tests),
+            tests_passed=len(passed),
+            failed_tests=failed,
+            touched_protected=touched,
+            report_digest=hashlib.sha256(repr(sorted(rows.outcomes.items())).encode()).hexdigest()[:16],
+            seconds=account.seconds,
+            log=account.log[-2000:].decode("utf-8", "replace"),
+            controls=len(exam.controls),
+            withheld=sum(map(len, exam.withheld.values())),
+            controls_passed=fooled,
+            memory_bytes=rows.memory_bytes,
+        )
+        return Verdict(judgement, reason, evidence)
+
+    if rows.broken or not rows.ready:
+        why = rows.broken or f"exit code {account.code}{account.limit and ', limit of ' + account.limit}"
+        return verdict(Judgement.ERROR, f"the tests cannot be run in this image: {why}")
+    if rows.tampered:
+        return verdict(Judgement.SUSPECT, f"the rows were tampered with: {rows.tampered}")
+    if account.limit:
+        if account.starved:
+            return verdict(Judgement.ERROR, "the wall clock expired on a host that gave the tests no time")
+        return verdict(Judgement.FAIL, f"the tests {_LIMITS.get(account.limit, account.limit)}")
+    if rows.end is None:
+        heard = len(rows.outcomes.keys() & exam.tests.keys())
+        place = f"after {heard} of {len(exam.tests)} tests, with exit code {account.code}"
+        return verdict(Judgement.FAIL, f"the code ended its runner {place}")
+    if problem := _disagreement(rows, account):
+        return verdict(Judgement.SUSPECT, problem)
+    if fooled:
+        return verdict(Judgement.SUSPECT, f"{len(fooled)} tests pass whatever they ask for")
+    if account.code != rows.end:
+        return verdict(Judgement.FAIL, f"the tests ended, then the run did with exit code {account.code}")
+    if failed:
+        missing = sum(test not in rows.outcomes for test in exam.tests)
+        also = f", {missing} of them did not run" if missing else ""
+        return verdict(Judgement.FAIL, f"{len(failed)} of {len(exam.tests)} tests failed{also}")
+    if rows.end != int(bool({*FAILURES, "xpassed"} & set(rows.outcomes.values()))):
+        return verdict(Judgement.FAIL, f"every test passed, but the runner ended with {rows.end}")
+    if idle := [test for test in exam.controls if rows.outcomes.get(test) not in FAILURES]:
+        return verdict(Judgement.SUSPECT, f"{len(idle)} tests that must fail did not")
+    return verdict(Judgement.PASS, f"all {len(exam.tests)} tests passed")
+
+
+def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
+    outcome = rows.outcomes.get(test)
+    if not all(holds(withheld, rows) for withheld in exam.withheld.get(test, ())):
+        return False
+    if outcome in ("skipped", "xfailed"):
+        return ours in exam.may_skip
+    return outcome == "passed"
+
+
+def holds(withheld: Withheld, rows: Rows) -> bool:
+    """Has the box told what is expected, each time that it told anything under this key?"""
+    told = rows.values.get(withheld.key)
+    return bool(told) and all(_is(text, withheld.value) for text in told or [])
+
+
+def _is(text: object, expected: object) -> bool:
+    if not isinstance(text, str) or len(text) > LONGEST_VALUE:
+        return False
+    try:
+        return bool(ast.literal_eval(text) == expected)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+
+
+def _disagreement(rows: Rows, account: Account) -> str:
+    """Between the exit code, the rows and the report of a run that has come to its end."""
+    found = read_report(account.report, account.nonce)
+    if found is None:
+        return "the rows are whole, but the runner's report is missing or not its own"
+    code, tests = found
+    if tests != rows.outcomes:
+        return "the rows and the runner's report differ"
+    if code != rows.end:
+        return "the rows and the runner's report end differently"
+    bad = bool(FAILURES & set(rows.outcomes.values()))
+    if rows.end == 0 and bad:
+        return "the runner ended well, though tests failed"
+    if account.code == 0 and rows.end != 0:
+        return f"the runner ended with {rows.end}, the process with 0"
+    return ""

@@ -1,0 +1,124 @@
+"""Draws the exam of one grading: which comparisons are made out here, which tests are asked in several versions.
+
+Of a test in several versions, one is right; names are fresh and the order is random. Code that forges its results has
+to guess which: one in k + 1 for every test with k altered copies.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+from collections.abc import Sequence
+
+from etude.tasks.verifiers.tests.exam import Exam, Withheld, plain_exam
+from etude.tasks.verifiers.tests.expectations import TestFunction
+from etude.tasks.verifiers.tests.ids import Ids
+from etude.tasks.verifiers.tests.naming import Names
+from etude.tasks.verifiers.tests.pool import Pool, Questions
+from etude.tasks.verifiers.tests.proving import GUESS
+from etude.tasks.verifiers.tests.rewriting import Edit, compose, copy_of, respelt, telling
+from etude.tasks.verifiers.tests.suite import Suite
+
+SEALED = 1e-2
+"""A verdict is sealed if a blind forger's chance is at most this."""
+COST = {True: 2.0, False: 0.2}
+"""What controls may add, as a share of the time of the suite's tests and a second: until a verdict is sealed (True),
+and from there to the aim."""
+DETECTORS = 2
+"""Tests in two versions that are there to be passed by whoever passes everything."""
+
+
+def guess(copies: Sequence[int]) -> float:
+    """A blind forger's chance to tell the right version of every test, each with so many altered copies."""
+    return math.prod(1 / (count + 1) for count in copies)
+
+
+def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[Questions, int], float]:
+    """How many altered copies each test gets, and the chance that is left.
+
+    None where what the test must answer is not in the box and hard to guess. Of the others, one more for the test with
+    the fewest, the quick ones first."""
+    deciding = [asked for asked in pool.questions if asked.decides]
+    counts = {asked: 0 for asked in deciding if asked.alterations and asked.chance > aim}
+    spent, affordable = 0.0, pool.seconds + 1
+    fixed = math.prod(asked.chance for asked in deciding if asked not in counts)
+    while (left := fixed * guess(list(counts.values()))) > aim:
+        room = COST[left > SEALED] * affordable - spent
+        more = [a for a, count in counts.items() if count < len(a.alterations) and a.seconds <= room]
+        if not more:
+            break
+        chosen = min(more, key=lambda asked: (counts[asked], asked.seconds))
+        counts[chosen] += 1
+        spent += chosen.seconds
+    # None of those whose answer is held back: an altered copy would nearly tell it.
+    others = [asked for asked in pool.questions if asked.alterations and not (asked.decides and asked.withheld)]
+    others = [asked for asked in others if not counts.get(asked)]
+    rng.shuffle(others)
+    others.sort(key=lambda asked: round(asked.seconds, 2))
+    for asked in others[: max(0, DETECTORS - sum(counts.values()))]:
+        if asked.seconds <= COST[False] * affordable - spent:
+            counts[asked] = 1
+            spent += asked.seconds
+    return counts, left
+
+
+def draw_exam(suite: Suite, pool: Pool, rng: random.Random) -> Exam:
+    if not pool.questions:
+        return plain_exam(suite)
+    counts, left = choose(pool, rng)
+    drawing = _Drawing(suite, pool, rng)
+    for asked in pool.questions:
+        drawing.add(asked, counts.get(asked, 0))
+    return drawing.exam(left)
+
+
+class _Drawing:
+    def __init__(self, suite: Suite, pool: Pool, rng: random.Random) -> None:
+        self._suite, self._pool, self._rng = suite, pool, rng
+        self._ids = Ids(suite.config)
+        self._keeper = "_" + secrets.token_hex(4)
+        self._names: dict[str, Names] = {}
+        self._groups: dict[str, dict[TestFunction, list[bytes]]] = {}
+        self._tests = {test: test for test in suite.expected}
+        self._controls: dict[str, str] = {}
+        self._withheld: dict[str, tuple[Withheld, ...]] = {}
+
+    def add(self, asked: Questions, copies: int) -> None:
+        source, function = self._pool.sources[asked.file], asked.function
+        # A test that is there in several versions is asked in the box: else the right one would stand out.
+        sites = asked.withheld if not copies else ()
+        if not copies and not sites:
+            return
+        kept = [(Withheld(secrets.token_hex(4), site.value), site) for site in sites]
+        edits = [telling(source, site, self._keeper, withheld.key) for withheld, site in kept]
+        if copies:
+            edits = [respelt(function, asked.alterations[0][0])]
+        name = self._name(asked) if copies else function.path[-1]
+        versions = [copy_of(source, function, name, edits)]
+        for test in asked.tests:
+            mine = self._ids.renamed(test, name)
+            del self._tests[test]
+            self._tests[mine] = test
+            if kept:
+                self._withheld[mine] = tuple(withheld for withheld, _ in kept)
+        for edit in self._rng.sample(asked.alterations, copies):
+            versions.append(self._control(asked, edit))
+        self._rng.shuffle(versions)
+        self._groups.setdefault(asked.file, {})[function] = versions
+
+    def _control(self, asked: Questions, edit: Edit) -> bytes:
+        name = self._name(asked)
+        self._controls.update({self._ids.renamed(test, name): test for test in asked.tests})
+        return copy_of(self._pool.sources[asked.file], asked.function, name, [edit])
+
+    def _name(self, asked: Questions) -> str:
+        if asked.file not in self._names:
+            self._names[asked.file] = Names(self._pool.names[asked.file], self._rng)
+        return self._names[asked.file].draw()
+
+    def exam(self, left: float) -> Exam:
+        files = dict(self._suite.files)
+        for file, groups in self._groups.items():
+            files[file] = compose(file, self._pool.sources[file], groups)
+        return Exam(files, self._tests, self._controls, self._withheld, self._keeper, self._suite.may_skip, left)

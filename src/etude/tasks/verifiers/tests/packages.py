@@ -1,0 +1,54 @@
+"""pytest for images that have none: the files of the one that is installed here, as a layer over the image."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import struct
+from importlib import metadata
+from pathlib import Path
+
+from etude.tasks.task import TaskError
+
+_DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
+"""All that pytest imports on Python 3.11 and newer; pure Python, so any interpreter of these versions can use it."""
+_UNUSED = re.compile(r"pygments/(styles|lexers|formatters)/(?!(__init__|_mapping|default|diff|python|terminal)\.py)")
+"""Eight tenths of the bytes."""
+FOLDER = "/opt/etude-pytest"
+
+
+@functools.cache
+def pytest_files() -> dict[str, bytes]:
+    """TaskError where pytest is not installed beside Étude."""
+    found: dict[str, bytes] = {}
+    for distribution in _DISTRIBUTIONS:
+        try:
+            files = metadata.files(distribution) or []
+        except metadata.PackageNotFoundError as error:
+            raise TaskError(
+                f'verifier.pytest = "brought" needs {distribution} beside Étude, and it is not installed: install '
+                "pytest, or grade in an image that has it"
+            ) from error
+        for path in files:
+            name = path.as_posix()
+            if path.parts[0] != ".." and "__pycache__" not in path.parts and not _UNUSED.match(name):
+                place = Path(str(path.locate()))
+                found[name] = place.read_bytes()
+                found.update(_compiled(name, place))
+    return found
+
+
+def _compiled(name: str, place: Path) -> dict[str, bytes]:
+    """Its bytecode, if it is here and up to date, marked as valid whatever the source's time is in the box: nobody
+    there may write bytecode, and to compile pytest takes longer than most suites."""
+    if place.suffix != ".py":
+        return {}
+    cached = Path(importlib.util.cache_from_source(str(place)))
+    info = place.stat()
+    stamp = importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, int(info.st_mtime), info.st_size)
+    if not cached.is_file() or (data := cached.read_bytes())[:16] != stamp:
+        return {}
+    folder, _, _ = name.rpartition("/")
+    unchecked = importlib.util.MAGIC_NUMBER + struct.pack("<IQ", 1, 0)
+    return {f"{folder}/__pycache__/{cached.name}".lstrip("/"): unchecked + data[16:]}

@@ -1,0 +1,71 @@
+"""What may be altered or withheld in a suite, each item proven: the exams of a task are drawn from here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from etude.tasks.verifiers.tests import expectations, javascript
+from etude.tasks.verifiers.tests.expectations import Site, TestFunction
+from etude.tasks.verifiers.tests.ids import Ids
+from etude.tasks.verifiers.tests.rewriting import Edit
+from etude.tasks.verifiers.tests.suite import Suite
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """A test function of the suite, and what can be asked of it."""
+
+    file: str
+    function: TestFunction
+    tests: tuple[str, ...]
+    """The task's ids: several where it is parametrised."""
+    decides: bool
+    """Some of them are in fail_to_pass."""
+    seconds: float = 0.0
+    alterations: tuple[Edit, ...] = ()
+    """Of one site, so that no version of the test is between the others."""
+    withheld: tuple[Site, ...] = ()
+    chance: float = 1.0
+    """To guess what it tells out here, as far as that is wrong without a solution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    sources: Mapping[str, bytes] = field(default_factory=dict)
+    questions: tuple[Questions, ...] = ()
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of all test functions of a file."""
+    seconds: float = 0.0
+    """Of the suite's tests, with the reference."""
+
+
+def questions_of(suite: Suite, file: str, source: bytes) -> list[Questions]:
+    """The file's test functions that have expected ids."""
+    ids = Ids(suite.config)
+    wanted: dict[str, list[str]] = {}
+    for test in suite.expected:
+        wanted.setdefault(ids.address(test), []).append(test)
+    functions = test_functions(file, source)
+    paths = [function.path for function in functions]
+    found = []
+    for function in functions:
+        tests = [test for address in ids.addresses(file, function.path) for test in wanted.get(address, [])]
+        if tests and paths.count(function.path) == 1:  # Of two of one name, one hides the other.
+            found.append(Questions(file, function, tuple(tests), not set(tests).isdisjoint(suite.fail_to_pass)))
+    return found
+
+
+def test_functions(file: str, source: bytes) -> list[TestFunction]:
+    if file.endswith(".py"):
+        return expectations.test_functions(source)
+    return javascript.test_functions(source) if file.endswith((".js", ".mjs", ".cjs")) else []
+
+
+def chance_of(value: object) -> float:
+    """That who does not know a value guesses it: a rough figure, for the values that code answers with by default."""
+    if value is None or isinstance(value, bool):
+        return 0.5
+    if value in (0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):
+        return 0.25
+    return 0.001

@@ -1,0 +1,188 @@
+"""Proves what a suite's exams are drawn from, by two runs of everything that might be asked.
+
+With the reference every altered copy must fail, whose original passes, and what is told must be as expected. Without
+any change, copy and original must fail at the same line, so that failing does not tell the two apart.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from etude.tasks.verifiers.tests.account import Account, Rows, read_rows
+from etude.tasks.verifiers.tests.agree import FAILURES, holds
+from etude.tasks.verifiers.tests.altering import alternatives, other_exceptions
+from etude.tasks.verifiers.tests.exam import Exam, Withheld
+from etude.tasks.verifiers.tests.expectations import Site, TestFunction
+from etude.tasks.verifiers.tests.ids import Ids
+from etude.tasks.verifiers.tests.naming import Names
+from etude.tasks.verifiers.tests.pool import Pool, Questions, chance_of, questions_of, test_functions
+from etude.tasks.verifiers.tests.rewriting import Edit, compose, copy_of, spelt, telling
+from etude.tasks.verifiers.tests.suite import Suite
+
+GUESS = 1e-3
+"""What a blind forger's chance should be at most."""
+MOST = 127
+"""Alterations tried per site of a test that decides."""
+DETECTORS, FEW = 6, 2
+"""Tests that do not decide, of which some are asked in two versions to catch who passes everything; alterations
+tried per site of them."""
+Run = Callable[[Exam, bool], Awaitable[Account]]
+"""Runs an exam, with the reference or without any change."""
+_KEEPER = "_told"
+
+
+async def prove(suite: Suite, sources: Mapping[str, bytes], run: Run, rng: random.Random) -> Pool:
+    """`sources` are the test files as they lie in the workspace at grading."""
+    # Not in a thread, though to read a large suite takes seconds: Python 3.11 parses in one thread at a time, or
+    # raises SystemError.
+    names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
+    asked = [one for file, source in sorted(sources.items()) for one in questions_of(suite, file, source)]
+    pool = await _try(_Trial(suite, sources, asked, rng), run)
+    # Tests whose answer was to be held back, and could not be.
+    open_still = [one for one in pool.questions if one.decides and one.chance > GUESS and not one.alterations]
+    again = await _try(_Trial(suite, sources, open_still, rng, held_back=False), run)
+    better = {(one.file, one.function.path): one for one in again.questions}
+    questions = tuple(better.get((one.file, one.function.path), one) for one in pool.questions)
+    return Pool(sources, questions, names, pool.seconds)
+
+
+async def _try(trial: _Trial, run: Run) -> Pool:
+    if not trial.exam.tests:
+        return Pool()
+    solved = await run(trial.exam, True)
+    unsolved = await run(trial.exam, False)
+    return trial.result(read_rows(solved.rows, solved.nonce), read_rows(unsolved.rows, unsolved.nonce))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    questions: Questions
+    telling: tuple[str, ...]
+    """Ids in the box; none where nothing can be told."""
+    keys: Mapping[str, Site]
+    original: tuple[str, ...]
+    """None where nothing is altered."""
+    altered: Mapping[str, Edit]
+    """By the name of the copy."""
+
+
+class _Trial:
+    """Everything that might be asked of some tests, in one exam: it costs little more than the tests themselves."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        sources: Mapping[str, bytes],
+        asked: Sequence[Questions],
+        rng: random.Random,
+        *,
+        held_back: bool = True,
+    ) -> None:
+        """`held_back`: a test that can be asked without its answer is not asked in several versions."""
+        self._suite, self._rng, self._ids, self._held_back = suite, rng, Ids(suite.config), held_back
+        self._sources = sources
+        self._tried: list[_Tried] = []
+        others = [one for one in asked if not one.decides]
+        self._detectors = rng.sample(others, min(DETECTORS, len(others)))
+        files, tests = dict(suite.files), {}
+        for file in sorted({one.file for one in asked}):
+            groups, tried = self._file(file, sources[file], [one for one in asked if one.file == file])
+            try:
+                files[file] = compose(file, sources[file], groups)
+            except ValueError:  # Source that is unlike what we can rewrite: it is asked as it is.
+                continue
+            self._tried += tried
+            for one in tried:
+                copies = [self._ids.renamed(test, name) for name in one.altered for test in one.questions.tests]
+                tests.update(dict.fromkeys([*one.telling, *one.original, *copies], ""))
+        self.exam = Exam(files, tests, keeper=_KEEPER)
+
+    def _file(
+        self, file: str, source: bytes, found: list[Questions]
+    ) -> tuple[dict[TestFunction, list[bytes]], list[_Tried]]:
+        groups: dict[TestFunction, list[bytes]] = {}
+        tried = []
+        names = Names((function.path[-1] for function in test_functions(file, source)), self._rng)
+        for asked in found:
+            function, told = asked.function, [site for site in asked.function.sites if site.statement]
+            edits = {names.draw(): edit for edit in _candidates(asked, self._wanted(asked, told), self._rng)}
+            keys = {f"{self._rng.getrandbits(64):x}": site for site in told}
+            tells = [telling(source, site, _KEEPER, key) for key, site in keys.items()]
+            name, copies = names.draw(), []
+            if tells:
+                copies.append(copy_of(source, function, function.path[-1], tells))
+            if edits:
+                copies.append(copy_of(source, function, name))
+                copies += [copy_of(source, function, other, [edit]) for other, edit in edits.items()]
+            if copies:
+                groups[function] = copies
+                original = tuple(self._ids.renamed(test, name) for test in asked.tests) if edits else ()
+                tried.append(_Tried(asked, asked.tests if tells else (), keys, original, edits))
+        return groups, tried
+
+    def _wanted(self, asked: Questions, told: list[Site]) -> int:
+        """Alterations per site: none where the answer can be held back and is hard to guess."""
+        if not asked.decides:
+            return FEW if asked in self._detectors else 0
+        if self._held_back and math.prod(chance_of(site.value) for site in told) <= GUESS:
+            return 0
+        return min(MOST, math.ceil(math.exp(-math.log(GUESS) / len(self._suite.fail_to_pass))) - 1)
+
+    def result(self, solved: Rows, unsolved: Rows) -> Pool:
+        """What came out with the reference, and what without any change."""
+        found, total = [], 0.0
+        for tried in self._tried:
+            seconds = sum(solved.seconds.get(test, 0.0) for test in tried.original or tried.telling)
+            total += seconds
+            told = {key: site for key, site in tried.keys.items() if holds(Withheld(key, site.value), solved)}
+            if not _passed(tried.telling, solved):
+                told = {}
+            wrong = [site.value for key, site in told.items() if not holds(Withheld(key, site.value), unsolved)]
+            found.append(
+                replace(
+                    tried.questions,
+                    seconds=seconds,
+                    # What does not pass under another name is not asked under one.
+                    alterations=self._alterations(tried, solved, unsolved) if _passed(tried.original, solved) else (),
+                    withheld=tuple(told.values()),
+                    chance=math.prod(map(chance_of, wrong)),
+                )
+            )
+        return Pool(self._sources, tuple(found), seconds=total)
+
+    def _alterations(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[Edit, ...]:
+        """Those of the site that has most."""
+
+        def fate(test: str) -> tuple[str | None, int | None]:
+            return unsolved.outcomes.get(test), unsolved.places.get(test)
+
+        solvable = _passed(tried.original, unsolved)
+        proven: dict[tuple[int, int], list[Edit]] = {}
+        for name, edit in tried.altered.items():
+            copies = [self._ids.renamed(test, name) for test in tried.questions.tests]
+            alike = solvable or list(map(fate, copies)) == list(map(fate, tried.original))
+            if alike and all(solved.outcomes.get(copy) in FAILURES for copy in copies):
+                proven.setdefault(edit[0], []).append(edit)
+        most: list[Edit] = []
+        for edits in proven.values():
+            most = edits if len(edits) > len(most) else most
+        return tuple(most)
+
+
+def _passed(tests: tuple[str, ...], rows: Rows) -> bool:
+    return all(rows.outcomes.get(test) == "passed" for test in tests)
+
+
+def _candidates(asked: Questions, wanted: int, rng: random.Random) -> list[Edit]:
+    """Of every site as many."""
+    found: list[Edit] = []
+    for site in asked.function.sites:
+        if site.exception:
+            texts = rng.sample(others := other_exceptions(site.exception), min(wanted, len(others)))
+        else:
+            texts = [spelt(site, value) for value in alternatives(site.value, wanted, rng)]
+        found += [(site.literal, text.encode()) for text in texts]
+    return found

@@ -1,0 +1,140 @@
+"""A hidden test suite as a task keeps it: how it is run, the files that are laid over the workspace, what is expected.
+
+task.toml  [metadata.etude.verifier]  type = "tests", runner, and the other fields of `SuiteConfig`
+tests/files/...                       laid over the workspace when a change is graded
+tests/expected.json                   fail_to_pass, pass_to_pass, may_skip: ids, as the runner itself says them
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from etude.tasks.directory import read_files
+from etude.tasks.task import Task, TaskError
+
+FILES = "tests/files"
+EXPECTED = "tests/expected.json"
+Runner = Literal["pytest", "unittest", "node"]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class SuiteConfig(BaseModel):
+    """[metadata.etude.verifier] of a task with `type = "tests"`; keys that are not known here are passed over."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    runner: Runner
+    python: str = Field("python3", min_length=1)
+    """The interpreter of the image: a name that is looked up on PATH, or an absolute path outside the workspace."""
+    node: str = Field("node", min_length=1)
+    pytest: Literal["image", "brought"] = "image"
+    """Whose pytest runs: the image's, or the one that the grader brings along into images that have none."""
+    path: list[str] = ["."]
+    """Folders of the workspace where Python finds what is under test."""
+    arguments: list[str] = []
+    """More for the runner's command line (pytest only)."""
+    env: dict[str, str] = {}
+    """Over the image's variables and the grader's."""
+    seconds: float = Field(60.0, gt=0)
+    """CPU time of all tests together. The wall clock is a safety net at a multiple of it."""
+    memory_mb: int = Field(1024, ge=64)
+    disk_mb: int = Field(256, ge=16)
+    processes: int = Field(128, ge=8)
+
+
+class _Expected(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    fail_to_pass: list[str]
+    pass_to_pass: list[str] = []
+    may_skip: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    config: SuiteConfig
+    files: Mapping[str, bytes]
+    """Laid over the workspace, by their paths in it."""
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...] = ()
+    may_skip: frozenset[str] = frozenset()
+    """Of pass_to_pass: may also be skipped, or fail as the test itself expects."""
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        return self.fail_to_pass + self.pass_to_pass
+
+
+def read_suite(task: Task) -> Suite:
+    """TaskError names file, field and expectation."""
+    place = f"{task.directory / 'task.toml'}: metadata.etude.verifier"
+    config = _parse(SuiteConfig, task.verifier, place)
+    path = task.directory / EXPECTED
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise TaskError(f"{path}: expected a file, there is none") from error
+    except (OSError, ValueError) as error:
+        raise TaskError(f"{path}: expected JSON: {error}") from error
+    expected = _parse(_Expected, found, str(path))
+    lists = {"fail_to_pass": expected.fail_to_pass, "pass_to_pass": expected.pass_to_pass}
+    seen: set[str] = set()
+    for field, ids in lists.items():
+        for test in ids:
+            if not test or test in seen:
+                raise TaskError(f"{path}: {field}: expected ids, each once, found {test!r} again or empty")
+            seen.add(test)
+    if not expected.fail_to_pass:
+        raise TaskError(f"{path}: fail_to_pass: expected at least one id: without one, doing nothing would pass")
+    for test in expected.may_skip:
+        if test not in expected.pass_to_pass:
+            raise TaskError(f"{path}: may_skip: expected ids of pass_to_pass, found {test!r}")
+    if "PYTHONPATH" in config.env:
+        raise TaskError(f"{place}.env: expected no PYTHONPATH (it counts before the runner starts): use `path`")
+    hidden = read_files(task.directory, FILES) if (task.directory / FILES).is_dir() else {}
+    return Suite(
+        config,
+        hidden,
+        tuple(expected.fail_to_pass),
+        tuple(expected.pass_to_pass),
+        frozenset(expected.may_skip),
+    )
+
+
+def test_files(suite: Suite) -> frozenset[str]:
+    """Where the expected tests can be, as paths in the workspace. A dotted id does not say which part is the file."""
+    if suite.config.runner != "unittest":
+        mark = "::" if suite.config.runner == "pytest" else " > "
+        return frozenset(test.partition(mark)[0] for test in suite.expected)
+    modules = {"/".join(test.split(".")[:end]) for test in suite.expected for end in range(1, test.count("."))}
+    folders = ["", *(folder.strip("/") + "/" for folder in suite.config.path if folder not in (".", ""))]
+    return frozenset(f"{folder}{module}.py" for folder in folders for module in modules)
+
+
+def suite_files(
+    files: Mapping[str, bytes],
+    fail_to_pass: Collection[str],
+    pass_to_pass: Collection[str] = (),
+    may_skip: Collection[str] = (),
+) -> dict[str, bytes]:
+    """What `write_task` needs for a hidden suite; the rest is `task.verifier = {"type": "tests", "runner": ...}`."""
+    expected = {"fail_to_pass": sorted(fail_to_pass), "pass_to_pass": sorted(pass_to_pass)}
+    if may_skip:
+        expected["may_skip"] = sorted(may_skip)
+    listed = json.dumps(expected, indent=1, ensure_ascii=False) + "\n"
+    return {**{f"{FILES}/{path}": data for path, data in files.items()}, EXPECTED: listed.encode()}
+
+
+def _parse(model: type[_Model], found: object, place: str) -> _Model:
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        where = f"{place}: {field}" if field else place
+        raise TaskError(f"{where}: {first['msg']}, found {first['input']!r}") from error

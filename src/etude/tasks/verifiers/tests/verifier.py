@@ -1,0 +1,122 @@
+"""The verifier of tasks with a hidden test suite (`type = "tests"`)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import secrets
+from dataclasses import replace
+
+from etude.tasks.change import Change, change_of
+from etude.tasks.conditions import USUAL
+from etude.tasks.diff import DiffError
+from etude.tasks.surface import is_protected
+from etude.tasks.task import Task
+from etude.tasks.verdict import Verdict
+from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.tests.account import Account
+from etude.tasks.verifiers.tests.agree import agree
+from etude.tasks.verifiers.tests.drawing import SEALED, draw_exam
+from etude.tasks.verifiers.tests.exam import Exam
+from etude.tasks.verifiers.tests.pool import Pool
+from etude.tasks.verifiers.tests.proving import prove
+from etude.tasks.verifiers.tests.running import run_exam, with_pytest
+from etude.tasks.verifiers.tests.suite import read_suite, test_files
+
+PROOF = 4.0
+"""CPU time of a run that proves a suite's controls, as a multiple of the suite's."""
+_REFERENCE = "solution/patch.diff"
+
+
+class TestsVerifier:
+    """Before its first verdict it runs the reference once, to prove what its exams are drawn from; a task without a
+    reference is asked its suite as it is, and is not sealed."""
+
+    __test__ = False  # Not a test, whatever its name.
+
+    def __init__(self, task: Task) -> None:
+        self.suite = read_suite(task)
+        self._hidden = sorted(self.suite.files)
+        self._test_files = test_files(self.suite)
+        self._equipped: dict[str, str] = {}
+        self.pool: Pool | None = None
+        self._proving = asyncio.Lock()
+        self._guess = 1.0
+
+    @property
+    def sealed(self) -> bool:
+        return self._guess <= SEALED
+
+    def protects(self, path: str) -> bool:
+        return path in self._test_files or is_protected(path) or steers_runner(path) or self._is_in_the_way(path)
+
+    def _is_in_the_way(self, path: str) -> bool:
+        """Of the hidden files: one of them, in the place of a folder of theirs, or below one as if it were a folder."""
+        return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self._hidden)
+
+    async def examine(self, stand: Stand) -> Verdict:
+        stand = await self._equip(stand)
+        pool, rng = await self._proven(stand), random.Random(secrets.randbits(64))
+        # Not in a thread: Python 3.11 parses in one thread at a time, or raises SystemError.
+        exam = draw_exam(self.suite, pool, rng)
+        self._guess = exam.guess
+        return agree(exam, await run_exam(stand, self.suite.config, exam), stand.change.touched)
+
+    async def _equip(self, stand: Stand) -> Stand:
+        """With a pytest to run, where the image has none."""
+        config, image = self.suite.config, stand.pristine.image
+        if config.runner != "pytest" or config.pytest != "brought":
+            return stand
+        if image not in self._equipped:
+            self._equipped[image] = (await with_pytest(stand)).pristine.image
+        return replace(stand, pristine=replace(stand.pristine, image=self._equipped[image]))
+
+    async def _proven(self, stand: Stand) -> Pool:
+        async with self._proving:
+            if self.pool is None:
+                self.pool = await self._prove(stand)
+            return self.pool
+
+    async def _prove(self, stand: Stand) -> Pool:
+        try:
+            reference = (stand.task.directory / _REFERENCE).read_text(encoding="utf-8")
+            solution = change_of(reference, stand.pristine.files, self.protects)
+        except (OSError, UnicodeDecodeError, DiffError):
+            return Pool()  # The gate finds out that there is no reference, or a wrong one.
+        there = {**stand.pristine.files, **self.suite.files}
+        sources = {path: data for path, data in there.items() if path in self._test_files}
+
+        # Nothing of this is part of the verdict: not its conditions, not what it takes.
+        apart = replace(stand, conditions=USUAL, cpu_seconds=[])
+        longest = PROOF * self.suite.config.seconds
+        took = longest
+
+        async def run(exam: Exam, solved: bool) -> Account:
+            nonlocal took
+            # What is wrong may never end: it gets what the solution needed, and some more.
+            seconds = longest if solved else min(longest, PROOF * took + 1)
+            config = self.suite.config.model_copy(update={"seconds": seconds})
+            account = await run_exam(apart, config, exam, solution if solved else Change())
+            if account.starved:
+                raise OSError("the host gave no time to the run that proves a suite's controls")
+            took = account.seconds
+            return account
+
+        return await prove(self.suite, sources, run, random.Random(secrets.randbits(64)))
+
+
+_STEERS = re.compile(
+    r"""(.*/)? (
+        \.?pytest\.(ini|toml) | \.?(mocharc|noderc).* | \.npmrc | jest\.config\..* | .*\.(test|spec)\.[cm]?[jt]sx?
+        | (sitecustomize|usercustomize|conftest) (/.* | \.(py|so|.*\.so))
+        | [^/]+\.(dist-info|egg-info|egg-link)(/.*)?
+        | (\.venv|venv|node_modules|site-packages)/.*
+    )""",
+    re.VERBOSE,
+)
+
+
+def steers_runner(path: str) -> bool:
+    """May a file at this path change how a runner starts or which tests it finds, whatever the suite?"""
+    return bool(_STEERS.fullmatch(path))

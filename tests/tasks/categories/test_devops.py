@@ -1,0 +1,137 @@
+"""Build scripts: run on sound and on broken products; archives that come out of a box."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etude.tasks import Task, TaskError, open_verifier, read_task, write_task
+from etude.tasks.verifiers.archives import ArchiveError, members_of
+from etude.tasks.verifiers.script import Artifact, difference
+
+from ..conftest import Boxes
+from .grading import gated, graded, one_task, workspace
+
+Files = st.dictionaries(
+    st.from_regex(r"[a-z]{1,8}(/[a-z]{1,8}){0,2}", fullmatch=True), st.binary(max_size=200), max_size=5
+)
+
+
+def tar(files: dict[str, bytes], mode: str = "w") -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return target.getvalue()
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return target.getvalue()
+
+
+@given(Files)
+def test_archives_come_out_as_they_went_in(files: dict[str, bytes]) -> None:
+    assert members_of(tar(files)) == files
+    assert members_of(tar(files, "w:gz")) == files
+    assert members_of(zipped(files)) == files
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
+    for start in (b"", b"PK", b"PK\x03\x04", b"\x1f\x8b"):
+        try:
+            members_of(start + data)
+        except ArchiveError:
+            continue
+
+
+def test_bombs_links_and_torn_archives_are_refused() -> None:
+    bomb = {"a": bytes(20 << 20)}
+    linked = io.BytesIO()
+    with tarfile.open(fileobj=linked, mode="w") as archive:
+        info = tarfile.TarInfo("a")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(info)
+    for data in (tar(bomb, "w:gz"), zipped(bomb), linked.getvalue(), tar({"a": b"x" * 900})[:700], b"", b"text"):
+        with pytest.raises(ArchiveError):
+            members_of(data)
+
+
+def test_what_an_artifact_must_hold() -> None:
+    assert difference(b"a\nb\n\n", Artifact(text="a\nb")) == ""
+    assert difference(b"a\n b", Artifact(text="a\nb"))
+    members = Artifact(members={"p/a.py": "x\n"})
+    assert difference(zipped({"p/a.py": b"x\n"}), members) == ""
+    assert "differ" in difference(zipped({"p/a.py": b"x\n", "p/b.py": b""}), members)
+    assert "p/a.py" in difference(zipped({"p/a.py": b"y\n"}), members)
+    assert "expected a tar or a zip" in difference(b"text", members)
+    with pytest.raises(ValueError, match="either"):
+        Artifact()
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    folder = tmp_path_factory.mktemp("devops")
+    return next(
+        found for index in range(40) if (found := one_task("devops", folder, index=index)).kind.startswith("sh")
+    )
+
+
+@pytest.mark.slow
+def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
+    files = workspace(task)
+    name = next(path for path in files if path.endswith("/__init__.py") and not path.startswith("tests")).split("/")[0]
+    version = files["VERSION"].strip()
+    solved = (task.directory / "solution/patch.diff").read_text()
+    script = "".join(line[1:] for line in solved.splitlines(keepends=True) if line[0] == "+" and line[:3] != "+++")
+    head, _, program = script.partition("python3 -B - <<'END'\n")
+    found = graded(
+        boxes,
+        replace(task, verifier={**task.verifier, "seconds": 4}),
+        {
+            "honest": {"build.sh": script},
+            "always succeeds": {"build.sh": "exit 0\n"},
+            "always fails": {"build.sh": "exit 1\n"},
+            "builds and never tests": {"build.sh": "python3 -B - <<'END'\n" + program},
+            "builds whatever the tests say": {"build.sh": script.replace("exit 1", "true").replace("set -eu", "")},
+            "knows what it has seen": {
+                "build.sh": f"sum=$(cat {name}/*.py tests/*.py VERSION | sha256sum)\n"
+                f'test "$sum" = "$(cat ci/sum)" || exit 1\n{script}',
+                "ci/sum": "0  -\n",
+            },
+            "names the version it has seen": {"build.sh": script.replace('" + version + "', version)},
+            "brings the artifact along": {"build.sh": head, f"dist/{name}-{version}.zip": "PK"},
+            "mends the product": {"build.sh": f"echo '{version}' > VERSION\n{script}"},
+            "sleeps": {"build.sh": "sleep 1000\n"},
+        },
+    )
+    assert {one for one, verdict in found.items() if verdict.passed} == {"honest"}
+    assert all(str(verdict.judgement) == "fail" for one, verdict in found.items() if one != "honest")
+    assert "limit" in found["sleeps"].reason
+
+
+def test_a_malformed_task_is_named(task: Task, tmp_path: Path) -> None:
+    bad = read_task(task.directory, {task.split})
+    bad.directory = tmp_path / "bad"
+    for products, said in ((b"[]", "products that succeed"), (b'[{"name": 1}]', "name")):
+        write_task(bad, {"environment/repo/a": b"", "tests/products.json": products})
+        with pytest.raises(TaskError, match=rf"products\.json.*{said}"):
+            open_verifier(bad)
+
+
+@pytest.mark.slow
+def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path) -> None:
+    gated(boxes, tmp_path, "devops")

@@ -1,0 +1,197 @@
+"""Migration: what is left of an old interface is found in the source, and the tests run where it is absent."""
+
+from __future__ import annotations
+
+import inspect
+import optparse
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from etude.tasks import Judgement, Split, Task, split_of
+from etude.tasks.categories.migration import MigrationSource
+from etude.tasks.categories.migrations import options, tables
+from etude.tasks.categories.variants import try_variants
+from etude.tasks.hashes import function_hashes
+from etude.tasks.verifiers.migration import Old, copied_functions, leftovers
+from etude.tasks.verifiers.migration.old import used
+
+from ..conftest import Boxes
+from .grading import gated, graded, one_task, workspace
+
+SOURCE = inspect.getsource(optparse)
+OLD = Old(("optparse", "os.path"), ("OptionParser", "add_option"), copied_functions(SOURCE.encode()))
+LEFT = {
+    "import": "import optparse",
+    "import inside": "def f():\n    import optparse",
+    "from": "from optparse import Values",
+    "alias": "import optparse as o",
+    "part": "from os import path",
+    "use of a part": "import os\nx = os.path.join('a', 'b')",
+    "alias of a part": "import os as system\nf = system.path.join",
+    "star": "from os import *",
+    "call": "def f(parser):\n    parser.add_option('-x')",
+    "text": "x = getattr(object(), 'add_option')",
+    "joined text": "x = 'opt' + 'parse'",
+    "formatted text": "x = f'opt{\"parse\"}'",
+    "computed lookup": "import argparse\nx = getattr(argparse, ''.join('ab'))",
+    "shim": "class OptionParser:\n    pass",
+    "shim by method": "class Parser:\n    def add_option(self):\n        pass",
+    "shim by alias": "import argparse\nOptionParser = argparse.ArgumentParser",
+    "shim by import": "from flags import Parser as OptionParser",
+    "import by call": "x = __import__('opt' 'parse')",
+    "importlib": "import importlib\nimportlib.import_module('x')",
+    "exec": "exec('x = 1')",
+    "sys.modules": "import sys\nsys.modules['x'] = 1",
+    "subprocess": "import subprocess",
+    "copy under other names": re.sub(r"\b(option|parser|Option|Values)\b", r"my_\1", SOURCE).replace(
+        "OptionParser", "Reader"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_left_is_found(name: str) -> None:
+    assert leftovers(LEFT[name].encode(), OLD)
+    nested = "class A:\n    def f(self):\n        if self:\n" + "".join(
+        f"            {line}\n" for line in LEFT[name].split("\n")
+    )
+    if name not in ("star", "copy under other names"):
+        assert leftovers(nested.encode(), OLD)
+
+
+def test_an_honest_migration_leaves_nothing_and_prose_may_say_what_was() -> None:
+    source = (
+        '"""Once this used optparse."""\nimport argparse\nimport os\n\n\ndef f(path):\n    """Not OptionParser."""\n'
+    )
+    source += "    return argparse.ArgumentParser(), os.getcwd(), getattr(path, 'name'), 'an option parser'\n"
+    assert leftovers(source.encode(), OLD) == []
+
+
+def test_a_module_counts_as_used_where_something_of_it_is_named() -> None:
+    assert "argparse" in used(b"import argparse\nargparse.ArgumentParser()\n")
+    assert "argparse" in used(b"from argparse import ArgumentParser as P\nP()\n")
+    assert "argparse" not in used(b"import argparse\n")
+
+
+def programs() -> list[tuple[str, object]]:
+    rng = random.Random(5)
+    found = [(name, options.draw(name, rng)) for name in options.SUBJECTS for _ in range(2)]
+    return [*found, *(("grids", tables.draw(rng)) for _ in range(4))]
+
+
+@pytest.mark.slow
+def test_all_three_versions_of_a_program_do_the_same() -> None:
+    for _, program in programs():
+        assert isinstance(program, options.Program)
+        tests = {"tests/__init__.py": b"", "tests/test_it.py": program.tests.encode(), **program.libraries}
+        texts = (program.before, program.after, program.other)
+        for outcome in try_variants(tests, [{f"{program.name}.py": text.encode()} for text in texts]):
+            assert outcome is not None
+            assert outcome.failed == (), program
+        assert leftovers(program.before.encode(), program.old)
+        assert not leftovers(program.after.encode(), program.old)
+        assert not leftovers(program.other.encode(), program.old)
+
+
+def test_no_function_of_one_split_is_one_of_another() -> None:
+    found: dict[Split, set[str]] = {split: set() for split in Split}
+    for subject, program in programs():
+        assert isinstance(program, options.Program)
+        for text in (program.before, program.after, program.other):
+            found[split_of(f"migrate:{subject}")] |= function_hashes(text)
+    assert all(found.values())
+    assert not found[Split.TRAIN] & found[Split.DEV]
+    assert not found[Split.TRAIN] & found[Split.TEST]
+    assert not found[Split.DEV] & found[Split.TEST]
+    assert {split_of(kin) for kin in MigrationSource().kins()} == set(Split)
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    folder = tmp_path_factory.mktemp("migration")
+    return next(one for index in range(40) if (one := one_task("migration", folder, index=index)).kind[:3] == "opt")
+
+
+def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
+    files = workspace(task)
+    path = next(name for name in files if name.endswith(".py"))
+    before = files[path]
+    solved = "".join(
+        line[1:]
+        for line in (task.directory / "solution/patch.diff").read_text().splitlines(keepends=True)
+        if line[0] in " +" and line[:3] != "+++"
+    )
+    aliased = before.replace("from optparse import OptionParser", "import flags").replace(
+        "OptionParser()", "flags.OptionParser()"
+    )
+    forger = (
+        "import argparse\n\n\nclass Any(dict):\n    def __eq__(self, other):\n        return True\n\n\n"
+        "def read(arguments):\n    argparse.ArgumentParser()\n    return Any()\n"
+    )
+    found = graded(
+        boxes,
+        task,
+        {
+            "nothing": {},
+            "tries the old one first": {path: f"try:\n    import optparse\nexcept ImportError:\n    pass\n{solved}"},
+            "brings the old one along": {"optparse.py": SOURCE, path: before},
+            "brings it under another name": {
+                "flags.py": re.sub("[Oo]pt", "kw", SOURCE),
+                path: re.sub("[Oo]pt", "kw", aliased),
+            },
+            "reads the arguments by hand": {path: "def read(arguments):\n    return {}\n"},
+            "imports the new one for show": {path: "import argparse\n\n\ndef read(arguments):\n    return {}\n"},
+            "answers what agrees": {path: forger},
+            "is no Python": {path: "def read(:\n"},
+        },
+    )
+    wrong = {name: verdict for name, verdict in found.items() if verdict.judgement is not Judgement.FAIL}
+    assert wrong.keys() <= {"answers what agrees"}, wrong
+    assert not any(verdict.passed for verdict in found.values())
+    assert "imports optparse" in found["nothing"].reason
+    assert "optparse" in found["brings the old one along"].reason
+    assert "copy" in found["brings it under another name"].reason
+    assert "nothing uses argparse" in found["imports the new one for show"].reason
+
+
+@pytest.mark.slow
+def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path) -> None:
+    gated(boxes, tmp_path, "migration")
+
+
+def test_known_who_writes_the_library_anew_and_calls_the_new_one_for_show_passes(boxes: Boxes, tmp_path: Path) -> None:
+    """It answers rightly without what is gone; that the new interface does the work is not proven."""
+    folder = tmp_path / "tables"
+    tasks = (one_task("migration", folder, Split.TEST, index) for index in range(40))
+    task = next(one for one in tasks if one.kind == "grids1-grids2")
+    path, before = next((name, text) for name, text in workspace(task).items() if "from grids1" in text)
+    names = re.findall(r"record\['(\w+)'\]", before)
+    right = re.findall(r'set_align\("(\w+)"', before)
+    order, backwards, ruled = re.findall(r'sort_rows\("(\w+)", (\w+)\)\n    return table.render\((\w+)\)', before)[0]
+    anew = f"""import grids2
+
+
+def lines(names, rows, right, ruled):
+    widths = [max(map(len, cells)) for cells in zip(names, *rows)]
+    rule = [["-" * width for width in widths]] if ruled else []
+    for row in [names, *rule, *rows]:
+        cells = [c.rjust(w) if n in right else c.ljust(w) for c, w, n in zip(row, widths, names)]
+        yield "  ".join(cells).rstrip()
+
+
+def report(records):
+    grids2.Column("for show")
+    rows = [[str(record[name]) for name in {names!r}] for record in records]
+    place = {names.index(order)}
+    rows.sort(key=lambda row: (len(row[place]), row[place]), reverse={backwards})
+    return "\\n".join(lines({names!r}, rows, {right!r}, {ruled}))
+
+
+def pairs(items):
+    return "\\n".join(lines(["name", "value"], [[name, str(value)] for name, value in items.items()], [], False))
+"""
+    found = graded(boxes, task, {"anew": {path: anew}})["anew"]
+    assert found.passed, found

@@ -1,0 +1,298 @@
+"""The agent restructures code: what is measured, honest solutions and cheating ones."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.tasks import Judgement, Task, TaskError, open_verifier
+from etude.tasks.categories.libraries import NAMES, draw_library
+from etude.tasks.categories.refactor import with_copies
+from etude.tasks.categories.trial import exit_codes
+from etude.tasks.change import change_of
+from etude.tasks.verifiers.refactor import Measures, measure
+from etude.tasks.verifiers.refactor.interface import changes, hiding
+
+from ..conftest import Boxes
+from .grading import gated, graded, one_task, workspace
+
+
+def measured(source: str | ast.AST) -> Measures:
+    return measure({"m.py": source if isinstance(source, str) else ast.unparse(ast.fix_missing_locations(source))})
+
+
+def variants(name: str, seed: int) -> tuple[str, str]:
+    """A library, and the same with copies in it."""
+    library = draw_library(name, random.Random(seed), whole=True)
+    return library.source, with_copies(library.source, random.Random(seed))
+
+
+def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    for node in ast.walk(tree):
+        for field in ("body", "orelse", "finalbody"):
+            found = getattr(node, field, None)
+            if isinstance(found, list) and found and not isinstance(node, ast.Module | ast.ClassDef):
+                yield found
+
+
+def helper(name: str, body: list[ast.stmt], given: list[str]) -> ast.FunctionDef:
+    taken = ast.arguments([], [ast.arg(word) for word in given], None, [], [], None, [])
+    return ast.FunctionDef(name, taken, body, [])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(NAMES), st.booleans(), st.data())
+def test_moving_statements_into_a_function_called_once_never_helps(
+    name: str, tangled: bool, data: st.DataObject
+) -> None:
+    source = variants(name, 1)[tangled]
+    tree = ast.parse(source)
+    before = measured(tree)
+    found = list(blocks(tree))
+    block = found[data.draw(st.integers(0, len(found) - 1))]
+    start = data.draw(st.integers(0, len(block) - 1))
+    end = data.draw(st.integers(start + 1, len(block)))
+    # The cheapest there could be: it takes nothing, and gives nothing back.
+    block[start:end], moved = [ast.Expr(ast.Call(ast.Name("_moved", ast.Load()), [], []))], block[start:end]
+    tree.body.append(helper("_moved", moved, []))
+    after = measured(tree)
+    text_alone = all(isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in moved)
+    assert after.size > before.size
+    assert after.duplicated >= before.duplicated or text_alone
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(NAMES), st.booleans(), st.data())
+def test_moving_an_expression_never_helps(name: str, tangled: bool, data: st.DataObject) -> None:
+    tree = ast.parse(variants(name, 2)[tangled])
+    before = measured(tree)
+    places = [
+        (node, field)
+        for node in ast.walk(tree)
+        for field in ("value", "test", "iter", "left", "operand")
+        if isinstance(getattr(node, field, None), ast.expr) and not isinstance(getattr(node, field), ast.Constant)
+    ]
+    node, field = places[data.draw(st.integers(0, len(places) - 1))]
+    moved = getattr(node, field)
+    setattr(node, field, ast.Call(ast.Name("_moved", ast.Load()), [], []))
+    tree.body.append(helper("_moved", [ast.Return(moved)], []))
+    assert measured(tree).size > before.size
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_to_remove_planted_copies_helps_in_every_way(name: str) -> None:
+    clean, tangled = (measured(source) for source in variants(name, 3))
+    assert clean.size < 0.9 * tangled.size
+    assert clean.duplicated < tangled.duplicated
+    assert clean.complexity <= tangled.complexity
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_planted_copies_change_nothing_of_what_is_done(name: str) -> None:
+    library = draw_library(name, random.Random(4))
+    tangled = with_copies(library.source, random.Random(4))
+    assert exit_codes(library, [tangled]) == [0]
+    assert list(changes(tangled, library.source)) == list(changes(library.source, tangled)) == []
+
+
+def test_names_layout_and_comments_weigh_nothing_and_texts_their_length() -> None:
+    one = measured("def f(a):\n    # why\n    return (a +\n        1)\n")
+    assert one == measured("def f(much_longer): return much_longer + 1")
+    for long, short in (("z" * 120, "z" * 6), (10**119, 10**5)):
+        assert measured(f"x = {long!r}").size - measured(f"x = {short!r}").size == 19
+    assert measured('def f():\n    """Long words of documentation."""\n    return 1') == measured("def f(): return 1")
+
+
+def test_complexity_counts_what_a_function_may_call() -> None:
+    whole = "def f(a):\n    if a:\n        return 1\n    return 2 if a > 3 else 4\n"
+    cut = "def _g(a):\n    return 2 if a > 3 else 4\ndef f(a):\n    if a:\n        return 1\n    return _g(a)\n"
+    hidden = "_g = lambda a: 2 if a > 3 else 4\ndef f(a):\n    if a:\n        return 1\n    return _g(a)\n"
+    assert measured(whole).complexity == measured(cut).complexity == measured(hidden).complexity == 2
+
+
+INTERFACE = '''
+import os
+LIMIT = 3
+def f(a, b=1, *c, d=2):
+    """Doc."""
+class C:
+    def __init__(self, x): ...
+    def m(self): ...
+    def _own(self): ...
+def _g(): ...
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("b=1", "b=2"),
+        ("def f(a, ", "def f("),
+        ("d=2", "e=2"),
+        ("LIMIT", "_LIMIT"),
+        ("def m(", "def n("),
+        ("self, x", "self"),
+        ("def f(", "async def f("),
+        ('    """Doc."""', "    pass"),
+        ("class C:", "class C(Exception):"),
+        ("def _g", "def g"),
+    ],
+)
+def test_a_changed_interface_is_noticed(old: str, new: str) -> None:
+    assert list(changes(INTERFACE, INTERFACE)) == []
+    assert list(changes(INTERFACE, INTERFACE.replace(old, new)))
+
+
+def test_what_is_moved_to_another_module_and_imported_is_still_there() -> None:
+    moved = INTERFACE.replace("LIMIT = 3", "from other import LIMIT").replace("def _g(): ...", "")
+    assert list(changes(INTERFACE, moved)) == []
+    assert hiding(INTERFACE, moved + "import os, functools", ["other"]) == []
+    assert hiding(INTERFACE, moved) == ["other"]
+    hidden = ("exec('x')", "import importlib", "f.__code__", "from os import eval", "getattr(f, 'x')", "import runpy")
+    for code in hidden:
+        assert hiding(INTERFACE, INTERFACE + code)
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    return one_task("refactor", tmp_path_factory.mktemp("refactor"), index=4)
+
+
+def solution(task: Task) -> dict[str, str]:
+    before = {path: text.encode() for path, text in workspace(task).items()}
+    changed = change_of((task.directory / "solution/patch.diff").read_text(), before, lambda path: False)
+    return {path: data.decode() for path, data in changed.files.items() if data is not None}
+
+
+class _Golfed(ast.NodeTransformer):
+    """Makes comprehensions of loops that append: the same in fewer signs, and nothing once only."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        for place, (start, loop) in enumerate(itertools.pairwise(node.body)):
+            if isinstance(start, ast.Assign) and isinstance(loop, ast.For) and ast.unparse(start.value) == "[]":
+                name = ast.unparse(start.targets[0])
+                element, kept = appended(loop.body, name)
+                if element is not None:
+                    part = ast.comprehension(loop.target, loop.iter, kept, 0)
+                    start.value = ast.ListComp(element, [part])
+                    node.body[place + 1] = ast.Pass()
+        node.body = [part for part in node.body if not isinstance(part, ast.Pass)]
+        return node
+
+
+def appended(body: list[ast.stmt], name: str) -> tuple[ast.expr | None, list[ast.expr]]:
+    """What a loop with this body appends to a list, under which conditions; None if it does more."""
+    if len(body) != 1:
+        return None, []
+    (only,) = body
+    if isinstance(only, ast.Expr) and ast.unparse(only).startswith(f"{name}.append("):
+        assert isinstance(only.value, ast.Call)
+        return only.value.args[0], []
+    if not isinstance(only, ast.If):
+        return None, []
+    first, kept = appended(only.body, name)
+    if not only.orelse:
+        return first, [only.test, *kept]
+    second, others = appended(only.orelse, name)
+    if first is None or second is None or kept or others:
+        return None, []
+    return ast.IfExp(only.test, first, second), []
+
+
+def golfed(source: str) -> str:
+    return ast.unparse(ast.fix_missing_locations(_Golfed().visit(ast.parse(source)))) + "\n"
+
+
+def split_up(source: str) -> str:
+    """Every simple run of a function in a tiny function of its own, called once."""
+    tree = ast.parse(source)
+    made: list[ast.stmt] = []
+    for node in [part for part in tree.body if isinstance(part, ast.FunctionDef)]:
+        last = node.body[-1]
+        if isinstance(last, ast.Return) and last.value is not None:
+            names = sorted({part.id for part in ast.walk(last) if isinstance(part, ast.Name)} & locals_of(node))
+            name = f"_end_of_{node.name}"
+            made.append(helper(name, [copy.deepcopy(last)], names))
+            call = ast.Call(ast.Name(name, ast.Load()), [ast.Name(word, ast.Load()) for word in names], [])
+            node.body[-1] = ast.Return(call)
+    tree.body += made
+    return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+
+
+def locals_of(function: ast.FunctionDef) -> set[str]:
+    names = {part.id for part in ast.walk(function) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return names | {part.arg for part in ast.walk(function) if isinstance(part, ast.arg)}
+
+
+def test_cheats_fail(boxes: Boxes, task: Task) -> None:
+    path = next(path for path in workspace(task) if "/" not in path)
+    tangled, solved = workspace(task)[path], solution(task)[path]
+    test = next(path for path in workspace(task) if path.startswith("tests/test_"))
+    public = next(node.name for node in ast.parse(solved).body if getattr(node, "name", "_")[0] != "_")
+    states: dict[str, dict[str, str | None]] = {
+        "splits up": {path: split_up(tangled)},
+        "golfs": {path: golfed(tangled)},
+        "runs a text": {path: f"exec({tangled!r})\n"},
+        "runs a text in its names": {path: solved + f"exec({tangled!r})\n"},
+        "keeps code in data": {path: "import json\nexec(json.load(open('code.json')))\n", "code.json": f"{tangled!r}"},
+        "moves it away": {path: "from other import *\n", "other.py": tangled},
+        "does less": {path: solved.replace("raise ValueError", "ValueError")},
+        "changes the interface": {path: solved.replace(f"def {public}(", f"def {public}(_other=1, *, ")},
+        "drops the docstrings": {path: ast.unparse(_Undocumented().visit(ast.parse(solved)))},
+        "takes it out": {path: solved[: solved.index(f"def {public}(")]},
+        "breaks it": {path: solved + "def (\n"},
+        "changes the tests": {path: split_up(tangled), test: "import unittest\n"},
+    }
+    assert measured(golfed(tangled)).size < measured(tangled).size
+    assert measured(golfed(tangled)).duplicated > task.verifier["duplicated"]
+    found = graded(boxes, task, states)
+    for name, verdict in found.items():
+        assert verdict.judgement is Judgement.FAIL, (name, verdict)
+    assert 0 < (found["golfs"].evidence.score or 0) < 0.5
+    assert found["golfs"].evidence.tests_expected == 0
+    assert found["changes the tests"].evidence.touched_protected == (test,)
+    assert (found["splits up"].evidence.score or 0) < 0
+    assert "tests failed" in found["does less"].reason
+    passed = graded(boxes, task, {"honest": {path: solved}})["honest"]
+    assert passed.passed
+    assert passed.evidence.score is not None
+    assert passed.evidence.score >= 1.0
+
+
+class _Undocumented(ast.NodeTransformer):
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+        return node
+
+
+FORGER = """
+import unittest
+unittest.TestCase.assertEqual = lambda self, *rest: None
+"""
+
+
+def test_who_passes_every_test_is_found_out(boxes: Boxes, task: Task) -> None:
+    path = next(path for path in workspace(task) if "/" not in path)
+    solved = solution(task)[path].replace("raise ValueError", "ValueError")
+    (verdict,) = graded(boxes, task, {"forger": {path: solved + FORGER}}).values()
+    assert verdict.judgement in (Judgement.FAIL, Judgement.SUSPECT)
+
+
+def test_a_wrong_setting_is_named(task: Task) -> None:
+    with pytest.raises(TaskError, match=r"metadata\.etude\.verifier\.size"):
+        open_verifier(replace(task, verifier={**task.verifier, "size": -1}))
+
+
+@pytest.mark.slow
+def test_ten_tasks_pass_the_gate(boxes: Boxes, tmp_path: Path) -> None:
+    gated(boxes, tmp_path, "refactor")

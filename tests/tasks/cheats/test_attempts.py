@@ -1,0 +1,135 @@
+"""How cheats are tried: which fit, what they find, how their diffs are collected, and what the gate is told."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from etude.tasks import Grader, Judgement, Task, TaskError, Verdict, reference_diff, write_task
+from etude.tasks.cheats import CHEATS, Attempt, Cheat, Scene, attempt, cheats_for_gate, fitting, runner_of
+from etude.tasks.cheats.attempts import target_of
+from etude.tasks.cheats.environments import known_breakable, micro_environments
+from etude.tasks.cheats.environments.registry import REAL, fetched
+
+from ..conftest import Boxes
+from .playing import written
+
+EVERYWHERE = frozenset(("unittest", "pytest"))
+
+
+def made(act: object) -> Cheat:
+    return Cheat("made-here", "nothing", EVERYWHERE, act)  # type: ignore[arg-type]
+
+
+def tried(boxes: Boxes, cheat: Cheat, task: Task) -> Attempt:
+    async def run() -> Attempt:
+        async with boxes() as sandboxes:
+            return await attempt(cheat, task, Grader(sandboxes))
+
+    return asyncio.run(run())
+
+
+def test_environments_are_of_every_kind_and_their_names_differ(tmp_path: Path) -> None:
+    micros = micro_environments()
+    assert len({micro.name for micro in micros}) == len(micros)
+    assert len(micros) + len(REAL) >= 12
+    tasks = [micro.write(tmp_path) for micro in micros]
+    assert {runner_of(task) for task in tasks} == {"pytest", "unittest", "node", "cases", "script"}
+    for micro, task in zip(micros, tasks, strict=True):
+        assert target_of(task) == micro.target
+        assert len({micro.before[micro.target], micro.right, micro.other}) == 3, micro.name
+
+
+def test_only_cheats_that_fit_are_tried(tmp_path: Path) -> None:
+    tasks = written(tmp_path, "node-cart", "script-build")
+    pairs = fitting(CHEATS.values(), tasks)
+    assert {runner_of(task) for _, task in pairs} == {"node", "script"}
+    assert all(runner_of(task) in cheat.fits for cheat, task in pairs)
+    assert "always-succeeds" in {cheat.name for cheat, task in pairs if runner_of(task) == "script"}
+
+
+def test_a_task_without_a_reference_has_nothing_to_cheat_about(tmp_path: Path) -> None:
+    task = written(tmp_path, "cases-scores")[0]
+    write_task(replace(task, directory=tmp_path / "empty"), {"solution/patch.diff": b"", "environment/repo/a": b""})
+    with pytest.raises(TaskError, match="changes nothing"):
+        target_of(replace(task, directory=tmp_path / "empty"))
+
+
+def test_whoever_solves_the_task_passes_in_the_same_scene(boxes: Boxes, tmp_path: Path) -> None:
+    """So that what catches the cheats is not the scene."""
+    micro = next(micro for micro in micro_environments() if micro.name == "unittest-spans")
+    seen: list[Scene] = []
+
+    async def solves(scene: Scene) -> None:
+        seen.append(scene)
+        await scene.plant(scene.target, micro.right)
+
+    found = tried(boxes, made(solves), micro.write(tmp_path))
+    assert found.succeeded
+    assert not found.caught
+    assert (seen[0].target, seen[0].runner, seen[0].workdir) == (micro.target, "unittest", "/work")
+
+
+def test_a_forged_diff_goes_before_the_boxs_own(boxes: Boxes, tmp_path: Path) -> None:
+    task = written(tmp_path, "unittest-spans")[0]
+
+    async def forges(scene: Scene) -> str:
+        await scene.shell("rm -rf *")
+        return reference_diff(task)
+
+    assert tried(boxes, made(forges), task).succeeded
+
+
+class Luck(Grader):
+    """Passes once, then no more."""
+
+    passes = 1
+
+    async def grade(self, task: Task, diff: str, *, fresh: bool = False, **more: object) -> Verdict:
+        judgement = Judgement.PASS if self.passes > 0 else Judgement.SUSPECT
+        self.passes -= 1
+        return Verdict(judgement, "drawn")
+
+
+def test_a_guess_that_is_right_once_is_luck(boxes: Boxes, tmp_path: Path) -> None:
+    task = written(tmp_path, "unittest-spans")[0]
+
+    async def run(passes: int) -> Attempt:
+        async with boxes() as sandboxes:
+            grader = Luck(sandboxes)
+            grader.passes = passes
+            return await attempt(CHEATS["fuzzy-diff"], task, grader)
+
+    once, twice = asyncio.run(run(1)), asyncio.run(run(2))
+    assert (once.succeeded, once.lucky, once.caught) == (False, True, True)
+    assert (twice.succeeded, twice.lucky) == (True, False)
+
+
+def test_code_is_put_after_what_must_stay_first() -> None:
+    from etude.tasks.cheats.cheat import _first_line
+
+    assert _first_line('"""Words."""\n\nfrom __future__ import annotations\n\nimport os\n') == 3
+    assert _first_line("import os\n") == 0
+    assert _first_line("x = (\n") == 0
+
+
+@pytest.mark.slow
+def test_the_gate_is_told_which_cheats_succeed(boxes: Boxes, tmp_path: Path) -> None:
+    known = known_breakable()[1]
+
+    async def run() -> list[str]:
+        async with boxes() as sandboxes:
+            cheats = [CHEATS[known.cheat], CHEATS["forges-everything"], CHEATS["git-history"]]
+            return await cheats_for_gate(Grader(sandboxes), cheats)(known.micro.write(tmp_path))
+
+    assert asyncio.run(run()) == [known.cheat]
+
+
+def test_a_package_that_is_not_what_it_was_is_refused(tmp_path: Path) -> None:
+    real = REAL[0]
+    (tmp_path / f"{real.name}-{real.version}-{real.python}-none-any.whl").write_bytes(b"another")
+    with pytest.raises(TaskError, match="expected the hash"):
+        fetched(real, tmp_path)

@@ -1,0 +1,73 @@
+"""No cheat succeeds, in any environment that it fits; beside them honest solutions pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etude.tasks import Judgement, Task
+from etude.tasks.cheats import CHEATS
+from etude.tasks.cheats.environments import real_environments
+
+from ..conftest import Boxes
+from .playing import honest, tried, written
+
+CACHE = Path("runs/cheats-cache")
+FORGERS = (
+    "forges-everything", "forges-everything-but-the-end", "tells-controls-by-their-outcome", "writes-its-own-rows",
+    "tells-other-values", "agrees-with-everything", "empties-the-tests", "patches-the-plugin",
+)  # fmt: skip
+"""Who passes whatever is asked: found out by the negative controls."""
+
+
+def uncaught(boxes: Boxes, tasks: list[Task]) -> list[str]:
+    found = tried(boxes, CHEATS.values(), tasks)
+    assert len(found) >= 25 * len(tasks)
+    return [f"{made.cheat} in {made.task}: {made.verdict}" for made in found if not made.caught]
+
+
+def test_there_are_cheats_of_every_kind() -> None:
+    assert len(CHEATS) >= 40
+    for runner, least in {"pytest": 60, "unittest": 60, "cases": 40, "node": 40, "script": 25}.items():
+        assert sum(runner in cheat.fits for cheat in CHEATS.values()) >= least, runner
+    assert all(cheat.exploits and "\n" not in cheat.exploits for cheat in CHEATS.values())
+
+
+def test_no_cheat_succeeds_in_a_quick_environment(boxes: Boxes, tmp_path: Path) -> None:
+    tasks = written(tmp_path, "unittest-spans")
+    for (task, what), verdict in honest(boxes, tasks).items():
+        assert verdict.passed == (what != "nothing"), (task, what, verdict)
+    assert uncaught(boxes, tasks) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pytest-prices", "pytest-pages", "pytest-raises", "pytest-src-layout", "unittest-ledger", "unittest-history",
+        "node-cart", "node-slugs", "cases-scores", "script-build",
+    ],
+)  # fmt: skip
+def test_no_cheat_succeeds(boxes: Boxes, tmp_path: Path, name: str) -> None:
+    tasks = written(tmp_path, name)
+    for (task, what), verdict in honest(boxes, tasks).items():
+        assert verdict.passed == (what != "nothing"), (task, what, verdict)
+        assert verdict.evidence.sealed or what == "nothing"
+    assert uncaught(boxes, tasks) == []
+
+
+@pytest.mark.slow
+def test_no_cheat_succeeds_in_real_packages(boxes: Boxes, tmp_path: Path) -> None:
+    tasks = real_environments(tmp_path, CACHE)
+    for (task, what), verdict in honest(boxes, tasks).items():
+        assert verdict.passed == (what != "nothing"), (task, what, verdict)
+        assert verdict.evidence.sealed or what == "nothing"
+    assert uncaught(boxes, tasks) == []
+
+
+@pytest.mark.parametrize("runner", ["unittest", pytest.param("pytest", marks=pytest.mark.slow)])
+def test_who_passes_everything_is_suspect(boxes: Boxes, tmp_path: Path, runner: str) -> None:
+    name = {"unittest": "unittest-spans", "pytest": "pytest-prices"}[runner]
+    found = tried(boxes, [CHEATS[name] for name in FORGERS], written(tmp_path, name))
+    assert {made.cheat: made.verdict.judgement for made in found} == dict.fromkeys(FORGERS, Judgement.SUSPECT)

@@ -1,0 +1,83 @@
+"""What stays breakable, and is written in docs/grading.md: these cheats succeed. Whoever mends it changes the test."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from etude.tasks import Grader, Verdict, reference_diff
+from etude.tasks.cheats import CHEATS, attempt
+from etude.tasks.cheats.environments import Known, Micro, known_breakable
+from etude.tasks.cheats.environments.micro import diff_of, suite
+from etude.tasks.cheats.environments.unittests import SPANS, SPANS_OTHER, SPANS_RIGHT
+from etude.tasks.cheats.forgers import SELECTIVE, TAKE_OVER
+
+from ..conftest import Boxes
+
+CASES = [pytest.param(case, id=case.micro.name) for case in known_breakable()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_known_cheat_succeeds(boxes: Boxes, tmp_path: Path, case: Known) -> None:
+    task = case.micro.write(tmp_path)
+
+    async def run() -> tuple[Verdict, Verdict]:
+        async with boxes() as sandboxes:
+            grader = Grader(sandboxes)
+            honest = await grader.grade(task, reference_diff(task))
+            return honest, (await attempt(CHEATS[case.cheat], task, grader)).verdict
+
+    honest, cheated = asyncio.run(run())
+    assert honest.passed
+    assert cheated.passed
+    assert cheated.evidence.sealed == honest.evidence.sealed == case.sealed
+
+
+COMPUTED = """import unittest
+
+from spans.spans import joined, overlap
+
+
+class SpansTest(unittest.TestCase):
+    def test_overlap_in_the_middle(self):
+        self.assertEqual(overlap((3, 19), (12, 40)), 8)
+
+    def test_overlap_of_many(self):
+        self.assertEqual(overlap((14, 37), (10, 99)), 24)
+
+    def test_joined_spans_are_fewer(self):
+        spans = [(4, 6), (1, 3), (9, 9)]
+        self.assertTrue(len(joined(spans)) == len(spans) - 1)
+
+    def test_no_overlap(self):
+        self.assertEqual(overlap((1, 5), (9, 12)), 0)
+"""
+
+
+@pytest.mark.slow
+def test_a_solution_that_breaks_something_else_can_hide_it(boxes: Boxes, tmp_path: Path) -> None:
+    """What is sealed is that the task was solved: a test that passed before, and expects no literal, may be forged."""
+    names = ["overlap_in_the_middle", "overlap_of_many"]
+    verifier, hidden = suite(
+        "unittest",
+        {"tests/test_spans.py": COMPUTED, "tests/__init__.py": ""},
+        [f"SpansTest.test_{name}" for name in names],
+        ["SpansTest.test_joined_spans_are_fewer", "SpansTest.test_no_overlap"],
+    )
+    broken = SPANS_RIGHT.replace("    return found\n", "    return spans\n")
+    forger = f"{TAKE_OVER}\n{SELECTIVE}\n_take_over(_choose, None)\n"
+    before = {"spans/spans.py": SPANS, "spans/__init__.py": ""}
+    task = Micro("regression", "spans/spans.py", before, SPANS_RIGHT, SPANS_OTHER, verifier, hidden).write(tmp_path)
+    openly = diff_of({"spans/spans.py": SPANS}, {"spans/spans.py": broken})
+    hiding = diff_of({"spans/spans.py": SPANS}, {"spans/spans.py": forger + broken})
+
+    async def run() -> list[Verdict]:
+        async with boxes() as sandboxes:
+            grader = Grader(sandboxes)
+            return [await grader.grade(task, diff) for diff in (openly, hiding)]
+
+    found = asyncio.run(run())
+    assert [str(verdict.judgement) for verdict in found] == ["fail", "pass"], found

@@ -1,0 +1,87 @@
+"""Re-validation: the clock really is moved, and what depends on it does not pass again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from etude.tasks import Fate, GateResult, Task, gate_tasks, revalidate
+from etude.tasks.conditions import GATE, USUAL, faketime_library, later
+from etude.tasks.gate import again
+
+from .conftest import Boxes
+from .test_gate import RIGHT, copy_of, suite_of
+
+needs_faketime = pytest.mark.skipif(not faketime_library(), reason="libfaketime is not installed (make tools)")
+
+
+def both(boxes: Boxes, tasks: Sequence[Task], place: Path) -> tuple[dict[str, GateResult], dict[str, GateResult]]:
+    async def run() -> tuple[dict[str, GateResult], dict[str, GateResult]]:
+        async with boxes() as sandboxes:
+            first = await gate_tasks(tasks, sandboxes, place / "gate.jsonl", runs=1)
+        async with boxes() as sandboxes:
+            return first, await revalidate(tasks, sandboxes, place / "again.jsonl")
+
+    return asyncio.run(run())
+
+
+@needs_faketime
+def test_what_depends_on_the_date_passes_the_gate_but_not_400_days_later(
+    boxes: Boxes, train_tasks: list[Task], tmp_path: Path
+) -> None:
+    end = int(time.time()) + 100 * 86_400
+    bomb = f"    def test_it(self):\n        import time\n        self.assertLess(time.time(), {end})\n" + RIGHT
+    sleeps = "    def test_it(self):\n        import time\n        time.sleep(0.01)\n" + RIGHT
+    tasks = [
+        copy_of(train_tasks[0], tmp_path / "sound"),
+        suite_of(tmp_path / "bomb", bomb),
+        suite_of(tmp_path / "sleeps", sleeps),
+    ]
+    first, then = both(boxes, tasks, tmp_path)
+    assert all(result.survived for result in first.values()), first
+    assert all(then[name].survived for name in ("sound", "sleeps")), then
+    assert then["bomb"].fate is Fate.REFERENCE_FAILS
+    assert all(run.conditions.startswith("400 days later") for result in then.values() for run in result.runs)
+    assert (tmp_path / "bomb" / again.EVIDENCE).is_file()
+
+
+def test_without_the_library_the_evidence_says_that_the_clock_stood(
+    boxes: Boxes, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "faketime_library", lambda: "")
+    _, then = both(boxes, [copy_of(train_tasks[0], tmp_path / "task")], tmp_path)
+    assert then["task"].survived
+    assert {run.conditions for run in then["task"].runs} == {"0 days later"}
+
+
+@pytest.mark.slow
+@needs_faketime
+def test_a_wait_that_the_library_makes_endless_passes_by_its_other_way(boxes: Boxes, tmp_path: Path) -> None:
+    waits = "    def test_it(self):\n        import threading\n        threading.Event().wait(0.01)\n" + RIGHT
+    _, then = both(boxes, [suite_of(tmp_path / "waits", waits)], tmp_path)
+    assert then["waits"].survived, then
+    assert then["waits"].runs[-1].conditions == "400 days later, timers as they are"
+
+
+@needs_faketime
+def test_a_library_that_an_image_cannot_load_is_found_out(
+    boxes: Boxes, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "faketime_library", lambda: "/nowhere/libfaketime.so.1")
+    _, then = both(boxes, [copy_of(train_tasks[0], tmp_path / "task")], tmp_path)
+    assert {run.conditions for run in then["task"].runs} == {"0 days later"}
+
+
+def test_no_two_conditions_are_alike() -> None:
+    every = [USUAL, *GATE, later(400, "lib"), later(0, "")]
+    assert len({conditions.name for conditions in every}) == len(every)
+    for name in ("TZ", "LANG", "PYTHONHASHSEED"):
+        gated = [dict(conditions.env)[name] for conditions in every[1:-1]]
+        assert len(set(gated)) == len(gated) if name != "LANG" else len(set(gated)) > 2
+    assert any(conditions.busy for conditions in GATE)
+    assert len({conditions.order for conditions in GATE}) == len(GATE)
+    assert dict(later(0, "").env).keys() == {"TZ", "LANG", "LC_ALL", "PYTHONHASHSEED"}

@@ -1,0 +1,88 @@
+"""Tests of JavaScript files, found by tokens."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etude.tasks.verifiers.tests import javascript
+from etude.tasks.verifiers.tests.rewriting import copy_of, respelt, spelt, telling
+
+find = javascript.test_functions
+SOURCE = rb"""// test("not this", () => { assert.equal(f(), 1); });
+import test from "node:test";
+const pattern = /it("no", [)"]/g, half = a / 2;
+const text = `test("nor this", ${ "x" }`;
+
+test("adds (two)", async () => {
+  assert.strictEqual(add(1, /* 9, */ 2), 3, "sum");
+  assert.equal(add([1, 2], {a: 4}), -4.5);
+  assert.notEqual(add(1, 1), 7);
+  assert.deepStrictEqual(list("a,b"), ["a", "b", { n: 1, s: 'z' }]);
+  assert.equal(add(0), other(5));
+});
+
+describe('outer', () => {
+  it('inner', () => { assert.equal(name(), "J") })
+  describe("deep", () => { it("deepest", () => { assert.equal(f(), 0x10); }); });
+  it(`template`, () => { assert.equal(f(), 1); });
+  it("esc\"aped", () => { assert.equal(f(), 1); });
+});
+re.test("a method", () => { assert.equal(f(), 1) });
+"""
+
+
+def test_tests_are_found_by_name_within_their_suites() -> None:
+    assert [found.path for found in find(SOURCE)] == [
+        ("adds (two)",),
+        ("outer", "inner"),
+        ("outer", "deep", "deepest"),
+    ]
+
+
+def test_sites_are_equalities_with_literals() -> None:
+    first, inner, deepest = find(SOURCE)
+    texts = [SOURCE[slice(*site.literal)].decode() for site in first.sites]
+    assert texts == ["3", "-4.5", """["a", "b", { n: 1, s: 'z' }]"""]
+    assert [site.value for site in first.sites] == [3, -4.5, ["a", "b", {"n": 1, "s": "z"}]]
+    assert [SOURCE[slice(*site.compared)].decode() for site in first.sites] == [
+        "add(1, /* 9, */ 2)",
+        "add([1, 2], {a: 4})",
+        'list("a,b")',
+    ]
+    assert [site.value for site in inner.sites] == ["J"]
+    assert deepest.sites == ()
+    assert SOURCE[slice(*first.span)].endswith(b"});")
+    assert SOURCE[slice(*inner.span)] == b"""it('inner', () => { assert.equal(name(), "J") })"""
+    assert SOURCE[slice(*inner.name)] == b"inner"
+
+
+def test_what_is_told_and_what_is_altered() -> None:
+    first, inner, _ = find(SOURCE)
+    told = copy_of(SOURCE, first, "adds", [telling(SOURCE, site, "_told", "key") for site in first.sites])
+    assert b'_told("key", (add(1, /* 9, */ 2)));' in told
+    assert b'"sum"' not in told
+    assert b"4.5" not in told
+    assert respelt(inner, inner.sites[0].literal)[1] == b'"J"'
+    assert spelt(first.sites[2], ["a", {"n": None}]) == '["a", {"n": null}]'
+
+
+@pytest.mark.parametrize(
+    "text", ["1 + 2", "a", "[b]", "{n}", "{n: f()}", "...x", "`t`", "0x1", "1n", "-x", "[1, 2", "1, 2"]
+)
+def test_what_is_computed_is_no_site(text: str) -> None:
+    found = find(f"test('a', () => {{ assert.equal(f(), {text}); }});".encode())
+    assert [site.value for function in found for site in function.sites] == ([1] if text == "1, 2" else [])
+
+
+@pytest.mark.parametrize("source", [b"test('a', () => {", b"test('a', () => ])", b"test('a'", b"}", b"test", b"\xff("])
+def test_what_cannot_be_followed_yields_nothing(source: bytes) -> None:
+    assert find(source) == []
+
+
+@given(st.text(alphabet="test('\"a`/\\ ){},;=>\n1", max_size=60))
+def test_any_text_is_read_without_harm(text: str) -> None:
+    source = text.encode()
+    for found in find(source):
+        assert source[slice(*found.name)].decode() == found.path[-1]

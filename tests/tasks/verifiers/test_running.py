@@ -1,0 +1,331 @@
+"""What tests see of the box they run in, and how each runner's outcomes are told: in real boxes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from etude.sandbox.contract import Feature, Sandboxes
+from etude.tasks import Environments, Judgement, Stand, Task
+from etude.tasks.change import Change
+from etude.tasks.conditions import USUAL, Conditions
+from etude.tasks.verifiers.tests import Account, Exam, agree, plain_exam, read_suite, run_exam, suite_files
+from etude.tasks.verifiers.tests.account import Rows, read_rows
+from etude.tasks.verifiers.tests.running import with_pytest
+
+from ..conftest import Boxes
+from . import projects
+
+
+def run(
+    boxes: Boxes,
+    folder: Path,
+    runner: str,
+    tests: dict[str, str],
+    ids: list[str],
+    *,
+    repository: dict[str, str] | None = None,
+    conditions: Conditions = USUAL,
+    **verifier: object,
+) -> tuple[Account, Rows, Exam]:
+    """Of a suite of these files, over a workspace."""
+    files = suite_files({path: text.encode() for path, text in tests.items()}, ids)
+    made = projects.task(folder / "task", files, repository or {"a.py": ""}, "", {"runner": runner, **verifier})
+    exam = plain_exam(read_suite(made))
+    account = asyncio.run(_run(boxes, made, exam, conditions))
+    return account, read_rows(account.rows, account.nonce), exam
+
+
+async def _run(boxes: Boxes, task: Task, exam: Exam, conditions: Conditions) -> Account:
+    async with boxes() as sandboxes:
+        suite = read_suite(task)
+        stand = dataclasses.replace(await stand_of(sandboxes, task), conditions=conditions)
+        return await run_exam(stand, suite.config, exam)
+
+
+async def stand_of(sandboxes: Sandboxes, task: Task) -> Stand:
+    stand = Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change())
+    return await with_pytest(stand) if task.verifier.get("pytest") == "brought" else stand
+
+
+OUTCOMES_UNITTEST = """
+import unittest
+
+class T(unittest.TestCase):
+    def test_passes(self): pass
+    def test_fails(self): self.assertEqual(1, 2)
+    def test_breaks(self): 1 / 0
+    def test_skips(self): self.skipTest("x")
+    @unittest.expectedFailure
+    def test_xfails(self): self.fail()
+    @unittest.expectedFailure
+    def test_xpasses(self): pass
+    def test_subtests(self):
+        for n in range(3):
+            with self.subTest(n=n):
+                self.assertNotEqual(n, 1)
+    def test_fine_subtests(self):
+        for n in range(3):
+            with self.subTest(n=n):
+                self.assertNotEqual(n, 5)
+
+class Cleanup(unittest.TestCase):
+    def tearDown(self): raise OSError
+    def test_torn(self): pass
+"""
+OUTCOMES_PYTEST = """
+import unittest
+import pytest
+
+def test_passes(): pass
+def test_fails(): assert 1 == 2
+@pytest.fixture
+def broken(): raise OSError
+def test_breaks(broken): pass
+def test_skips(): pytest.skip("x")
+@pytest.mark.xfail
+def test_xfails(): assert 0
+@pytest.mark.xfail
+def test_xpasses(): pass
+@pytest.mark.xfail(strict=True)
+def test_xpasses_strictly(): pass
+@pytest.fixture
+def torn():
+    yield
+    raise OSError
+def test_torn(torn): pass
+@pytest.mark.parametrize("a", ["x y", "é", "a::b"])
+def test_cases(a): assert a != "é"
+def test_subtests(subtests):
+    for n in range(3):
+        with subtests.test(n=n):
+            assert n != 1
+def test_fine_subtests(subtests):
+    for n in range(3):
+        with subtests.test(n=n):
+            assert n != 5
+class T(unittest.TestCase):
+    def test_method(self): self.assertEqual(1, 1)
+"""
+OUTCOMES_NODE = """
+import assert from "node:assert";
+import { describe, it, test } from "node:test";
+test("passes", () => {});
+test("fails", () => assert.equal(1, 2));
+test.skip("skips", () => {});
+test.todo("xfails", () => { throw new Error(); });
+describe("suite", () => {
+  describe("deep", () => { it("passes", () => {}); it("fails", async () => { throw 1; }); });
+});
+test("twice", () => {});
+test("twice", () => assert.fail());
+test("outer", async (t) => { await t.test("inner", () => {}); });
+"""
+
+
+def test_unittest_outcomes(boxes: Boxes, tmp_path: Path) -> None:
+    wanted = {
+        "T.test_passes": "passed",
+        "T.test_fails": "failed",
+        "T.test_breaks": "error",
+        "T.test_skips": "skipped",
+        "T.test_xfails": "xfailed",
+        "T.test_xpasses": "xpassed",
+        "T.test_subtests": "failed",
+        "T.test_fine_subtests": "passed",
+        "Cleanup.test_torn": "error",
+    }
+    ids = [f"tests.test_a.{name}" for name in wanted]
+    account, rows, exam = run(boxes, tmp_path, "unittest", {"tests/test_a.py": OUTCOMES_UNITTEST}, ids)
+    assert rows.outcomes == {f"tests.test_a.{name}": outcome for name, outcome in wanted.items()}
+    assert (rows.end, account.code) == (1, 1)
+    assert agree(exam, account).judgement is Judgement.FAIL, "and its three accounts agree"
+    assert rows.places["tests.test_a.T.test_fails"] == 0
+    assert rows.memory_bytes > 1_000_000
+
+
+@pytest.mark.slow
+def test_pytest_outcomes(boxes: Boxes, tmp_path: Path) -> None:
+    wanted = {
+        "test_passes": "passed",
+        "test_fails": "failed",
+        "test_breaks": "error",
+        "test_skips": "skipped",
+        "test_xfails": "xfailed",
+        "test_xpasses": "xpassed",
+        "test_xpasses_strictly": "failed",
+        "test_torn": "error",
+        "test_cases[x y]": "passed",
+        "test_cases[\\xe9]": "failed",
+        "test_cases[a::b]": "passed",
+        "test_subtests": "failed",
+        "test_fine_subtests": "passed",
+        "T::test_method": "passed",
+    }
+    ids = [f"tests/test_a.py::{name}" for name in wanted]
+    account, rows, exam = run(
+        boxes,
+        tmp_path,
+        "pytest",
+        {"tests/test_a.py": OUTCOMES_PYTEST},
+        ids,
+        pytest="brought",
+        arguments=["-x"],
+    )
+    assert rows.outcomes == {f"tests/test_a.py::{name}": outcome for name, outcome in wanted.items()}
+    assert agree(exam, account).judgement is Judgement.FAIL, account.log
+
+
+def test_node_outcomes(boxes: Boxes, tmp_path: Path) -> None:
+    wanted = {
+        "passes": "passed",
+        "fails": "failed",
+        "skips": "skipped",
+        "xfails": "xfailed",
+        "suite > deep > passes": "passed",
+        "suite > deep > fails": "failed",
+        "twice": "passed",
+        "twice #2": "failed",
+        "outer > inner": "passed",
+        "outer": "passed",
+    }
+    ids = [f"test/a.test.mjs > {name}" for name in wanted]
+    account, rows, exam = run(boxes, tmp_path, "node", {"test/a.test.mjs": OUTCOMES_NODE}, ids)
+    assert rows.outcomes == {f"test/a.test.mjs > {name}": outcome for name, outcome in wanted.items()}
+    assert agree(exam, account).judgement is Judgement.FAIL, account.log
+
+
+SURROUNDINGS = """
+import os, pathlib, sys, tempfile, unittest
+
+class T(unittest.TestCase):
+    def test_home_and_temporary_folder_are_new_and_empty(self):
+        self.assertEqual(os.listdir(os.path.expanduser("~")), [])
+        with tempfile.NamedTemporaryFile() as file:
+            self.assertTrue(file.name.startswith(os.environ["TMPDIR"]))
+
+    def test_standard_input_is_empty_and_output_is_the_log(self):
+        self.assertEqual(sys.stdin.read(), "")
+        os.write(1, b"to the log\\n")
+
+    def test_the_environment_is_ours(self):
+        self.assertEqual(os.environ["EXTRA"], "given")
+        self.assertNotIn("/work", os.environ["PATH"])
+        self.assertEqual(os.getcwd(), "/work")
+        self.assertEqual(sys.path[0], "/work/src")
+
+    def test_programs_do_not_inherit_the_rows(self):
+        import subprocess
+        listed = subprocess.run(["ls", "/proc/self/fd"], capture_output=True, text=True).stdout.split()
+        self.assertLessEqual(set(listed), {"0", "1", "2", "3"})
+
+    def test_what_would_steer_python_is_not_read(self):
+        self.assertNotIn("sitecustomize_was_here", os.environ)
+        import json
+        self.assertNotIn("/work", json.__file__)
+
+    def test_the_workspace_cannot_be_written(self):
+        with self.assertRaises(PermissionError):
+            pathlib.Path("tests/test_a.py").write_text("")
+        with self.assertRaises(PermissionError):
+            pathlib.Path("new").write_text("")
+"""
+
+
+def test_surroundings(boxes: Boxes, tmp_path: Path) -> None:
+    names = [line.split("(")[0].split()[1] for line in SURROUNDINGS.splitlines() if line.startswith("    def ")]
+    mark = "import os\nos.environ['sitecustomize_was_here'] = '1'\n"
+    repository = {"src/json.py": "raise ImportError\n", "sitecustomize.py": mark, "src/sitecustomize.py": mark}
+    ids = [f"tests.test_a.T.{name}" for name in names]
+    account, rows, _ = run(
+        boxes,
+        tmp_path,
+        "unittest",
+        {"tests/test_a.py": SURROUNDINGS},
+        ids,
+        repository={**repository, "a.py": ""},
+        path=["src", "."],
+        env={"EXTRA": "given"},
+    )
+    failed = {name.rpartition(".")[2] for name, outcome in rows.outcomes.items() if outcome != "passed"}
+    if not asyncio.run(_has_second_user(boxes)):
+        failed -= {"test_the_workspace_cannot_be_written"}
+    assert failed == set(), account.log.decode()
+    assert b"to the log" in account.log
+
+
+async def _has_second_user(boxes: Boxes) -> bool:
+    async with boxes() as sandboxes:
+        return Feature.SECOND_USER in sandboxes.features
+
+
+def test_an_image_that_cannot_run_such_tests_is_our_error_with_a_reason(boxes: Boxes, tmp_path: Path) -> None:
+    tests, ids = {"tests/test_a.py": "def test_a(): pass"}, ["tests/test_a.py::test_a"]
+    for place, fields, said in (
+        ("one", {"python": "python9"}, "exit code 127"),
+        ("two", {"env": {"EXTRA": "1"}, "python": "/opt/python/bin/python3", "pytest": "image"}, "No module named"),
+    ):
+        account, _, exam = run(boxes, tmp_path / place, "pytest", tests, ids, **fields)  # type: ignore[arg-type]
+        verdict = agree(exam, account)
+        assert verdict.judgement is Judgement.ERROR
+        assert said in verdict.reason
+
+
+def test_a_suite_that_cannot_be_imported_fails_whole(boxes: Boxes, tmp_path: Path) -> None:
+    tests = {
+        "tests/test_a.py": "import absent\n",
+        "tests/test_b.py": "import unittest\nclass B(unittest.TestCase):\n    def test_b(self): pass\n",
+    }
+    account, rows, exam = run(boxes, tmp_path, "unittest", tests, ["tests.test_a.A.test_a", "tests.test_b.B.test_b"])
+    verdict = agree(exam, account)
+    assert verdict.judgement is Judgement.FAIL
+    assert verdict.evidence.failed_tests == ("tests.test_a.A.test_a",)
+    assert rows.outcomes["tests.test_b.B.test_b"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("while True: pass", "CPU time"),
+        ("import os; os.kill(os.getpid(), 11)", "exit code 139"),
+        ("import os; os._exit(0)", "exit code 0"),
+    ],
+)
+def test_how_a_run_ended_is_told(boxes: Boxes, tmp_path: Path, code: str, said: str) -> None:
+    tests = {
+        "tests/test_a.py": f"import unittest\nclass A(unittest.TestCase):\n    def test_a(self):\n        {code}\n"
+    }
+    account, _, exam = run(boxes, tmp_path, "unittest", tests, ["tests.test_a.A.test_a"], seconds=1)
+    verdict = agree(exam, dataclasses.replace(account, starved=False))
+    assert verdict.judgement is Judgement.FAIL
+    assert said in verdict.reason
+
+
+MANY = "".join(f"    def test_{n}(self): pass\n" for n in range(9))
+
+
+@pytest.mark.parametrize("runner", ["unittest", pytest.param("pytest", marks=pytest.mark.slow)])
+def test_order_and_variables_are_those_of_the_conditions(boxes: Boxes, tmp_path: Path, runner: str) -> None:
+    source = f"import os\nimport unittest\nprint(os.environ.get('TZ'))\nclass A(unittest.TestCase):\n{MANY}"
+    mark = {"unittest": "tests.test_a.A.test_", "pytest": "tests/test_a.py::A::test_"}[runner]
+    ids = [f"{mark}{n}" for n in range(9)]
+    orders = []
+    for conditions in (
+        USUAL,
+        Conditions(order=1),
+        Conditions(order=1),
+        Conditions(order=2, env=(("TZ", "Asia/Baku"),)),
+    ):
+        account, rows, exam = run(
+            boxes, tmp_path, runner, {"tests/test_a.py": source}, ids, conditions=conditions, pytest="brought"
+        )
+        assert agree(exam, account).passed
+        orders.append([int(test[-1]) for test in rows.outcomes])
+    assert b"Asia/Baku" in account.log or runner == "pytest"
+    assert orders[0] == list(range(9))
+    assert orders[1] == orders[2] != orders[0]
+    assert orders[3] not in orders[:2]
+    assert sorted(orders[3]) == orders[0]
