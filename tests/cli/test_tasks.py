@@ -16,7 +16,7 @@ from etude.tasks import Split, Task, make_tasks, open_source
 from etude.trace import Trace, write_traces
 
 ETUDE = str(Path(sys.executable).with_name("etude"))
-VERBS = ("list", "show", "check", "grade", "import", "export", "overlap")
+VERBS = ("list", "show", "make", "check", "grade", "import", "export", "overlap")
 
 
 def etude(*words: object, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -52,6 +52,20 @@ def test_the_list_of_verbs_is_read_at_a_glance() -> None:
     shown = etude("--help").stdout
     assert "..." not in shown.partition("Commands:")[2]
     assert all(f"\n  {verb} " in shown for verb in VERBS)
+
+
+def test_the_same_words_make_the_same_tasks_once(tmp_path: Path) -> None:
+    words = ("make", "microrepo", tmp_path / "t", "--train", 2, "--dev", 1, "--seed", 3)
+    first = etude(*words)
+    assert first.returncode == 0
+    made = [Path(line) for line in first.stdout.splitlines()]
+    assert [path.parent.name for path in made] == ["train", "train", "dev"]
+    times = [(path / "task.toml").stat().st_mtime_ns for path in made]
+    assert etude(*words).stdout == first.stdout
+    assert [(path / "task.toml").stat().st_mtime_ns for path in made] == times
+    unknown = etude("make", "nosuch", tmp_path)
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "there are: debugging, " in unknown.stderr
 
 
 def test_help_loads_no_room() -> None:

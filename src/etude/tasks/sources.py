@@ -73,7 +73,15 @@ def generate_tasks(recipe: TasksRecipe, seed: int, folder: Path) -> list[Task]:
     return [task for split, count in counts.items() for task in make_tasks(source, split, count, seed, folder)]
 
 
-def make_tasks(source: TaskSource, split: Split, count: int, seed: int, folder: Path) -> list[Task]:
+def make_tasks(
+    source: TaskSource,
+    split: Split,
+    count: int,
+    seed: int,
+    folder: Path,
+    made: Callable[[Task], None] = lambda _: None,
+) -> list[Task]:
+    """`made` hears of each task, also of one that was there already."""
     below = folder / split.value
     below.mkdir(parents=True, exist_ok=True)
     for torn in below.glob(".*.tmp"):
@@ -82,11 +90,12 @@ def make_tasks(source: TaskSource, split: Split, count: int, seed: int, folder: 
     for index in range(count):
         directory = below / f"{source.name}-{split.value}-{index:05d}"
         if _made_already(directory, source, seed):
-            tasks.append(read_task(directory, {split}))
-            continue
-        task, files = source.make(split, index, seed, directory)
-        write_task(task.require(split), files)
+            task = read_task(directory, {split})
+        else:
+            task, files = source.make(split, index, seed, directory)
+            write_task(task.require(split), files)
         tasks.append(task)
+        made(task)
     return tasks
 
 

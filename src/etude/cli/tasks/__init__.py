@@ -70,6 +70,37 @@ def show_task(task: TaskArgument) -> None:
     finish(verb)
 
 
+@tasks.command("make")
+def make_some(
+    source: Annotated[
+        str, typer.Argument(help="microrepo, debugging, features, testing, documentation, review, migration, ...")
+    ],
+    dest: Annotated[Path, typer.Argument(help="Where tasks go: DEST/<split>/<task>.")],
+    train: Annotated[int, typer.Option(help="How many to train on.", min=0)] = 10,
+    dev: Annotated[int, typer.Option(help="How many for choices on the way.", min=0)] = 0,
+    test: Annotated[int, typer.Option(help="How many to be measured with.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Another seed makes other tasks.")] = 1,
+) -> None:
+    """Make tasks from a source.
+
+    The same words make the same tasks, and what is there already is not made again. An unknown source is answered with
+    those there are.
+
+    \b
+    Examples:
+      etude tasks make debugging ./tasks
+      etude tasks make review ./tasks --train 40 --dev 10 --test 10 --seed 2
+    """
+
+    def verb() -> int:
+        from etude.cli.tasks.making import make_command
+        from etude.tasks import Split
+
+        return make_command(source, dest, {Split.TRAIN: train, Split.DEV: dev, Split.TEST: test}, seed)
+
+    finish(verb, when_interrupted="interrupted: what was made is kept, the same command goes on")
+
+
 @tasks.command("check")
 def check_tasks(
     tasks: Annotated[list[Path], typer.Argument(help="Tasks' directories, or folders of them.")],

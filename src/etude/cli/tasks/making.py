@@ -1,0 +1,28 @@
+"""etude tasks make: tasks from a source, the same ones for the same words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from etude.cli.tasks.words import counted
+from etude.journal import ProgressLine
+from etude.tasks import Split, Task, make_tasks, open_source
+
+
+def make_command(source: str, dest: Path, counts: Mapping[Split, int], seed: int) -> int:
+    opened, made = open_source(source), 0
+    with ProgressLine("make", sum(counts.values()), unit="tasks") as line:
+
+        def shown(task: Task) -> None:
+            nonlocal made
+            made += 1
+            line.update(made)
+
+        tasks = [
+            task for split, count in counts.items() for task in make_tasks(opened, split, count, seed, dest, shown)
+        ]
+    print("\n".join(str(task.directory) for task in tasks))
+    print(counted(len(tasks), "task"), file=sys.stderr)
+    return 0
