@@ -45,6 +45,10 @@ class LimitCases:
             spin = await box.exec("while :; do :; done", timeout=20)
             assert (spin.limit, spin.timed_out) == ("cpu", False)
             assert spin.code in (128 + 24, 137)
+            told = await box.exec(
+                "sh -c 'kill -XCPU $$'; exit $?", timeout=5
+            )  # By a shell, of the program that it ran.
+            assert (told.limit, told.code) == ("cpu", 128 + 24)
 
     @in_loop
     async def test_file_size_and_disk_are_limited(self, make: Make) -> None:

@@ -101,10 +101,11 @@ class Command:
     def finish(self, status: int) -> None:
         """All of its processes have ended: collects what they said, and tells the owner."""
         code = os.waitstatus_to_exitcode(status)
-        if not self.limit:
-            self.limit = {-signal.SIGXCPU: "cpu", -signal.SIGXFSZ: "file"}.get(code, "")
+        code = code if code >= 0 else 128 - code
+        # A shell says so of the program that it ran, too: the kernel may be quicker than the watch.
+        self.limit = self.limit or {128 + signal.SIGXCPU: "cpu", 128 + signal.SIGXFSZ: "file"}.get(code, "")
         self.release()
-        self.answer(code if code >= 0 else 128 - code)
+        self.answer(code)
 
     def fail(self, reason: CannotStart) -> None:
         """It could not be started: to the owner it has said why and ended."""
