@@ -12,6 +12,7 @@ from etude.cli.tasks.opening import named_tasks, opened_grader
 from etude.cli.tasks.words import counted, table
 from etude.journal import ProgressLine
 from etude.tasks import Environments, GateResult, Task, TaskError, gate_tasks
+from etude.tasks.cheats import CHEATS, cheats_for_gate
 from etude.tasks.check import Checked, check_task
 from etude.tasks.gate import by_source, revalidate
 from etude.tasks.verifiers.harbor import reference_of
@@ -53,6 +54,7 @@ async def _gate(checked: list[Checked], runs: int, egress: str, store: Path) -> 
                 store / _EVIDENCE,
                 runs=runs,
                 grader=grader,
+                cheats=cheats_for_gate(grader, CHEATS.values()),
                 progress=lambda done, _: line.update(done),
             )
 
