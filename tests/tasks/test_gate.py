@@ -285,7 +285,7 @@ def test_the_gate_sets_the_limits_of_the_gradings_to_come(boxes: Boxes, tmp_path
 
 
 KILLED = """
-import asyncio, sys
+import asyncio, signal, sys
 from pathlib import Path
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
@@ -295,11 +295,12 @@ async def main(folder):
     sandboxes = open_sandboxes(SandboxRecipe(), folder / "boxes")
     try:
         tasks = list_tasks(folder / "tasks", Split.TRAIN)
-        progress = lambda done, total: print(done, flush=True)
+        progress = lambda done, total: (print(done, flush=True), sys.stdin.readline())  # Goes on when told to.
         await gate_tasks(tasks, sandboxes, folder / "gate.jsonl", concurrency=2, progress=progress)
     finally:
         await sandboxes.close()
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background ignores it.
 asyncio.run(main(Path(sys.argv[1])))
 """
 
@@ -312,18 +313,20 @@ def test_a_gate_that_is_killed_goes_on_and_leaves_no_process(
     for task in train_tasks[:12]:
         shutil.copytree(task.directory, tmp_path / "tasks/train" / task.directory.name)
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing, text=True) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         while int(process.stdout.readline()) < 4:
-            pass
+            print(file=process.stdin, flush=True)
         children = descendants(process.pid)
         process.send_signal(how)
-        process.wait(60)
+        process.communicate(timeout=60)
     before = read_evidence(tmp_path / "gate.jsonl")
     assert 4 <= len(before) < 12
     for child in children:
         wait_for_end(child)
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.split()[-1] == "12"
     after = read_evidence(tmp_path / "gate.jsonl")
     assert after[: len(before)] == before

@@ -143,7 +143,7 @@ class Plugin:
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         outcome, seconds = self.outcomes.get(nodeid, ("error", 0.0))
-        self.rows.say(test=nodeid, outcome=outcome, seconds=round(seconds, 4), line=self.lines.get(nodeid))
+        self.rows.say(test=nodeid, outcome=outcome, seconds=round(seconds, 6), line=self.lines.get(nodeid))
 
     def account(self) -> dict[str, str]:
         """What pytest itself counted, by its own categories."""
@@ -199,7 +199,7 @@ def run_unittest(job: dict[str, Any], rows: Rows, unittest: ModuleType) -> tuple
 
         def stopTest(self, test: Any) -> None:
             super().stopTest(test)
-            seconds = round(time.perf_counter() - self.began, 4)
+            seconds = round(time.perf_counter() - self.began, 6)
             rows.say(test=test.id(), outcome=self.outcome or "error", seconds=seconds, line=self.line)
 
         def note(self, outcome: str, test: Any = None, err: Any = None) -> None:
