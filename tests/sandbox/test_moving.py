@@ -293,6 +293,45 @@ def test_a_box_full_of_life(place: tuple[Path, bool], monkeypatch: pytest.Monkey
     asyncio.run(body())
 
 
+def test_while_a_box_stands_still_nobody_looks_at_its_processes(
+    place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On its way to the next root it has no /proc to see them in: who ends or asks meanwhile is answered later."""
+
+    async def body() -> None:
+        async with a_ground(place, monkeypatch) as ground, ground.box() as box:
+            late = asyncio.create_task(box.exec("sleep 60 & sleep 60", timeout=0.3))
+            await box.start(["sleep", "60"], timeout=60)
+            await asyncio.sleep(0.1)
+            async with box.frozen(kill=False) as still:
+                assert not still
+                looks = asyncio.create_task(box.stats())
+                await asyncio.wait({late, looks}, timeout=0.6)
+                assert not late.done()
+                assert not looks.done()
+            assert (await late).limit == "time"
+            assert (await looks).processes >= 1
+            assert (await box.stats()).processes == 1
+
+    asyncio.run(body())
+
+
+@pytest.mark.slow
+def test_a_watched_box_is_forked_very_often(place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with a_ground(place, monkeypatch) as ground, ground.box() as box:
+            sleepers = [await box.start(["sleep", "300"], timeout=300, cwd="d") for _ in range(8)]
+            for turn in range(300):
+                await box.write_file("d/g", b"turn %d" % turn)
+                late = asyncio.create_task(box.exec(["sleep", "0.06"], timeout=10))
+                (child,) = await box.fork()
+                await child.destroy()
+                ok(await late)
+            assert all([(await sleeper.poll()).code is None for sleeper in sleepers])
+
+    asyncio.run(body())
+
+
 def test_what_a_program_computes_is_the_same_however_often_it_is_moved(
     place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,8 +30,8 @@ PYTHONS_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 """Those that the interpreter handles or ignores."""
 WATCH_SECONDS = 0.05
 _CHUNK = 1 << 18
-_CHANGES = ("exec", "start", "write", "write_tree")
-"""Requests that wait while the box is frozen."""
+_LATER = ("exec", "start", "write", "write_tree", "stats")
+"""Requests that wait while the box is frozen: what changes files, and what looks at processes."""
 
 
 def take_identity(*, wide: bool) -> None:
@@ -97,8 +97,10 @@ class Init:
         self.frames = wire.Unpacker()
         self.sender = wire.Sender(answers)
         self.frozen = 0
-        """Copies under way; what would change files waits in `deferred` until the last is done."""
+        """Copies under way. What would change files waits in `deferred`, and who has ended in `ended`, until the last
+        is done: on its way from one root to the next, a box has no /proc to see its processes in."""
         self.deferred: list[tuple[wire.Header, bytes]] = []
+        self.ended: list[Command] = []
         self.resting: set[int] = set()
         """Processes that were stopped before the box was frozen, by themselves or their shell."""
         self.places: list[moving.Place] = []
@@ -152,7 +154,7 @@ class Init:
 
     def answer(self, header: wire.Header, payload: bytes) -> None:
         ticket = header["ticket"]
-        if self.frozen and header["op"] in _CHANGES:
+        if self.frozen and header["op"] in _LATER:
             self.deferred.append((header, payload))
             return
         try:
@@ -272,6 +274,9 @@ class Init:
             self.identity.rest()
             self.places = []
         processes.wake_all(self.resting)
+        ended, self.ended = self.ended, []
+        for command in ended:
+            self.finish(command)
         waiting, self.deferred = self.deferred, []
         for header, payload in waiting:
             self.answer(header, payload)
@@ -346,6 +351,10 @@ class Init:
 
     def finish(self, command: Command) -> None:
         """The command itself has ended: end what it left behind, collect the rest of its output, answer."""
+        if self.frozen:
+            self.events.forget(command.pidfd)
+            self.ended.append(command)
+            return
         status = command.reap()
         if status is None:
             return
@@ -378,7 +387,8 @@ class Init:
                 command.let_waiters_go()
         if due:
             began = time.monotonic()
-            self.check_usage()
+            if not self.frozen:
+                self.check_usage()
             # A box with very many descriptors keeps pid 1 busy for a part of the time only.
             pause = max(WATCH_SECONDS, 4 * (time.monotonic() - began))
             for command in due:
