@@ -1,8 +1,8 @@
-"""A thousand tasks of every source made and gated, then gated once more by a new process over a new store, 400 days
-later.
+"""A thousand tasks of every source made and gated, all cheats included, then those that survived once more by a new
+process over a new store, 400 days later.
 
-`minutes` is of making and gating. TASKS=60 makes fewer; FOLDER=... keeps what was made, and goes on there
-(its minutes are then of what was left to do).
+`minutes` is of making and gating. TASKS=60 makes fewer; FOLDER=... keeps what was made and decided, also when it is
+stopped (Ctrl-C), and goes on there: its minutes are then of what was left to do.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,6 +37,7 @@ from etude.tasks import (
     read_evidence,
     revalidate,
 )
+from etude.tasks.cheats import CHEATS, cheats_for_gate
 from etude.tasks.conditions import later
 from etude.tasks.sources import source_names
 
@@ -59,16 +61,17 @@ def make(folder: Path) -> list[Task]:
 async def gate_all(tasks: list[Task], place: Path, *, again: bool) -> dict[str, GateResult]:
     sandboxes = open_sandboxes(SandboxRecipe(), place / "boxes")
     grader = Grader(sandboxes, environments=Environments(sandboxes, place / "environments"))
-    work = revalidate if again else gate_tasks
+    evidence = place / "gate.jsonl"
     try:
         with ProgressLine("gate again" if again else "gate", len(tasks), unit="tasks") as line:
-            return await work(
-                tasks,
-                sandboxes,
-                place / "gate.jsonl",
-                grader=grader,
-                progress=lambda done, _: line.update(done),
-            )
+
+            def shown(done: int, _: int) -> None:
+                line.update(done)
+
+            if again:
+                return await revalidate(tasks, sandboxes, evidence, grader=grader, progress=shown)
+            cheats = cheats_for_gate(grader, CHEATS.values())
+            return await gate_tasks(tasks, sandboxes, evidence, grader=grader, cheats=cheats, progress=shown)
     finally:
         await sandboxes.close()
 
@@ -96,40 +99,46 @@ def first(folder: Path) -> dict[str, Any]:
     }
 
 
-def second(folder: Path) -> dict[str, Any]:
+def second(folder: Path, survived: int) -> dict[str, Any]:
     """Of what survived. In a process and a store of its own."""
-    with tempfile.TemporaryDirectory(prefix="etude-again-") as store:
-        command = [sys.executable, __file__, "--again", str(folder), store]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    begun = time.monotonic()
+    command = [sys.executable, __file__, "--again", str(folder)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found = dict(json.loads(done.stdout.splitlines()[-1]))
+    if found["again"] != survived:
+        raise SystemExit(f"{survived} tasks survived, but {found['again']} were gated again")
+    return {**found, "again_minutes": (time.monotonic() - begun) / 60}
 
 
-def again(folder: Path, store: Path) -> None:
-    passed = {result.task for result in read_evidence(folder / "store/gate.jsonl") if result.survived}
-    tasks = [task for task in make(folder / "tasks") if task.id in passed]
-    results = asyncio.run(gate_all(tasks, store, again=True))
+def again(folder: Path) -> None:
+    last = {result.task: result for result in read_evidence(folder / "store/gate.jsonl")}
+    tasks = [task for task in make(folder / "tasks") if task.id in last and last[task.id].survived]
+    results = asyncio.run(gate_all(tasks, folder / "again", again=True))
     for result in results.values():
         if not result.survived:
             print(f"{result.task}: again: {result.fate}: {'; '.join(result.reasons)[:300]}", file=sys.stderr)
     survived = sum(result.survived for result in results.values())
     stood = sum(result.runs[0].conditions == later(0, "").name for result in results.values() if result.runs)
-    print(json.dumps({"revalidated": survived / max(1, len(results)), "clock_not_moved": stood}))
+    share = survived / max(1, len(results))
+    print(json.dumps({"again": len(results), "revalidated": share, "clock_not_moved": stood}))
 
 
 def main() -> None:
-    if kept := os.environ.get("FOLDER"):
-        finish("gate", measured(Path(kept)))
-        return
-    with tempfile.TemporaryDirectory(prefix="etude-gate-") as place:
+    kept = os.environ.get("FOLDER")
+    with nullcontext(kept) if kept else tempfile.TemporaryDirectory(prefix="etude-gate-") as place:
         finish("gate", measured(Path(place)))
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    return {**first(folder), **second(folder)}
+    found = first(folder)
+    return {**found, **second(folder, found["survived"])}
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--again"]:
-        again(Path(sys.argv[2]), Path(sys.argv[3]))
-    else:
-        main()
+    try:
+        if sys.argv[1:2] == ["--again"]:
+            again(Path(sys.argv[2]))
+        else:
+            main()
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit("stopped; what was decided is kept in FOLDER, if one was given")

@@ -31,6 +31,8 @@ CAUGHT_INSIDE = {
     "BadReward": "a verdict",
     "NotDocumentation": "a verdict",
     "ReviewError": "a verdict",
+    "NotConstant": "an expectation that is not held back",
+    "WorkflowError": "a verdict",
     "ArchiveError": "a verdict",
     "OwnerGone": "inside a box",
     "Refused": "inside a box",

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.tasks.formats.harbor_tasks import VERSIONS, greeting, two_steps
 from tests.tasks.formats.swebench.repository import classic, make_repository, write_rows
 
+from etude.recipe.acting import SandboxRecipe
+from etude.sandbox import open_sandboxes
 from etude.tasks import Split, Task, make_tasks, open_source
+from etude.tasks.seal.base import Book, look_at_base
 from etude.trace import Trace, write_traces
 
 ETUDE = str(Path(sys.executable).with_name("etude"))
@@ -28,6 +34,26 @@ def etude(*words: object, given: str = "") -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_lines_of_the_base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A book of the host's base that is there already: to write one takes a minute."""
+    cache = tmp_path_factory.mktemp("cache")
+
+    async def digest() -> str:
+        sandboxes = open_sandboxes(SandboxRecipe(), tmp_path_factory.mktemp("base"))
+        try:
+            return (await look_at_base(sandboxes)).digest
+        finally:
+            await sandboxes.close()
+
+    (cache / "etude").mkdir()
+    empty = Book(np.empty(0, np.uint64), np.empty(0, np.uint32), ())
+    (cache / "etude" / f"{asyncio.run(digest())}.base").write_bytes(empty.dump())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.sandbox.contract import SandboxLost
-from etude.tasks import Grader, Judgement, Split, Task, TaskError, Verdict, read_task, task_digest, write_task
+from etude.tasks import (
+    Grader,
+    Judgement,
+    Split,
+    Task,
+    TaskError,
+    Verdict,
+    gated_digest,
+    make_tasks,
+    open_source,
+    read_task,
+    task_digest,
+    write_task,
+)
 from etude.tasks.conditions import GATE, USUAL, Conditions
 from etude.tasks.gate import (
     Fate,
@@ -27,12 +40,14 @@ from etude.tasks.gate import (
     Run,
     by_source,
     gate_tasks,
+    keep_evidence,
     read_evidence,
     reference_diff,
     stored_evidence,
 )
 from etude.tasks.gate import one as gating
-from etude.tasks.limits import FLOORS, limited, limits_from
+from etude.tasks.gate.busy import Busy
+from etude.tasks.limits import FLOORS, MARGIN, limited, limits_from
 
 from .conftest import Boxes
 from .verifiers import projects
@@ -80,6 +95,16 @@ def test_a_task_that_was_changed_is_gated_anew(boxes: Boxes, train_tasks: list[T
     cases.write_text(cases.read_text().replace('"expected": "', '"expected": "9'))
     assert limited(task) == task
     assert run_gate(boxes, [task], evidence, runs=1)["task"].fate is Fate.REFERENCE_FAILS
+
+
+def test_a_task_with_another_reference_is_gated_anew(boxes: Boxes, train_tasks: list[Task], tmp_path: Path) -> None:
+    task, evidence = copy_of(train_tasks[0], tmp_path / "task"), tmp_path / "gate.jsonl"
+    reference = task.directory / "solution/patch.diff"
+    sound = reference.read_text()
+    reference.write_text("")
+    assert run_gate(boxes, [task], evidence, runs=1)["task"].fate is Fate.REFERENCE_FAILS
+    reference.write_text(sound)
+    assert run_gate(boxes, [task], evidence, runs=1)["task"].survived
 
 
 def test_what_is_malformed_is_named_and_does_not_stop_the_others(
@@ -256,7 +281,7 @@ def test_limits_are_three_times_what_was_seen_with_a_floor_and_only_tighten(tmp_
     assert limits_from(0.1, 0.1, 1 << 20) == FLOORS
     assert limits_from(1, 1, 0).keys() == {"verifier_seconds", "cpu_seconds"}
     task = projects.project(tmp_path / "task", "unittest", seconds=7.0)
-    row = GateResult("task", task_digest(task), limits=limits_from(8, 5.5, 200 << 20)).row()
+    row = GateResult("task", gated_digest(task), limits=limits_from(8, 5.5, 200 << 20)).row()
     place = task.directory / "evidence/gate.json"
     place.parent.mkdir()
     place.write_text(json.dumps(row))
@@ -272,7 +297,7 @@ def test_limits_are_three_times_what_was_seen_with_a_floor_and_only_tighten(tmp_
 def test_the_gate_sets_the_limits_of_the_gradings_to_come(boxes: Boxes, tmp_path: Path) -> None:
     task = projects.project(tmp_path / "task", "unittest")
     result = run_gate(boxes, [task], tmp_path / "gate.jsonl", runs=1)["task"]
-    assert result.limits == FLOORS
+    assert all(result.limits[name] >= least for name, least in FLOORS.items())
     assert result.runs[1].memory_bytes > 1 << 20
     assert result.runs[1].cpu_seconds > 0
     assert limited(task).verifier["memory_mb"] == 256
@@ -282,6 +307,45 @@ def test_the_gate_sets_the_limits_of_the_gradings_to_come(boxes: Boxes, tmp_path
             return await Grader(sandboxes).grade(task, reference_diff(task))
 
     assert asyncio.run(grade()).passed
+
+
+@pytest.mark.slow
+def test_limits_that_were_set_on_a_quiet_machine_hold_on_a_busy_one(
+    boxes: Boxes, train_tasks: list[Task], tmp_path: Path
+) -> None:
+    """What was seen is some hundredths of a second: three times that would be met by chance."""
+    small = copy_of(train_tasks[0], tmp_path / "cases")
+    suite = projects.project(tmp_path / "suite", "unittest")
+    tasks, load = [small, suite, *make_tasks(open_source("documentation"), Split.TRAIN, 1, 1, tmp_path)], Busy(8)
+    for task, result in zip(tasks, run_gate(boxes, tasks, tmp_path / "gate.jsonl", runs=1).values(), strict=True):
+        keep_evidence(task, replace(result, limits=FLOORS), tmp_path / "kept.jsonl")  # As a machine at rest says.
+        assert limited(task).limits.verifier_seconds == FLOORS["verifier_seconds"]
+
+    async def grade() -> list[Verdict]:
+        async with boxes() as sandboxes:
+            grader = Grader(sandboxes)
+            graded = (grader.grade(task, reference_diff(task), fresh=True) for task in tasks for _ in range(4))
+            return await asyncio.gather(*graded)
+
+    load.begin()
+    try:
+        verdicts = asyncio.run(grade())
+    finally:
+        load.end()
+    assert [verdict.reason for verdict in verdicts if not verdict.passed] == []
+
+
+@given(
+    seconds=st.floats(0, 1e4), cpu=st.floats(0, 1e4), memory=st.integers(0, 1 << 36), load=st.floats(1, MARGIN - 0.01)
+)
+def test_what_was_seen_fits_into_its_limits_with_room(seconds: float, cpu: float, memory: int, load: float) -> None:
+    seen = {"verifier_seconds": seconds, "cpu_seconds": cpu, "memory_mb": memory / 2**20}
+    limits = limits_from(seconds, cpu, memory)
+    assert limits.keys() == {name for name, most in seen.items() if most}
+    for name, limit in limits.items():
+        assert limit >= FLOORS[name]
+        assert limit >= load * seen[name]
+        assert limit <= max(FLOORS[name], MARGIN * seen[name] + 1)
 
 
 KILLED = """

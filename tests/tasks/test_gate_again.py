@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.tasks import Fate, GateResult, Task, gate_tasks, revalidate
+from etude.tasks import Fate, GateResult, Grader, Task, Verdict, gate_tasks, reference_diff, revalidate
 from etude.tasks.conditions import GATE, USUAL, faketime_library, later
 from etude.tasks.gate import again
 
@@ -65,6 +65,20 @@ def test_a_wait_that_the_library_makes_endless_passes_by_its_other_way(boxes: Bo
     _, then = both(boxes, [suite_of(tmp_path / "waits", waits)], tmp_path)
     assert then["waits"].survived, then
     assert then["waits"].runs[-1].conditions == "400 days later, timers as they are"
+
+
+@needs_faketime
+def test_the_runner_of_cases_waits_by_no_clock_that_the_library_breaks(boxes: Boxes, train_tasks: list[Task]) -> None:
+    """Between the end of its output and that of the process, that is: not every time."""
+    task, conditions = train_tasks[0], later(400, faketime_library()).otherwise
+    assert conditions is not None
+
+    async def run() -> list[Verdict]:
+        async with boxes() as sandboxes:
+            grader, diff = Grader(sandboxes), reference_diff(task)
+            return [await grader.grade(task, diff, conditions=conditions) for _ in range(30)]
+
+    assert [verdict.reason for verdict in asyncio.run(run()) if not verdict.passed] == []
 
 
 @needs_faketime

@@ -97,6 +97,13 @@ def test_an_endless_loop_fails_by_its_cpu_limit(boxes: Boxes, train_tasks: list[
     assert "signal" in verdict.reason
 
 
+def test_code_that_sleeps_fails_by_the_clock(boxes: Boxes, train_tasks: list[Task]) -> None:
+    hasty = replace(train_tasks[1], limits=TaskLimits(verifier_seconds=1.0))
+    (verdict,), _ = grade(boxes, hasty, replacing(hasty, "import time\ntime.sleep(600)"))
+    assert verdict.judgement is Judgement.FAIL
+    assert "outlasted" in verdict.reason
+
+
 def test_the_test_surface_is_reset_and_the_touch_recorded(boxes: Boxes, train_tasks: list[Task]) -> None:
     task = train_tasks[2]
     extra = "--- /dev/null\n+++ b/sitecustomize.py\n@@ -0,0 +1 @@\n+raise SystemExit(0)\n"
@@ -187,5 +194,5 @@ def test_exit_code_report_and_nonce_must_agree(result: ExecResult, judgement: Ju
     assert judge(result, CASES, "n").judgement is judgement
 
 
-def test_an_overloaded_host_is_blamed_for_an_expired_clock() -> None:
-    assert judge(report(RIGHT, timed_out=True), CASES, "n", overloaded=True).judgement is Judgement.ERROR
+def test_a_host_that_gives_no_time_is_blamed_for_an_expired_clock() -> None:
+    assert judge(report(RIGHT, timed_out=True), CASES, "n", starved=True).judgement is Judgement.ERROR

@@ -14,7 +14,7 @@ from pathlib import Path
 from etude.corpus import Document, Gathered
 from etude.journal import write_atomically
 from etude.lineage.state import LineageError
-from etude.tasks import Split, Task, function_hashes, task_digest
+from etude.tasks import Split, Task, function_hashes, gated_digest
 from etude.tasks.hashes import named_hashes
 from etude.tasks.overlap import code_in, solution_files
 
@@ -39,7 +39,7 @@ def require_separate(tasks: Iterable[Task], proven: Path | None = None) -> None:
     """Refuses a set of tasks whose train split shares a function with dev or test. `proven` is a file that remembers
     the set that was found separate last, so that the same one is not looked through again."""
     tasks = list(tasks)
-    digest = hashlib.sha256("".join(sorted(f"{t.split} {task_digest(t)}\n" for t in tasks)).encode()).hexdigest()
+    digest = hashlib.sha256("".join(sorted(f"{t.split} {gated_digest(t)}\n" for t in tasks)).encode()).hexdigest()
     if proven is not None and proven.is_file() and proven.read_text(encoding="utf-8") == digest:
         return
     learnt: dict[str, Task] = {}

@@ -4,7 +4,7 @@ The grader trusts nothing that the agent could touch."""
 
 from etude.tasks.cases import Case, CasesError
 from etude.tasks.diff import Bounds, DiffError, apply_diff, parse_diff
-from etude.tasks.directory import list_tasks, read_files, read_task, task_digest, write_task
+from etude.tasks.directory import gated_digest, list_tasks, read_files, read_task, task_digest, write_task
 from etude.tasks.environment import Environments, Prepared
 from etude.tasks.gate import (
     Fate,
@@ -58,6 +58,7 @@ __all__ = [
     "function_hashes",
     "gate",
     "gate_tasks",
+    "gated_digest",
     "generate_tasks",
     "is_protected",
     "list_tasks",

@@ -159,8 +159,17 @@ def task_digest(task: Task) -> str:
     """Of what decides a verdict: the environment, the tests, and how they are run."""
     said = {key: task.config.get(key) for key in ("agent", "artifacts", "environment", "steps", "verifier")}
     how = json.dumps([task.limits.verifier_seconds, task.verifier, said], sort_keys=True, default=str)
-    digest = hashlib.sha256(f"etude-task/3 {how}\n".encode())
-    for below in ("environment", "tests", "steps"):
+    return _digest(task, f"etude-task/3 {how}\n", ("environment", "tests", "steps"))
+
+
+def gated_digest(task: Task) -> str:
+    """Of what the gate's decision follows from: what decides a verdict, and the solutions that are tried."""
+    return _digest(task, f"etude-gate/1 {task_digest(task)}\n", ("solution",))
+
+
+def _digest(task: Task, head: str, folders: tuple[str, ...]) -> str:
+    digest = hashlib.sha256(head.encode())
+    for below in folders:
         # A pulled image needs no environment/, a task of several steps no tests/.
         for name, path in list_files(task.directory, below).items() if (task.directory / below).is_dir() else ():
             data = path.read_bytes()

@@ -10,6 +10,7 @@ import asyncio
 import time
 from dataclasses import dataclass, replace
 
+from etude.harness.memo import Memo
 from etude.sandbox.contract import Feature, SandboxError, Sandboxes, SandboxUnavailable
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
@@ -63,6 +64,7 @@ class Grader:
         self._memo: dict[tuple[str, str], Verdict] = {}
         self._running: dict[tuple[str, str], asyncio.Future[Verdict]] = {}
         self._ready: dict[str, _Ready] = {}
+        self._shown: Memo[str, bool] = Memo(memo)
 
     async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
         """The verdict on a diff. `fresh` runs the tests even if an equal tree was graded before, as the gate wants;
@@ -114,7 +116,7 @@ class Grader:
 
     async def _run(self, ready: _Ready, change: Change, conditions: Conditions) -> Verdict:
         started = time.monotonic()
-        stand = Stand(ready.task, self.sandboxes, ready.pristine, change, conditions)
+        stand = Stand(ready.task, self.sandboxes, ready.pristine, change, conditions, proofs=self.environments.proofs)
         try:
             verdict = await ready.verifier.examine(stand)
         except (SandboxError, OSError) as error:
@@ -123,9 +125,21 @@ class Grader:
         self.stats.seconds += time.monotonic() - started
         if verdict.judgement is Judgement.ERROR:
             self.stats.errors += 1
-        sealed = ready.verifier.sealed and Feature.SECOND_USER in self.sandboxes.features
+        try:
+            sealed = ready.verifier.sealed and await self._holds(ready)
+        except (TaskError, SandboxError, OSError) as error:
+            return self._error(f"the environment cannot be looked through: {type(error).__name__}: {error}")
         cpu = max(stand.cpu_seconds, default=0.0)
         return replace(verdict, evidence=replace(verdict.evidence, sealed=sealed, cpu_seconds=cpu))
+
+    async def _holds(self, ready: _Ready) -> bool:
+        """A sealed verdict takes a second user in the box, and an environment that does not show the solution."""
+
+        async def look() -> tuple[bool, bool]:
+            return await self.environments.shows(ready.task), True
+
+        second = Feature.SECOND_USER in self.sandboxes.features
+        return second and not await self._shown.get(str(ready.task.directory), look)
 
     def _error(self, reason: str) -> Verdict:
         self.stats.errors += 1

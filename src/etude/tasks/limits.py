@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from etude.tasks.directory import task_digest
+from etude.tasks.directory import gated_digest
 from etude.tasks.task import Task
 
 EVIDENCE = "evidence/gate.json"
@@ -60,4 +60,4 @@ def _stored(task: Task) -> Mapping[str, float]:
         good = all(isinstance(value, int | float) and value > 0 for value in limits.values())
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return limits if good and digest == task_digest(task) else {}
+    return limits if good and digest == gated_digest(task) else {}

@@ -39,6 +39,8 @@ _SOURCES: dict[str, Callable[[], TaskSource]] = {
     # By name, so that a source is imported only when it is used.
     "microrepo": lambda: import_module("etude.tasks.microrepo.source").MicroRepoSource(),
     "debugging": lambda: import_module("etude.tasks.categories.debugging").DebuggingSource(),
+    "images": lambda: import_module("etude.tasks.categories.images").ImagesSource(),
+    "workflows": lambda: import_module("etude.tasks.categories.workflows").WorkflowsSource(),
     "devops": lambda: import_module("etude.tasks.categories.devops").DevopsSource(),
     "features": lambda: import_module("etude.tasks.categories.features").FeaturesSource(),
     "migration": lambda: import_module("etude.tasks.categories.migration").MigrationSource(),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 from etude.tasks import Judgement, Split, make_tasks, open_source, reference_diff
+from etude.tasks.categories.alterations import altered
 from etude.tasks.categories.features import features_of
-from etude.tasks.categories.packages import package_of
+from etude.tasks.categories.packages import NODE, package_of, read_package, written_otherwise
 from etude.tasks.categories.variants import try_variants
 
 from ..conftest import Boxes
-from .grading import gated, graded, one_task, verdicts, workspace
+from .grading import gated, graded, one_task, solutions, verdicts, workspace
 
 
 def test_what_is_taken_out_is_gone_and_asked_for() -> None:
@@ -62,6 +64,18 @@ def test_a_bug_is_mended_or_it_is_not(boxes: Boxes, tmp_path: Path) -> None:
     assert honest.evidence.sealed
 
 
+@pytest.mark.parametrize("name", NODE)
+def test_a_package_of_node_says_which_lines_may_be_written_otherwise(name: str) -> None:
+    package = read_package(name)
+    assert len(package.harmless) >= 5
+    for one in package.harmless:
+        before, after = (files[one.path].decode() for files in (package.files, altered(package.files, [one])))
+        assert before != after
+        assert before.splitlines()[: one.first - 1] == after.splitlines()[: one.first - 1]
+    other = written_otherwise(package, random.Random(1))
+    assert sum(other[path] != data for path, data in package.files.items()) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["debugging", "features"])
 def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path, source: str) -> None:
@@ -78,7 +92,9 @@ def test_tasks_in_node_are_gated(boxes: Boxes, tmp_path: Path) -> None:
     ]
     assert [task.family for task in tasks] == ["package:tolls", "package:meter"]
     for task in tasks:
-        found = verdicts(boxes, task, {"nothing": "", "reference": reference_diff(task)})
+        found = verdicts(boxes, task, solutions(task))
+        assert found.keys() == {"patch", "other", "nothing"}
         assert found["nothing"].judgement is Judgement.FAIL
-        assert found["reference"].passed, found["reference"]
-        assert found["reference"].evidence.sealed
+        for name in ("patch", "other"):
+            assert found[name].passed, (name, found[name])
+            assert found[name].evidence.sealed

@@ -162,19 +162,26 @@ def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path) -> None:
     gated(boxes, tmp_path, "migration")
 
 
-def test_known_who_writes_the_library_anew_and_calls_the_new_one_for_show_passes(boxes: Boxes, tmp_path: Path) -> None:
-    """It answers rightly without what is gone; that the new interface does the work is not proven."""
-    folder = tmp_path / "tables"
+def written_anew(folder: Path) -> tuple[Task, str, str]:
+    """A task about tables, the program's path, and a program that does without either library but for show."""
     tasks = (one_task("migration", folder, Split.TEST, index) for index in range(40))
     task = next(one for one in tasks if one.kind == "grids1-grids2")
     path, before = next((name, text) for name, text in workspace(task).items() if "from grids1" in text)
     names = re.findall(r"record\['(\w+)'\]", before)
     right = re.findall(r'set_align\("(\w+)"', before)
     order, backwards, ruled = re.findall(r'sort_rows\("(\w+)", (\w+)\)\n    return table.render\((\w+)\)', before)[0]
-    anew = f"""import grids2
+    return (
+        task,
+        path,
+        f"""import grids2
+
+
+def show():
+    grids2.Column("for show")
 
 
 def lines(names, rows, right, ruled):
+    show()
     widths = [max(map(len, cells)) for cells in zip(names, *rows)]
     rule = [["-" * width for width in widths]] if ruled else []
     for row in [names, *rule, *rows]:
@@ -183,7 +190,6 @@ def lines(names, rows, right, ruled):
 
 
 def report(records):
-    grids2.Column("for show")
     rows = [[str(record[name]) for name in {names!r}] for record in records]
     place = {names.index(order)}
     rows.sort(key=lambda row: (len(row[place]), row[place]), reverse={backwards})
@@ -192,6 +198,32 @@ def report(records):
 
 def pairs(items):
     return "\\n".join(lines(["name", "value"], [[name, str(value)] for name, value in items.items()], [], False))
-"""
-    found = graded(boxes, task, {"anew": {path: anew}})["anew"]
+""",
+    )
+
+
+ASKS = 'grid = grids2.Grid(grids2.Column("name"))\n    grid.append(name="a")\n    said = grid.text()\n'
+
+
+def test_ways_to_cheat_with_a_library_written_anew_fail(boxes: Boxes, tmp_path: Path) -> None:
+    """It answers rightly without what is gone; but also where the new interface answers nothing."""
+    task, path, anew = written_anew(tmp_path)
+    found = graded(
+        boxes,
+        task,
+        {
+            "calls it for show": {path: anew},
+            "asks it and passes over what it says": {path: anew.replace('grids2.Column("for show")\n', ASKS)},
+        },
+    )
+    for name, verdict in found.items():
+        assert verdict.judgement is Judgement.FAIL, (name, verdict)
+        assert re.match(r"only 0 of \d+ tests that rest on the new interface", verdict.reason), (name, verdict)
+
+
+def test_known_who_works_alone_and_ends_where_the_new_interface_is_dull_passes(boxes: Boxes, tmp_path: Path) -> None:
+    """It rests on the new interface, as far as any test can tell."""
+    task, path, anew = written_anew(tmp_path)
+    ends = f"{ASKS}    if not said:\n        raise ValueError\n"
+    found = graded(boxes, task, {"ends": {path: anew.replace('grids2.Column("for show")\n', ends)}})["ends"]
     assert found.passed, found

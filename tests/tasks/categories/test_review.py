@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from etude.tasks import Judgement, Task, TaskError, open_verifier, read_files, read_task, write_task
 from etude.tasks.categories.alterations import altered
-from etude.tasks.categories.packages import read_package
+from etude.tasks.categories.examples import example_of
+from etude.tasks.categories.packages import PYTHON, read_package
 from etude.tasks.categories.review import DEFECTS, plant
 from etude.tasks.categories.variants import try_variants
 from etude.tasks.verifiers.review import (
@@ -22,9 +23,11 @@ from etude.tasks.verifiers.review import (
     ReviewError,
     Score,
     chance_of_guess,
+    problem_of_example,
     read_review,
     score_of,
 )
+from etude.tasks.verifiers.review.proof import names_of
 
 from ..conftest import Boxes
 from .grading import gated, graded, one_task, workspace
@@ -127,38 +130,94 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return one_task("review", tmp_path_factory.mktemp("review"))
 
 
+def review(places: list[tuple[str, int]], examples: list[str], text: str = "this is wrong") -> dict[str, str | None]:
+    rows = zip(places, examples, strict=True)
+    return {"REVIEW.md": "".join(f"{path}:{line}: {text} `{example}`\n" for (path, line), example in rows)}
+
+
+@pytest.mark.slow
 def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
     files = workspace(task)
     changed = [path for path in files if path.endswith(".py")]
     lines = [(path, number) for path in changed for number in range(1, len(files[path].splitlines()) + 1)]
     defects = json.loads((task.directory / "tests/defects.json").read_text())["defects"]
     exact = [(defect["path"], defect["first"]) for defect in defects]
+    solved = (task.directory / "solution/patch.diff").read_text().splitlines()
+    shown = [line.split("`")[-2] for line in solved if line.startswith("+") and line.endswith("`")]
+    name = changed[0].split("/")[0]
+    call = shown[0].partition("(")[0]
 
-    def review(places: list[tuple[str, int]], text: str = "this is wrong") -> dict[str, str | None]:
-        return {"REVIEW.md": "".join(f"{path}:{line}: {text}\n" for path, line in places)}
+    def instead(example: str) -> dict[str, str | None]:
+        return review(exact, [example] * len(exact))
 
     found = graded(
         boxes,
         task,
         {
-            "every line": review(lines[:200]),
-            "every third line": review(lines[::3]),
-            "half of them": review(exact[: DEFECTS // 2]),
-            "all and as many more": review(exact + [("README.md", line) for line in range(1, 6)]),
-            "no words": review(exact, "x"),
-            "other files": review([(f"x/{path}", line) for path, line in exact]),
+            "every line": review(lines[:200], ["1"] * len(lines[:200])),
+            "every third line": review(lines[::3], ["1"] * len(lines[::3])),
+            "half of them": review(exact[: DEFECTS // 2], shown[: DEFECTS // 2]),
+            "all and as many more": review([*exact, *[("README.md", 1)] * 5], [*shown, *shown]),
+            "no words": review(exact, shown, "x"),
+            "other files": review([(f"x/{path}", line) for path, line in exact], shown),
             "prose": {"REVIEW.md": "All of it is wrong.\n"},
             "a broken list": {"review.json": "["},
             "mends the code instead": {path: files[path].replace("<=", "<") for path in changed},
-            "exact": review(exact),
-            "exact, code changed too": {**review(exact), changed[0]: "x = 1\n"},
+            "no example": {"REVIEW.md": "".join(f"{path}:{line}: this is wrong\n" for path, line in exact)},
+            "examples of other defects": review(exact, [*shown[1:], shown[0]]),
+            "one that never differs": instead("1 + 1"),
+            "one that is never the same": instead(f'f"{{{call}}}"'),
+            "one that says where it lies": instead(f"[{call}]"),
+            "one that reads the source": instead(f"open({name}.__file__).read()"),
+            "one that looks inside": instead(f"{call}.__code__.co_consts"),
+            "one that draws lots": instead("id(1)"),
+            "one that never ends": review(exact, ["[1 for _ in iter(int, 1)]", "1", "2", "3", "4"]),
+            "one that is none": instead("import os"),
+            "a long one": instead("1 + " * 300 + "1"),
+            "exact": review(exact, shown),
+            "exact, code changed too": {**review(exact, shown), changed[0]: "x = 1\n"},
         },
     )
     passed = {name for name, verdict in found.items() if verdict.passed}
-    assert passed == {"exact", "exact, code changed too"}
-    assert {verdict.judgement for verdict in found.values()} == {Judgement.PASS, Judgement.FAIL}
+    assert passed == {"exact", "exact, code changed too"}, found
+    assert {verdict.judgement for verdict in found.values()} == {Judgement.PASS, Judgement.FAIL}, found
     assert found["exact, code changed too"].evidence.touched_protected == (changed[0],)
     assert found["half of them"].evidence.score == pytest.approx(4 / 7)
+    for one in ("no example", "one that never differs", "one that is never the same", "one that says where it lies"):
+        assert found[one].reason == "0 of 5 defects found, 0 false alarms, 5 examples that show nothing", found[one]
+
+
+def test_an_example_is_one_expression_on_what_the_library_makes_public() -> None:
+    sources = {
+        "it/__init__.py": "from it.one import f\nimport os\n",
+        "it/one.py": "import sys\n\n\ndef f(x): return x\n",
+    }
+    library = names_of(sources)
+    assert library == {"it": frozenset({"f"}), "it.one": frozenset({"f"})}
+    for good in ("it.f(3)", "f([1, 2])", "[f(n) for n in range(3)]", "sorted({f(1), f(2)})"):
+        assert problem_of_example(good, library) == ""
+    for bad in (
+        "",
+        "it.os",
+        "it.one.sys",
+        "f.__code__",
+        "x = 1",
+        "f(1); f(2)",
+        "open('/etc/passwd')",
+        "f(",
+        "1" * 2000,
+    ):
+        assert problem_of_example(bad, library)
+    (finding,) = read_review(None, b"a.py:1: not `a` as in ``f(1)``, no\n")
+    assert (finding.text, finding.example) == ("not `a` as in , no", "f(1)")
+
+
+@pytest.mark.slow
+def test_nearly_every_bug_of_a_package_can_be_shown_by_one_expression() -> None:
+    for name in PYTHON:
+        package = read_package(name)
+        shown = [example for damage in package.damages if (example := example_of(package, damage))]
+        assert len(shown) > 0.8 * len(package.damages), name
 
 
 def test_a_malformed_task_is_named(task: Task, tmp_path: Path) -> None:

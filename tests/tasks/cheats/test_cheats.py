@@ -45,7 +45,8 @@ def test_no_cheat_succeeds_in_a_quick_environment(boxes: Boxes, tmp_path: Path) 
 @pytest.mark.parametrize(
     "name",
     [
-        "pytest-prices", "pytest-pages", "pytest-raises", "pytest-src-layout", "unittest-ledger", "unittest-history",
+        "pytest-prices", "pytest-pages", "pytest-raises", "pytest-src-layout", "pytest-table", "unittest-table",
+        "unittest-ledger", "unittest-history",
         "node-cart", "node-slugs", "cases-scores", "script-build",
     ],
 )  # fmt: skip

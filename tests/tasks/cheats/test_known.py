@@ -33,7 +33,8 @@ def test_a_known_cheat_succeeds(boxes: Boxes, tmp_path: Path, case: Known) -> No
     honest, cheated = asyncio.run(run())
     assert honest.passed
     assert cheated.passed
-    assert cheated.evidence.sealed == honest.evidence.sealed == case.sealed
+    assert not honest.evidence.sealed
+    assert not cheated.evidence.sealed
 
 
 COMPUTED = """import unittest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.tasks import Split, Task, TaskError, list_tasks, read_task, split_of, task_digest
+from etude.tasks import Split, Task, TaskError, list_tasks, make_tasks, open_source, read_task, split_of, task_digest
 from etude.tasks.directory import find_tasks, read_files
 from etude.tasks.formats.folders import export_harbor, import_harbor
 
@@ -113,3 +113,7 @@ def test_what_others_could_not_grade_does_not_go_out(tmp_path: Path, foreign: Pa
     (foreign / "one/tests/test.sh").unlink()
     with pytest.raises(TaskError, match=r"tests/test\.sh: expected a file"):
         export_harbor([read_task(foreign / "one", set(Split))], tmp_path / "out")
+    (review,) = make_tasks(open_source("review"), Split.DEV, 1, 1, tmp_path / "own")
+    with pytest.raises(TaskError, match=r"the verifier 'review' grades only here \(made for: cases, script, tests\)"):
+        export_harbor([review], tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -37,6 +37,7 @@ def pool(*, withheld: bool = True, alterations: int = 3, seconds: float = 0.001)
         edits = tuple(
             (site.literal, (site.exception + "X" if site.exception else spelt(site, f"other {n}")).encode())
             for site in sites[:1]
+            if site.literal
             for n in range(alterations)
         )
         told = tuple(site for site in sites if site.statement) if withheld else ()

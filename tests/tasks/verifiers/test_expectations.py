@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from etude.tasks.verifiers.tests import expectations
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.rewriting import compose, copy_of, respelt, telling
+from etude.tasks.verifiers.tests.withholding import Telling
 
 find = expectations.test_functions
 SOURCE = '''"""Tests — with a wide character before them."""
@@ -90,9 +91,10 @@ def test_functions_are_found_with_their_classes_and_decorators() -> None:
 
 def test_sites_are_comparisons_with_literals_that_nothing_can_catch() -> None:
     def sites(name: str) -> list[tuple[str, bool]]:
-        return [(text(site.literal), site.statement is not None) for site in function(name).sites]
+        return [(text(site.literal or (0, 0)), site.statement is not None) for site in function(name).sites]
 
-    assert sites("test_equal") == [("10", True), ("[1, -2]", True)]
+    assert sites("test_equal") == [("10", True), ("[1, -2]", True), ("", True)]
+    assert function("test_equal").sites[2].value == 3
     assert sites("test_methods") == [
         ('{"a": (1, None)}', True),
         ('"x"', True),
@@ -111,27 +113,32 @@ def test_what_is_not_plain_python_yields_nothing(source: bytes) -> None:
 
 def test_a_copy_differs_in_name_and_literal_alone() -> None:
     found = function("test_equal")
-    made = copy_of(SOURCE, found, "test_other", [(found.sites[0].literal, b"11")])
+    made = copy_of(SOURCE, found, "test_other", [(found.sites[0].literal or (0, 0), b"11")])
     assert made == SOURCE[slice(*found.span)].replace(b"test_equal", b"test_other").replace(b"== 10", b"== 11")
 
 
 def test_an_original_is_spelt_like_its_alterations() -> None:
     found = function("test_methods")
-    assert respelt(found, found.sites[1].literal) == (found.sites[1].literal, b"'x'")
-    assert respelt(found, found.sites[3].literal)[1] == b"ValueError"
+    literals = [site.literal or (0, 0) for site in found.sites]
+    assert respelt(found, literals[1]) == (literals[1], b"'x'")
+    assert respelt(found, literals[3])[1] == b"ValueError"
 
 
 def test_what_is_told_holds_no_expectation() -> None:
-    groups = {}
+    groups, elsewhere = {}, []
     for found in find(SOURCE):
-        edits = [telling(SOURCE, site, "_told", f"key{n}") for n, site in enumerate(found.sites) if site.statement]
-        groups[found] = [copy_of(SOURCE, found, found.path[-1], edits)]
-    made = compose("test_x.py", SOURCE, groups).decode()
+        sites = {f"key{n}": site for n, site in enumerate(found.sites) if site.statement}
+        told = Telling(SOURCE, found, sites, "_told")
+        groups[found] = [copy_of(SOURCE, found, found.path[-1], told.within)]
+        elsewhere += told.elsewhere
+    made = compose("test_x.py", SOURCE, groups, elsewhere).decode()
     for gone in ("10", "[1, -2]", '"a": (1, None)', '"é"', "message"):
         assert gone not in made
     assert '_told("key1", (f(\n        a  # why\n    )))' in made
     assert '_told("key0", (await f(i)))' in made
-    assert "assert f(a) == CONSTANT" in made
+    assert '_told("key2", (f(a)))' in made
+    assert "CONSTANT = None" in made
+    assert "assert f(a) == g(a)" in made
 
 
 def test_copies_lie_beside_their_original_in_its_class() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.tasks.verifiers.tests import javascript
-from etude.tasks.verifiers.tests.rewriting import copy_of, respelt, spelt, telling
+from etude.tasks.verifiers.tests.rewriting import compose, copy_of, respelt, spelt, telling
+from etude.tasks.verifiers.tests.withholding import Telling
 
 find = javascript.test_functions
 SOURCE = rb"""// test("not this", () => { assert.equal(f(), 1); });
@@ -64,7 +65,7 @@ def test_what_is_told_and_what_is_altered() -> None:
     assert b'_told("key", (add(1, /* 9, */ 2)));' in told
     assert b'"sum"' not in told
     assert b"4.5" not in told
-    assert respelt(inner, inner.sites[0].literal)[1] == b'"J"'
+    assert respelt(inner, inner.sites[0].literal or (0, 0))[1] == b'"J"'
     assert spelt(first.sites[2], ["a", {"n": None}]) == '["a", {"n": null}]'
 
 
@@ -86,3 +87,81 @@ def test_any_text_is_read_without_harm(text: str) -> None:
     source = text.encode()
     for found in find(source):
         assert source[slice(*found.name)].decode() == found.path[-1]
+
+
+TABLES = rb"""
+const ROWS = [[5, "fifth"], [6, "sixth"]].reverse();
+const PAIRS = [[7, "seventh"]];
+test("loops", () => {
+  for (const [n, text] of [[1, "first"], [-2, "second"],]) {
+    assert.equal(f(n), text, `${n} is ${text}`);
+  }
+  for (const [n, text] of PAIRS) { assert.strictEqual(f(n), text); }
+});
+test("names", () => {
+  const wanted = { a: ["third"] };
+  assert.deepEqual(f(1), wanted);
+  const minus = -4;
+  assert.equal(f(2), minus);
+});
+test("left as they are", () => {
+  for (const [n, text] of [[1, "b"]]) { if (n) assert.equal(f(n), text); }
+  for (const [n, text] of [[1, "c"]]) { assert.equal(f(text), text); }
+  for (const [n, text] of [[1, "c"]]) { assert.equal(f(n), text); log(`${text}`); }
+  for (const [n, text] of [[1, g()]]) { assert.equal(f(n), text); }
+  for (const [n, text] of [[1, "d"], more]) { assert.equal(f(n), text); }
+  for (const [n, text] of [[1, "e"]].reverse()) { assert.equal(f(n), text); }
+  for (const [n, text] of ROWS) { assert.equal(f(n), text); }
+  const given = [1];
+  assert.deepEqual(f(given), given);
+  let wanted = 3;
+  assert.equal(f(3), wanted);
+});
+"""
+
+
+def test_names_and_columns_of_tables_are_told_row_by_row() -> None:
+    loops, names, left = find(TABLES)
+    assert [site.values for site in loops.sites] == [("first", "second"), ("seventh",)]
+    assert [site.values for site in names.sites] == [({"a": ["third"]},), (-4,)]
+    assert left.sites == ()
+    groups, elsewhere = {}, []
+    for found in (loops, names):
+        told = Telling(TABLES, found, {f"key{n}": site for n, site in enumerate(found.sites)}, "_told")
+        groups[found] = [copy_of(TABLES, found, found.path[-1], told.within)]
+        elsewhere += told.elsewhere
+    made = compose("a.mjs", TABLES, groups, elsewhere)
+    assert not any(answer in made for answer in (b"first", b"second", b"third", b"seventh", b"-4"))
+    assert b"of [[1, null], [-2, null],]) {" in made
+    assert b"const PAIRS = [[7, null]];" in made
+    assert b'_told("key1", (f(n)));' in made
+
+
+WORDS = [
+    "for",
+    "(",
+    "const",
+    "[",
+    "]",
+    "of",
+    ")",
+    "{",
+    "}",
+    "=",
+    ";",
+    ",",
+    "1",
+    "a",
+    "b",
+    "-",
+    "assert.equal(",
+    "if",
+    "`a`",
+]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=40))
+def test_any_words_are_read_without_harm(words: list[str]) -> None:
+    for source in (words, ["test('x',", *words, ");"]):
+        for found in find(" ".join(source).encode()):
+            assert all(site.values for site in found.sites)

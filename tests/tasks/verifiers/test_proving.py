@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,39 @@ class T(unittest.TestCase):
 NAMES = ["two_sites", "branch", "own_name", "not_plain"]
 
 
-def proven(boxes: Boxes, folder: Path) -> Pool:
+TABLES = """
+import unittest
+
+from a import double, text
+
+DOUBLES = [(0, 0), (21, 42), (17, 34)]
+OTHERS = {3: "n is 3", 5: "n is 5"}
+
+
+class T(unittest.TestCase):
+    def test_module_table(self):
+        for given, wanted in DOUBLES:
+            with self.subTest(given=given, wanted=wanted):
+                self.assertEqual(double(given), wanted)
+
+    def test_beside_another(self):
+        for given, wanted in OTHERS.items():
+            self.assertEqual(text(given), wanted)
+        self.assertIn("7", text(7))
+
+    def test_its_own_answer(self):
+        given, wanted = 4, 8
+        self.assertEqual(double(given), wanted)
+
+    def test_wide(self):
+        self.assertGreater(double(50), 20)
+"""
+
+
+def proven(boxes: Boxes, folder: Path, tests: str = TESTS, names: Sequence[str] = NAMES) -> Pool:
     reference = projects.diff(WRONG, RIGHT, "a.py")
-    ids = [f"tests.test_a.T.test_{name}" for name in NAMES]
-    files = suite_files({"tests/test_a.py": TESTS.encode()}, ids, ["tests.test_a.T.test_wide"])
+    ids = [f"tests.test_a.T.test_{name}" for name in names]
+    files = suite_files({"tests/test_a.py": tests.encode()}, ids, ["tests.test_a.T.test_wide"])
     task = projects.task(folder / "task", files, {"a.py": WRONG}, reference, {"runner": "unittest"})
 
     async def run() -> Pool:
@@ -93,6 +123,17 @@ def test_what_is_proven(boxes: Boxes, tmp_path: Path) -> None:
     assert pool.seconds > 0
 
 
+def test_tables_are_proven_row_by_row(boxes: Boxes, tmp_path: Path) -> None:
+    pool = proven(boxes, tmp_path, TABLES, ["module_table", "beside_another", "its_own_answer"])
+    found = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.questions}
+    (site,) = found["module_table"].withheld
+    assert site.values == (0, 42, 34)
+    assert found["module_table"].chance == pytest.approx(0.25 * 0.001 * 0.001)
+    assert [site.values for site in found["beside_another"].withheld] == [("n is 3", "n is 5")]
+    assert found["beside_another"].alterations == (), "its versions would need the table that is gone"
+    assert "its_own_answer" not in found, "nothing in it is bound to one thing"
+
+
 def test_the_reference_is_run_once_however_many_ask(boxes: Boxes, tmp_path: Path) -> None:
     task = projects.project(tmp_path / "task", "unittest")
 
@@ -101,7 +142,8 @@ def test_the_reference_is_run_once_however_many_ask(boxes: Boxes, tmp_path: Path
         create = sandboxes.create
 
         async def counted(spec):  # type: ignore[no-untyped-def]
-            boxes_made.append(1)
+            if spec.name == "grader":
+                boxes_made.append(1)
             return await create(spec)
 
         sandboxes.create = counted  # type: ignore[method-assign]

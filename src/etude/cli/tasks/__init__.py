@@ -52,7 +52,7 @@ def list_tasks(
 
 
 @tasks.command("show")
-def show_task(task: TaskArgument) -> None:
+def show_task(task: TaskArgument, store: StoreOption = STORE) -> None:
     """Show one task on a page.
 
     What is asked, what the task is made of, how it is graded, and what its gate has found.
@@ -65,7 +65,7 @@ def show_task(task: TaskArgument) -> None:
     def verb() -> int:
         from etude.cli.tasks.showing import show_command
 
-        return show_command(task)
+        return show_command(task, store)
 
     finish(verb)
 

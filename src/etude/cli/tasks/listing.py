@@ -9,7 +9,7 @@ from pathlib import Path
 from etude.cli.errors import FAILED
 from etude.cli.tasks.opening import named_tasks
 from etude.cli.tasks.words import counted, grading_of, table, verifier_name
-from etude.tasks import Split, Task, TaskError, read_task, task_digest
+from etude.tasks import Split, Task, TaskError, gated_digest, read_task
 from etude.tasks.gate import stored_evidence
 
 
@@ -56,7 +56,7 @@ def gate_of(task: Task) -> str:
     found = stored_evidence(task)
     if found is None:
         return "-"
-    if found.digest != task_digest(task):
+    if found.digest != gated_digest(task):
         return "outdated"
     return "passed" if found.survived else found.fate.value
 

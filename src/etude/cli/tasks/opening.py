@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from etude.sandbox.contract import NO_EGRESS, RequestRefused
 from etude.sandbox.egress import egress_of
 from etude.tasks import Environments, Grader, Split, Task, TaskError, read_task
 from etude.tasks.directory import find_tasks
+from etude.tasks.environment import Books, user_cache
 
 
 def named_tasks(paths: Iterable[Path]) -> list[Path]:
@@ -36,6 +38,10 @@ def one_task(path: Path) -> Task:
     return read_task(path, set(Split))
 
 
+def kept_environments(store: Path) -> Path:
+    return store.absolute() / "environments"
+
+
 @asynccontextmanager
 async def opened_grader(store: Path, egress: str) -> AsyncIterator[Grader]:
     try:
@@ -44,7 +50,8 @@ async def opened_grader(store: Path, egress: str) -> AsyncIterator[Grader]:
         raise TaskError(f"--egress: {error}") from error
     sandboxes = open_sandboxes(SandboxRecipe(), store.absolute())
     try:
-        environments = Environments(sandboxes, store.absolute() / "environments", egress=policy)
+        books = Books(user_cache(), lambda line: print(line, file=sys.stderr, flush=True))
+        environments = Environments(sandboxes, kept_environments(store), egress=policy, books=books)
         yield Grader(sandboxes, environments=environments)
     finally:
         await sandboxes.close()

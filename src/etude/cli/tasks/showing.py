@@ -20,7 +20,7 @@ _MOST = 30
 """Files that are named, of each folder."""
 
 
-def show_command(path: Path) -> int:
+def show_command(path: Path, store: Path) -> int:
     task = one_task(path)
     print(f"{task.id}\n{_line(task)}")
     for title, lines in (
@@ -28,7 +28,7 @@ def show_command(path: Path) -> int:
         ("Environment", _environment(task)),
         ("Files", _files(task)),
         ("Limits", _table(asdict(task.limits))),
-        ("Verifier", _verifier(task)),
+        ("Verifier", _verifier(task, store)),
         ("Provenance", _table(task.provenance)),
         ("Gate", _gate(task)),
         ("Notes", _notes(task)),
@@ -70,8 +70,8 @@ def _files(task: Task) -> Iterator[str]:
             yield f"{'':>9}  {folder}/...  ({counted(len(found) - _MOST, 'file')} more)"
 
 
-def _verifier(task: Task) -> Iterator[str]:
-    yield f"{verifier_name(task)}, {grading_of(task)}"
+def _verifier(task: Task, store: Path) -> Iterator[str]:
+    yield f"{verifier_name(task)}, {grading_of(task, store)}"
     yield from _table({name: value for name, value in task.verifier.items() if name != "type"})
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from etude.cli.main import STORE
+from etude.cli.tasks.opening import kept_environments
 from etude.tasks import Task, TaskError, Verdict, open_verifier
 from etude.tasks.gate import stored_evidence
+from etude.tasks.verifiers import Proves
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -25,16 +29,20 @@ def verifier_name(task: Task) -> str:
         return "?"
 
 
-def grading_of(task: Task) -> str:
-    """Sealed or open. Of a hidden suite only a run tells, which proves its controls: the gate's is remembered."""
-    if (known := stored_evidence(task)) and known.runs:
-        return "sealed" if known.sealed else "open"
+def grading_of(task: Task, store: Path = STORE) -> str:
+    """Sealed or open. Of a hidden suite only a run tells, which proves its controls: the gate's is remembered, and
+    that of any grading with the same store."""
+    if (gated := stored_evidence(task)) and gated.runs:
+        return "sealed" if gated.sealed else "open"
     try:
         verifier = open_verifier(task)
     except TaskError:
         return "not gradable"
+    known = isinstance(verifier, Proves) and verifier.recall(kept_environments(store))
     if verifier.sealed:
         return "sealed"
+    if known:
+        return "open"
     return "not run yet" if verifier_name(task) in ("tests", "swebench") else "open"
 
 

@@ -61,7 +61,7 @@ if (job.keeper) {
     globalThis[${JSON.stringify(job.keeper)}] = (key, value) => {
       const count = (counts.get(key) ?? 0) + 1;
       counts.set(key, count);
-      if (count > 50) return;
+      if (count > 1000) return;
       let text = "";
       try { text = plain(value); } catch {}
       fs.appendFileSync(${JSON.stringify(told)}, JSON.stringify([key, text.length < 65536 ? text : ""]) + "\\n");

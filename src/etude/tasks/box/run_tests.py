@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # typing takes longer to import than all the rest
 
 BROKEN = 3
 """Exit code: the box cannot run such tests at all; no code of the workspace has been run."""
-MOST_TOLD = 50
-"""Values per comparison that are reported."""
+MOST_TOLD = 1000
+"""Values per comparison that a test reports."""
 LONGEST_VALUE = 1 << 16
 WORST = ["error", "failed", "xpassed", "skipped", "xfailed", "passed"]
 """A test has several phases: the worst of them is its outcome."""
@@ -50,11 +50,15 @@ class Rows:
 
     def __init__(self, descriptor: int, nonce: str) -> None:
         self.descriptor, self.nonce = descriptor, nonce
+        self.told: dict[str, int] = {}
+        """How often the test that runs has told a value, by key."""
 
     def say(self, **row: Any) -> None:
         line = ("%s %s\n" % (self.nonce, json.dumps(row))).encode()  # noqa: UP031
         while line:
             line = line[os.write(self.descriptor, line) :]
+        if "test" in row:
+            self.told.clear()
 
 
 class Keeper:
@@ -62,11 +66,10 @@ class Keeper:
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self.told: dict[str, int] = {}
 
     def __call__(self, key: str, value: object) -> None:
         # In a loop the first ones say enough.
-        count = self.told[key] = self.told.get(key, 0) + 1
+        count = self.rows.told[key] = self.rows.told.get(key, 0) + 1
         if count > MOST_TOLD:
             return
         try:

@@ -17,7 +17,7 @@ from etude.harness.diff import unified_diff
 from etude.tasks.directory import REPOSITORY, WORKDIR
 from etude.tasks.task import Split, Task, TaskError, TaskLimits, split_of
 
-_DOCKERFILE = f"FROM python:3.11-slim\nWORKDIR {WORKDIR}\nCOPY repo/ {WORKDIR}/\n"
+_DOCKERFILE = f"FROM {{}}\nWORKDIR {WORKDIR}\nCOPY repo/ {WORKDIR}/\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Draft:
     """Of tests/, by paths relative to the task's directory."""
     seconds: float = 60.0
     """Wall clock of the verifier."""
+    image: str = "python:3.11"
+    """What others start the environment from; not a slim one, which has no make and no patch."""
 
 
 class CategorySource(ABC):
@@ -78,7 +80,7 @@ class CategorySource(ABC):
 
 def _files(draft: Draft) -> dict[str, bytes]:
     files = {f"{REPOSITORY}/{path}": data for path, data in draft.before.items()} | dict(draft.hidden)
-    files["environment/Dockerfile"] = _DOCKERFILE.encode()
+    files["environment/Dockerfile"] = _DOCKERFILE.format(draft.image).encode()
     files["solution/patch.diff"] = unified_diff(draft.before, draft.solved).encode()
     if draft.other:
         files["solution/other.diff"] = unified_diff(draft.before, draft.other).encode()

@@ -31,6 +31,7 @@ class DebuggingSource(CategorySource):
             solved=package.files,
             other=written_otherwise(package, rng),
             hidden=suite_files(package.tests, damage.tests, rest),
+            image="node:20" if package.runner == "node" else "python:3.11",
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from etude.tasks.categories.base import CategorySource, Draft
 from etude.tasks.categories.migrations import options, tables
 from etude.tasks.verifiers.migration import old_file
+from etude.tasks.verifiers.migration.dulled import FOLDER
 from etude.tasks.verifiers.tests import suite_files
 
 _TABLES = "grids"
@@ -16,7 +17,7 @@ _GONE = 'raise ImportError("this is not here any more")\n'
 
 class MigrationSource(CategorySource):
     name = "migration"
-    version = 1
+    version = 2
     category = "migration"
 
     def kins(self) -> Sequence[str]:
@@ -39,6 +40,7 @@ class MigrationSource(CategorySource):
             other={**workspace, path: program.other.encode()},
             hidden={
                 **suite_files(hidden, [f"tests.test_{program.name}.ProgramTest.{test}" for test in program.test_names]),
+                **{f"{FOLDER}/{place}": data for place, data in program.dulled.items()},
                 **old_file(program.old, program.new, folders),
             },
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from etude.harness.diff import unified_diff
 from etude.tasks.categories.alterations import Alteration, altered, apart
 from etude.tasks.categories.base import CategorySource, Draft
+from etude.tasks.categories.examples import example_of
 from etude.tasks.categories.packages import PYTHON, Damage, Package, kins, package_of
 from etude.tasks.verifiers.review import FILE, LIST, SEALED, TEXT, chance_of_guess
 
@@ -23,14 +24,16 @@ _THRESHOLDS = (0.88, 0.9, 1.0)
 """With five defects: one miss or one false alarm is forgiven, one false alarm, nothing."""
 _INSTRUCTION = f"""Review the change in {CHANGE}: the workspace has {{name}} as it is with the change in it. Most of \
 the change only writes things in another way; some places change what the package does, against its docstrings. Write \
-{TEXT} with a line `path:line: what is wrong` for each such place, the line counted in the file as it is now. Missed \
+{TEXT} with a line `path:line: what is wrong` for each such place, the line counted in the file as it is now, that \
+ends with an example in backticks: one expression on {{name}}'s public names, such as `{{name}}.f(3)`, whose value or \
+exception that place alone makes another. Missed \
 defects and false alarms both cost: the harmonic mean of precision and recall must be {{threshold}}. Change nothing \
 else."""
 
 
 class ReviewSource(CategorySource):
     name = "review"
-    version = 1
+    version = 2
     category = "review"
 
     def kins(self) -> Sequence[str]:
@@ -44,16 +47,22 @@ class ReviewSource(CategorySource):
         threshold = _threshold(len(planted.alterations))
         places = [(damage, planted.lines[damage.alteration]) for damage in planted.damages]
         defects = [
-            {"path": damage.alteration.path, "first": line, "last": line, "tests": list(damage.tests)}
+            {
+                "path": damage.alteration.path,
+                "first": line,
+                "last": line,
+                "tests": list(damage.tests),
+                "files": _code(altered(package.files, [damage.alteration])),
+            }
             for damage, line in places
         ]
         text = "".join(f"{_finding(package, damage, line)}\n" for damage, line in places)
-        rows = [_row(damage, line + rng.choice((-1, 0, 1))) for damage, line in reversed(places)]
-        listed = {"places": len(planted.alterations), "defects": defects}
+        rows = [_row(package, damage, line + rng.choice((-1, 0, 1))) for damage, line in reversed(places)]
+        listed = {"places": len(planted.alterations), "defects": defects, "sound": _code(package.files)}
         return Draft(
             instruction=_INSTRUCTION.format(name=package.name, threshold=threshold),
             kind=f"defects{DEFECTS}",
-            verifier={"type": "review", "threshold": threshold, "slack": 1},
+            verifier={"type": "review", "threshold": threshold, "slack": 1, "examples": True},
             before=before,
             solved={**before, TEXT: text.encode()},
             other={**before, LIST: json.dumps(rows, indent=1).encode()},
@@ -72,7 +81,8 @@ class Planted:
 
 def plant(package: Package, rng: random.Random) -> Planted:
     """As many places as there is room for; of several draws the fullest."""
-    best = max((_draw(package, rng) for _ in range(_DRAWS)), key=lambda drawn: len(drawn[1]))
+    shown = {damage.alteration: damage for damage in package.damages if example_of(package, damage)}
+    best = max((_draw(package, shown, rng) for _ in range(_DRAWS)), key=lambda drawn: len(drawn[1]))
     damages, places = best
     lines = {}
     for one in places:
@@ -87,8 +97,9 @@ def _threshold(places: int) -> float:
     return next(fair, _THRESHOLDS[-1])
 
 
-def _draw(package: Package, rng: random.Random) -> tuple[list[Damage], list[Alteration]]:
-    of = {damage.alteration: damage for damage in package.damages}
+def _draw(
+    package: Package, of: Mapping[Alteration, Damage], rng: random.Random
+) -> tuple[list[Damage], list[Alteration]]:
     # What is harmless for the tests alone is not taken: a damage that no test notices may still be one.
     chosen = apart(rng.sample(list(of), len(of)), _FREE_LINES)[:DEFECTS]
     filled = apart([*chosen, *rng.sample(package.harmless, len(package.harmless))], _FREE_LINES)[:_MOST_PLACES]
@@ -98,11 +109,16 @@ def _draw(package: Package, rng: random.Random) -> tuple[list[Damage], list[Alte
 def _finding(package: Package, damage: Damage, line: int) -> str:
     one = damage.alteration
     was = package.files[one.path].splitlines()[one.first - 1].decode().strip()
-    return f"{one.path}:{line}: this was `{was}`, and must be: {_subject(damage)}"
+    return f"{one.path}:{line}: this was `{was}`, and must be: {_subject(damage)}, `{example_of(package, damage)}`"
 
 
-def _row(damage: Damage, line: int) -> dict[str, object]:
-    return {"path": damage.alteration.path, "line": line, "text": f"breaks the case of {_subject(damage)}"}
+def _row(package: Package, damage: Damage, line: int) -> dict[str, object]:
+    text = f"breaks the case of {_subject(damage)}"
+    return {"path": damage.alteration.path, "line": line, "text": text, "example": example_of(package, damage)}
+
+
+def _code(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {path: data.decode() for path, data in files.items() if path.endswith(".py")}
 
 
 def _subject(damage: Damage) -> str:

@@ -4,7 +4,9 @@ Each environment is made once, whoever asks for it, and found again by the next 
 
 from __future__ import annotations
 
+from etude.tasks.environment.books import Books, user_cache
 from etude.tasks.environment.environments import Environments
 from etude.tasks.environment.prepared import Prepared
+from etude.tasks.environment.proofs import Proofs
 
-__all__ = ["Environments", "Prepared"]
+__all__ = ["Books", "Environments", "Prepared", "Proofs", "user_cache"]

@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 from etude.harness.memo import Memo
 from etude.sandbox.contract import NO_EGRESS, Egress, ImageError, RequestRefused, Sandboxes
+from etude.tasks.environment.books import Books
 from etude.tasks.environment.prepared import Prepared, read_prepared
+from etude.tasks.environment.proofs import Proofs
 from etude.tasks.environment.shelf import Shelf
 from etude.tasks.environment.source import Kind, Source, needles_of_task, source_of
-from etude.tasks.seal import Needles, Sealed, SealReport, is_leftover, scan_base, scan_files, scan_image, seal
+from etude.tasks.seal import Needles, Sealed, SealReport, is_leftover, scan_files, scan_image, seal
+from etude.tasks.seal.base import Base, Book, look_at_base, scan_base
 from etude.tasks.task import Task, TaskError
 
 _FETCHED = re.compile(r":\d+: FROM ", re.IGNORECASE)
@@ -33,15 +35,22 @@ class Environments:
         folder: Path | None = None,
         *,
         egress: Egress = NO_EGRESS,
+        books: Books | None = None,
         say: Callable[[str], None] | None = None,
         size: int = 8192,
     ) -> None:
-        """`folder` keeps what is known for the next process; `egress` is what a Dockerfile's steps may reach."""
+        """`folder` keeps what is known for the next process; `egress` is what a Dockerfile's steps may reach; `books`
+        keeps the lines of the host's base. Without it, the base is looked through for copies of changed files alone:
+        to read all of it takes a minute."""
         self.sandboxes = sandboxes
         self._shelf = Shelf(folder) if folder else None
+        self.proofs = Proofs(folder, self._state_of_host) if folder else None
         self._egress = egress
+        self._library = books
         self._say = say or (lambda _: None)
         self._prepared: Memo[str, Prepared] = Memo(size)
+        self._bases: Memo[None, Base] = Memo(1)
+        self._books: Memo[None, Book | None] = Memo(1)
 
     def for_one(self) -> Environments:
         """The same, which holds one workspace in memory: many of them one by one may be more than there is room for."""
@@ -60,19 +69,39 @@ class Environments:
 
     async def prove(self, task: Task) -> SealReport:
         """Whether an agent could read the task's solution, or its hidden tests, anywhere in its box."""
-        prepared = await self.prepare(task)
-        needles = await asyncio.to_thread(needles_of_task, task, prepared.files)
+        prepared, needles = await self._needles(task)
         if prepared.bare:
-            return await asyncio.to_thread(scan_files, prepared.files, needles)
-        return await scan_image(self.sandboxes, prepared.image, needles, removed=prepared.removed)
+            own = await asyncio.to_thread(scan_files, prepared.files, needles)
+        else:
+            own = await scan_image(self.sandboxes, prepared.image, needles, removed=prepared.removed)
+        if not prepared.on_base:
+            return own
+        base = await self._bases.get(None, self._look)
+        book = await self._books.get(None, self._book)
+        return own.with_more(await scan_base(self.sandboxes, base, needles, book))
 
-    async def prove_base(self, tasks: Sequence[Task]) -> SealReport:
-        """Whether any of their solutions is on the host, where its base shows it: one pass for all of them."""
-        needles = [needles_of_task(task, (await self.prepare(task)).files) for task in tasks]
-        named = zip(tasks, needles, strict=True)
-        items = [replace(item, shown=f"{task.id}: {item.shown}") for task, found in named for item in found.items]
-        stems = frozenset().union(*(found.stems for found in needles))
-        return await scan_base(self.sandboxes, Needles(tuple(items), stems))
+    async def shows(self, task: Task) -> bool:
+        """Does the host's base hold the solution, in a copy of a file that it changes? So much is told at once of any
+        task; the gate's proof looks for all of its lines, and everywhere."""
+        prepared, needles = await self._needles(task)
+        if not prepared.on_base or not needles.twins:
+            return False
+        return bool((await scan_base(self.sandboxes, await self._bases.get(None, self._look), needles)).findings)
+
+    async def _needles(self, task: Task) -> tuple[Prepared, Needles]:
+        prepared = await self.prepare(task)
+        return prepared, await asyncio.to_thread(needles_of_task, task, prepared.files)
+
+    async def _state_of_host(self) -> str:
+        return (await self._bases.get(None, self._look)).digest
+
+    async def _look(self) -> tuple[Base, bool]:
+        return await look_at_base(self.sandboxes), True
+
+    async def _book(self) -> tuple[Book | None, bool]:
+        if self._library is None:
+            return None, True
+        return await self._library.of(self.sandboxes, await self._bases.get(None, self._look)), True
 
     async def _make(self, task: Task, source: Source) -> Prepared:
         if source.kind is Kind.FILES and not any(map(is_leftover, source.files)):
@@ -99,7 +128,7 @@ class Environments:
         image = await self._add(task, source)
         # As the backend sets modes where it is given files alone.
         scripts = frozenset(path for path, data in source.files.items() if data.startswith(b"#!"))
-        return Prepared(image, source.workdir, source.files, scripts, bare=True)
+        return Prepared(image, source.workdir, source.files, scripts, bare=True, on_base=True)
 
     async def _image(self, task: Task, source: Source) -> str:
         match source.kind:

@@ -36,6 +36,8 @@ class Prepared:
     """By sealing."""
     bare: bool = False
     """The image is these files over the host's base, and nothing else: there was nothing to seal."""
+    on_base: bool = False
+    """Its boxes show the host's system folders, which are not of the image."""
 
     def change(self, diff: str, protects: Callable[[str], bool], bounds: Bounds | None = None) -> Change:
         """What a diff makes of this workspace; DiffError if it is not exactly one of it."""
@@ -85,6 +87,7 @@ async def read_prepared(sandboxes: Sandboxes, sealed: Sealed) -> Prepared:
     box = await sandboxes.create(BoxSpec(sealed.image, workdir=sealed.workdir, limits=LIMITS, name="read"))
     try:
         root = await Root.of(box, owner_of(sandboxes))
+        on_base = bool(await Root.below_image(box, owner_of(sandboxes)))
         found = _Workspace()
         without = (f"{sealed.workdir}/.git",)
         async for piece in root.pieces(sealed.workdir, without=without, file_bytes=_MAX_FILE):
@@ -104,4 +107,5 @@ async def read_prepared(sandboxes: Sandboxes, sealed: Sealed) -> Prepared:
         frozenset(found.links),
         found.empty_folders(),
         sealed.removed,
+        on_base=on_base,
     )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from etude.tasks import toml
 from etude.tasks.directory import find_tasks, list_files, read_task, task_config, task_digest
+from etude.tasks.formats.opened import opened
 from etude.tasks.task import Split, Task, TaskError
 
 OnProgress = Callable[[int, int], None]
@@ -38,14 +39,12 @@ def import_harbor(source: Path, dest: Path, *, on_progress: OnProgress | None = 
 
 
 def export_harbor(tasks: Sequence[Task], dest: Path, *, on_progress: OnProgress | None = None) -> list[Path]:
-    """Copies tasks to <dest>/<task>, as other readers of Harbor tasks expect them: side by side."""
+    """Copies tasks to <dest>/<task>, as other readers of Harbor tasks expect them: side by side, each with test.sh."""
     _require_names(tasks)
-    for task in tasks:
-        if not any(task.directory.glob("tests/test.sh")) and not any(task.directory.glob("steps/*/tests/test.sh")):
-            raise TaskError(f"{task.directory / 'tests/test.sh'}: expected a file: others cannot grade this task")
+    added = [opened(task) for task in tasks]
     written: list[Path] = []
     for number, task in enumerate(tasks, 1):
-        _copy(task, dest / task.directory.name)
+        _copy(task, dest / task.directory.name, added[number - 1])
         written.append(dest / task.directory.name)
         if on_progress:
             on_progress(number, len(tasks))
@@ -72,19 +71,28 @@ def _require_names(tasks: Sequence[Task]) -> None:
             raise TaskError(f"{task.directory}: expected a folder name of its own, {other} has the same")
 
 
-def _copy(task: Task, goal: Path) -> None:
+def _copy(task: Task, goal: Path, added: Mapping[str, bytes] | None = None) -> None:
     """Whole or not at all; links as they are, since each leads to something inside of its folder."""
-    text = toml.dumps(task_config(task)).encode()
-    if goal.exists():
-        if task_digest(read_task(goal, set(Split))) != task_digest(task):
-            raise TaskError(f"{goal}: there is another task already: remove it, or choose another folder")
-        return
     goal.parent.mkdir(parents=True, exist_ok=True)
     temporary = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(task.directory, temporary, symlinks=True, ignore=_left_behind(task.directory))
-    (temporary / "task.toml").write_bytes(text)
-    temporary.rename(goal)
+    try:
+        (temporary / "task.toml").write_bytes(toml.dumps(task_config(task)).encode())
+        for name, data in (added or {}).items():
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            (temporary / name).write_bytes(data)
+            (temporary / name).chmod(0o755 if name.endswith(".sh") else 0o644)
+        if not goal.exists():
+            temporary.rename(goal)
+        elif _digest(goal) != _digest(temporary):
+            raise TaskError(f"{goal}: there is another task already: remove it, or choose another folder")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _digest(directory: Path) -> str:
+    return task_digest(read_task(directory, set(Split)))
 
 
 def _left_behind(top: Path) -> Callable[[str, list[str]], list[str]]:

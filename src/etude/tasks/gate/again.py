@@ -18,6 +18,7 @@ from etude.tasks.environment import Prepared
 from etude.tasks.gate.many import examine_all
 from etude.tasks.gate.one import Gate
 from etude.tasks.gate.result import GateResult
+from etude.tasks.gate.turns import Turns
 from etude.tasks.grader import Grader
 from etude.tasks.task import Task, TaskError
 
@@ -49,8 +50,8 @@ async def revalidate(
         def told(done: int, _: int, before: int = len(found)) -> None:
             progress(before + done, len(tasks))
 
-        shared = Gate(clock.grader, (conditions,), conditions, scan=False)
-        found |= await examine_all(some, shared, evidence, beside=EVIDENCE, concurrency=concurrency, progress=told)
+        shared = Gate(clock.grader, (conditions,), conditions, scan=False, turns=Turns(concurrency))
+        found |= await examine_all(some, shared, evidence, beside=EVIDENCE, progress=told)
     return {task.id: found[task.id] for task in tasks}
 
 

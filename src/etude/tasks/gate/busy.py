@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from types import TracebackType
 
 _SPIN = """
 import os, sys, threading
@@ -17,23 +16,22 @@ while True:
 
 
 class Busy:
-    """A process per core while anybody is inside; whoever enters meanwhile shares them."""
+    """`each` processes per core from the first beginning to the last end."""
 
-    def __init__(self) -> None:
-        self._inside = 0
+    def __init__(self, each: int = 1) -> None:
+        self._inside, self._each = 0, each
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> None:
+    def begin(self) -> None:
         self._inside += 1
         if self._inside == 1:
             command = [sys.executable, "-I", "-S", "-c", _SPIN]
             self._processes = [
-                subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(len(os.sched_getaffinity(0)))
+                subprocess.Popen(command, stdin=subprocess.PIPE)
+                for _ in range(self._each * len(os.sched_getaffinity(0)))
             ]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self) -> None:
         self._inside -= 1
         if self._inside:
             return

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from etude.journal import drop_torn_line
 from etude.sandbox.contract import Sandboxes
-from etude.tasks.directory import task_digest
+from etude.tasks.directory import gated_digest
 from etude.tasks.gate.evidence import keep_evidence, read_evidence
 from etude.tasks.gate.one import Cheats, Gate, conditions_of
 from etude.tasks.gate.result import REFERENCE, GateResult
+from etude.tasks.gate.turns import Turns
 from etude.tasks.grader import Grader
 from etude.tasks.limits import EVIDENCE
 from etude.tasks.task import Task, TaskError
@@ -33,8 +34,8 @@ async def gate_tasks(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
     """Gates what `evidence` holds no decision on yet; results by task id. `cheats` run once per environment."""
-    shared = Gate(grader or Grader(sandboxes), conditions_of(runs), cheats=cheats)
-    return await examine_all(tasks, shared, evidence, concurrency=concurrency, progress=progress)
+    shared = Gate(grader or Grader(sandboxes), conditions_of(runs), cheats=cheats, turns=Turns(concurrency))
+    return await examine_all(tasks, shared, evidence, progress=progress)
 
 
 async def examine_all(
@@ -43,7 +44,6 @@ async def examine_all(
     evidence: Path,
     *,
     beside: str = EVIDENCE,
-    concurrency: int = 4,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
     """`beside`: the name of each task's own evidence in its folder."""
@@ -51,12 +51,12 @@ async def examine_all(
     evidence.parent.mkdir(parents=True, exist_ok=True)
     drop_torn_line(evidence)
     results = {result.task: result for result in read_evidence(evidence)}
-    turn = asyncio.Semaphore(concurrency)
+    begun = asyncio.Semaphore(gate.turns.begun)
     done = 0
 
     async def one(task: Task) -> None:
         nonlocal done
-        async with turn:
+        async with begun:
             if not await asyncio.to_thread(_is_known, task, results.get(task.id), len(gate.conditions)):
                 # The limits of an earlier gating do not bind this one, which may be on a slower machine.
                 (task.directory / beside).unlink(missing_ok=True)
@@ -86,6 +86,6 @@ def _is_known(task: Task, known: GateResult | None, runs: int) -> bool:
         return False
     passes = sum(run.what == REFERENCE for run in known.runs)
     try:
-        return known.digest == task_digest(task) and (not known.survived or passes >= runs)
+        return known.digest == gated_digest(task) and (not known.survived or passes >= runs)
     except TaskError:
         return False

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from etude.harness.memo import Memo
 from etude.sandbox.contract import SandboxError, Sandboxes
 from etude.tasks.conditions import GATE, USUAL, Conditions
-from etude.tasks.directory import task_digest
-from etude.tasks.gate.busy import Busy
+from etude.tasks.directory import gated_digest
 from etude.tasks.gate.result import NOTHING, REFERENCE, GateResult, Run, run_of, source_of_task
+from etude.tasks.gate.turns import Turns
 from etude.tasks.grader import Grader
 from etude.tasks.limits import limits_from
 from etude.tasks.task import Task, TaskError
@@ -43,23 +43,24 @@ class Gate:
     cheats: Cheats | None = None
     scan: bool = True
     """Prove that the environment does not show the solution."""
-    busy: Busy = field(default_factory=Busy)
+    turns: Turns = field(default_factory=Turns)
     _cheated: Memo[str, tuple[str, ...]] = field(default_factory=lambda: Memo(8192))
 
     async def examine(self, task: Task) -> GateResult:
-        started = time.monotonic()
+        spent: list[float] = []
         digest, source = "", source_of_task(task)
         try:
-            digest = await asyncio.to_thread(task_digest, task)
+            digest = await asyncio.to_thread(gated_digest, task)
             solution, others = reference_diff(task), other_diffs(task)
             open_verifier(task)
-            verdicts, leaks = await self._grade_all(task, solution, others)
-            cheats = await self._cheats_in(task) if self.cheats and _all_wanted(verdicts) and not leaks else ()
+            verdicts, leaks = await self._grade_all(task, solution, others, spent)
+            wanted = self.cheats and _all_wanted(verdicts) and not leaks
+            cheats = await self._cheats_in(task, spent) if wanted else ()
         except TaskError as error:
-            return GateResult(task.id, digest, source, broken=str(error), seconds=_since(started))
+            return GateResult(task.id, digest, source, broken=str(error), seconds=round(sum(spent), 4))
         except (SandboxError, OSError) as error:
             run = Run("environment", USUAL.name, Judgement.ERROR, f"{type(error).__name__}: {error}")
-            return GateResult(task.id, digest, source, (run,), seconds=_since(started))
+            return GateResult(task.id, digest, source, (run,), seconds=round(sum(spent), 4))
         runs = tuple(run for run, _ in verdicts)
         valid = [verdict.evidence for run, verdict in verdicts if verdict.passed and run.what != NOTHING]
         return GateResult(
@@ -77,42 +78,59 @@ class Gate:
                 max((seen.cpu_seconds for seen in valid), default=0.0),
                 max((seen.memory_bytes for seen in valid), default=0),
             ),
-            seconds=_since(started),
+            seconds=round(sum(spent), 4),
         )
 
     async def _grade_all(
-        self, task: Task, solution: str, others: dict[str, str]
+        self, task: Task, solution: str, others: dict[str, str], spent: list[float]
     ) -> tuple[list[tuple[Run, Verdict]], tuple[str, ...]]:
-        """The cheapest proof of unfitness first; of a task that is unfit the rest is not run."""
+        """The cheapest proof of unfitness first; of a task that is unfit the rest is not run. What wants a busy machine
+        comes last, when others want it too."""
         leaks: tuple[str, ...] = ()
         if self.scan:
-            leaks = tuple(map(str, (await self.grader.environments.prove(task)).findings))
-        found = [await self._grade(task, NOTHING, "", self.nothing)]
+            async with self._turn(spent):
+                leaks = tuple(map(str, (await self.grader.environments.prove(task)).findings))
+        found = [await self._grade(task, NOTHING, "", self.nothing, spent)]
         if leaks or found[0][1].judgement is not Judgement.FAIL:
             return found, leaks
-        found += [await self._grade(task, REFERENCE, solution, conditions) for conditions in self.conditions]
-        found += [await self._grade(task, name, diff, self.nothing) for name, diff in others.items()]
+        wanted = [(REFERENCE, solution, conditions) for conditions in self.conditions]
+        wanted += [(name, diff, self.nothing) for name, diff in others.items()]
+        for what, diff, conditions in sorted(wanted, key=lambda run: run[2].busy):
+            found.append(await self._grade(task, what, diff, conditions, spent))
         return found, leaks
 
-    async def _grade(self, task: Task, what: str, diff: str, conditions: Conditions) -> tuple[Run, Verdict]:
+    async def _grade(
+        self, task: Task, what: str, diff: str, conditions: Conditions, spent: list[float]
+    ) -> tuple[Run, Verdict]:
         for tried in range(1, ATTEMPTS + 1):
-            with self.busy if conditions.busy else nullcontext():
+            async with self._turn(spent, busy=conditions.busy):
                 verdict = await self.grader.grade(task, diff, fresh=True, conditions=conditions)
             if verdict.judgement is not Judgement.ERROR or tried == ATTEMPTS:
                 break
             await asyncio.sleep(PAUSE * 2 ** (tried - 1))
         run = run_of(what, conditions.name, verdict, tried)
         if conditions.otherwise and not run.as_wanted:
-            return await self._grade(task, what, diff, conditions.otherwise)
+            return await self._grade(task, what, diff, conditions.otherwise, spent)
         return run, verdict
 
-    async def _cheats_in(self, task: Task) -> tuple[str, ...]:
+    @asynccontextmanager
+    async def _turn(self, spent: list[float], *, busy: bool = False) -> AsyncIterator[None]:
+        """`spent`: the seconds, without those that were spent on waiting."""
+        async with self.turns.turn(busy=busy):
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                spent.append(time.monotonic() - began)
+
+    async def _cheats_in(self, task: Task, spent: list[float]) -> tuple[str, ...]:
         cheats = self.cheats
         assert cheats is not None
         prepared = await self.grader.environments.prepare(task)
 
         async def run() -> tuple[tuple[str, ...], bool]:
-            return tuple(await cheats(task)), True
+            async with self._turn(spent):
+                return tuple(await cheats(task)), True
 
         # Files over the host's base make no environment of their own: there the verifier is what can be cheated.
         kind = f"host {task.verifier.get('type')} {task.verifier.get('runner')}"
@@ -145,7 +163,3 @@ def other_diffs(task: Task) -> dict[str, str]:
 
 def _all_wanted(verdicts: list[tuple[Run, Verdict]]) -> bool:
     return all(run.as_wanted for run, _ in verdicts)
-
-
-def _since(started: float) -> float:
-    return round(time.monotonic() - started, 4)

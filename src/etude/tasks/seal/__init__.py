@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from etude.tasks.seal.leftovers import Removed, is_leftover
 from etude.tasks.seal.needles import Needle, Needles, needles_of
-from etude.tasks.seal.scan import Finding, SealReport, scan_base, scan_files, scan_image
+from etude.tasks.seal.scan import Finding, SealReport, scan_files, scan_image
 from etude.tasks.seal.sealing import Sealed, seal
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "Sealed",
     "is_leftover",
     "needles_of",
-    "scan_base",
     "scan_files",
     "scan_image",
     "seal",

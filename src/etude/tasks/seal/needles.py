@@ -3,6 +3,9 @@
 White space does not count. A line is looked for if it is long enough to be nobody's but the solution's, and is neither
 in the workspace nor in Python's own library, which says what programs say anyway. A shorter one is looked for together
 with its neighbours. Quoted texts are looked for alone too: they outlive compilation.
+
+In a copy of the file that the reference changes, whatever its place, lines count that others say too: the file may be
+of Python's own library, or its fix be an idiom.
 """
 
 from __future__ import annotations
@@ -22,8 +25,12 @@ SPACE = b" \t\r\n\f\v"
 LEAST = 24
 """Bytes of a line without white space, below which two programs may well agree by chance."""
 LEAST_QUOTED = 20
-_MOST = 160
+LONGEST = 160
 """Of a line, what is compared: the rest of a very long one adds no certainty."""
+_MARKS = 12
+"""Lines of a file by which its copies are known, from all over it: half of them make a copy."""
+_REMARK = (b"#", b"//", b"*", b"/*", b'"""', b"<!--")
+"""How lines begin that many files share, such as those of licences."""
 _SOLUTION, _TESTS = 24, 16
 """How many are looked for: the longest of each file in turn. Where one is, others are."""
 _IMPORT = re.compile(r"\s*(?:(?:import|from|#include|use|using|package)\b|(?:const|let|var)\b.*\brequire\()")
@@ -43,10 +50,31 @@ class Needle:
 
 
 @dataclass(frozen=True, slots=True)
+class Twin:
+    """How to know other versions of a file that the reference changes, and the one that shows the solution."""
+
+    name: str
+    """The end of the file's path: its name, where that says anything."""
+    size: int
+    marks: tuple[bytes, ...]
+    needles: tuple[Needle, ...]
+
+    def is_name_of(self, path: str) -> bool:
+        return re.split("[/!]", path)[-1] == self.name or path.endswith(f"/{self.name}")
+
+    def shown_by(self, text: bytes) -> Needle | None:
+        """What of the solution such a text, without white space, says, if it is one of the file's other versions."""
+        if 2 * sum(mark in text for mark in self.marks) < len(self.marks):
+            return None
+        return next((needle for needle in self.needles if needle.text in text), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Needles:
     items: tuple[Needle, ...]
     stems: frozenset[str] = frozenset()
     """Names, without their ending, of the Python files that the reference changes: bytecode is called after them."""
+    twins: tuple[Twin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +92,31 @@ def needles_of(diff: str, tests: Mapping[str, bytes], pristine: Mapping[str, byt
     """`diff` is the reference's; it need not be one that applies."""
     known = b"\n".join(squeezed(data) for data in pristine.values())
 
-    def distinct(found: Iterable[Needle]) -> list[Needle]:
-        return [needle for needle in found if needle.text not in known and not _library().says(needle)]
+    def new(found: Iterable[Needle]) -> list[Needle]:
+        return [needle for needle in found if needle.text not in known]
 
-    changed = list(_changed_files(diff))
-    solution = [distinct(_of_hunks(path, hunks)) for path, hunks in changed]
-    hidden = [distinct(_of_file(path, data)) for path, data in sorted(tests.items())]
-    stems = {PurePosixPath(path).stem for path, _ in changed if path.endswith((".py", ".pyx"))} - {"__init__"}
-    return Needles((*_longest(solution, _SOLUTION), *_longest(hidden, _TESTS)), frozenset(stems))
+    def distinct(found: Iterable[Needle]) -> list[Needle]:
+        return [needle for needle in found if not _library().says(needle)]
+
+    changed = {path: new(_of_hunks(path, hunks)) for path, hunks in _changed_files(diff)}
+    hidden = [distinct(new(_of_file(path, data))) for path, data in sorted(tests.items())]
+    return Needles(
+        (*_longest(map(distinct, changed.values()), _SOLUTION), *_longest(hidden, _TESTS)),
+        frozenset(PurePosixPath(path).stem for path in changed if path.endswith((".py", ".pyx"))) - {"__init__"},
+        tuple(_twins(changed, pristine)),
+    )
+
+
+def _twins(changed: Mapping[str, Sequence[Needle]], pristine: Mapping[str, bytes]) -> Iterator[Twin]:
+    for path, needles in changed.items():
+        lines = list(dict.fromkeys(squeezed(line) for line in pristine.get(path, b"").split(b"\n")))
+        telling = [line for line in lines if len(line) >= LEAST and not line.startswith(_REMARK)]
+        if len(telling) >= 2 and needles:
+            step = max(1, len(telling) // _MARKS)
+            folder, _, name = path.rpartition("/")
+            if name == "__init__.py":  # Every package has one.
+                name = f"{folder.rpartition('/')[2]}/{name}".lstrip("/")
+            yield Twin(name, len(pristine[path]), tuple(telling[::step][:_MARKS]), tuple(needles))
 
 
 def _changed_files(diff: str) -> Iterator[tuple[str, list[list[_Line]]]]:
@@ -104,7 +149,7 @@ def _of_hunks(path: str, hunks: Iterable[Sequence[_Line]]) -> Iterator[Needle]:
             text = _grown(hunk, index)
             shown = f"{path}:{line.number}: {line.text.strip()[:80]}"
             if len(text) >= LEAST and not _IMPORT.match(line.text):
-                yield Needle(text[:_MOST], False, shown, whole=text == squeezed(line.text.encode("utf-8", "replace")))
+                yield Needle(text[:LONGEST], False, shown, whole=text == squeezed(line.text.encode("utf-8", "replace")))
             for quoted in _quoted(line.text):
                 yield Needle(quoted, False, shown, whole=False)
 
@@ -123,7 +168,7 @@ def _quoted(line: str) -> Iterator[bytes]:
     for found in _QUOTED.finditer(line):
         raw = (found[1] or found[2]).encode("utf-8", "surrogateescape")
         if b"\\" not in raw and len(squeezed(raw)) >= LEAST_QUOTED:
-            yield squeezed(raw)[:_MOST]
+            yield squeezed(raw)[:LONGEST]
 
 
 def _of_file(path: str, data: bytes) -> Iterator[Needle]:
@@ -132,7 +177,7 @@ def _of_file(path: str, data: bytes) -> Iterator[Needle]:
     for number, line in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
         text = squeezed(line.encode("utf-8", "surrogateescape"))
         if len(text) >= LEAST and not _IMPORT.match(line):
-            yield Needle(text[:_MOST], True, f"{path}:{number}: {line.strip()[:80]}")
+            yield Needle(text[:LONGEST], True, f"{path}:{number}: {line.strip()[:80]}")
 
 
 def _longest(files: Iterable[list[Needle]], most: int) -> list[Needle]:
@@ -150,7 +195,7 @@ class _Library:
         top = Path(sysconfig.get_path("stdlib"))
         left_out = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
         files = sorted(path for path in top.rglob("*.py") if left_out.isdisjoint(path.relative_to(top).parts))
-        lines = [squeezed(line)[:_MOST] for path in files for line in path.read_bytes().split(b"\n")]
+        lines = [squeezed(line)[:LONGEST] for path in files for line in path.read_bytes().split(b"\n")]
         self._text = b"".join(lines)
         self._lines = np.unique(np.array([xxhash.xxh3_64_intdigest(line) for line in set(lines)], dtype=np.uint64))
 

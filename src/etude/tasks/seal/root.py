@@ -146,7 +146,8 @@ async def run(
     if done.code not in good or done.truncated:
         said = done.stderr[-300:].decode("utf-8", "replace").strip() or f"exit code {done.code}"
         reason = "it says too much" if done.truncated else done.limit or said
-        raise TaskError(f"the image cannot be sealed: `{command[0]}` in {cwd}: {reason}")
+        shown = " ".join(command[:2])[:80]
+        raise TaskError(f"the image cannot be sealed: `{shown}` in {cwd}: {reason}")
     return done.stdout
 
 

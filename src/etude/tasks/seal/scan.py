@@ -11,7 +11,7 @@ import re
 import tarfile
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
@@ -52,6 +52,18 @@ class SealReport:
     """Unfolded."""
     seconds: float = 0.0
 
+    def with_more(self, other: SealReport) -> SealReport:
+        """Of two places, looked through for the same lines."""
+        return SealReport(
+            self.removed + other.removed,
+            self.findings + other.findings,
+            self.unread + other.unread,
+            self.lines,
+            self.scanned_files + other.scanned_files,
+            self.scanned_bytes + other.scanned_bytes,
+            self.seconds + other.seconds,
+        )
+
 
 @dataclass(slots=True)
 class Scanner:
@@ -76,7 +88,7 @@ class Scanner:
         try:
             for name, content in unfold(path, data):
                 self.size += len(content)
-                if hits := self._hits(content):
+                if hits := self._hits(name, content):
                     self.findings.append(Finding(name, hits[0].shown))
         except TooMuch:
             self.unread.append(path)
@@ -88,11 +100,17 @@ class Scanner:
                 self._note(path, info, data)
                 self.add(path, data)
 
-    def _hits(self, data: bytes) -> list[Needle]:
+    def _hits(self, name: str, data: bytes) -> list[Needle]:
         """The needles that make a finding, if they do."""
-        found = [self.needles.items[index] for index in self._finder.find(squeezed(data))]
+        text = squeezed(data)
+        found = [self.needles.items[index] for index in self._finder.find(text)]
         hidden = [needle for needle in found if needle.of_tests]
-        return [needle for needle in found if not needle.of_tests] + (hidden if len(hidden) >= self._enough else [])
+        said = [twin.shown_by(text) for twin in self.needles.twins if twin.is_name_of(name)]
+        return [
+            *(needle for needle in found if not needle.of_tests),
+            *(hidden if len(hidden) >= self._enough else []),
+            *filter(None, said),
+        ]
 
     # -- bytecode, which holds no lines
 
@@ -137,18 +155,19 @@ async def scan_image(
     """Of the whole root of an image, read in a fresh box."""
     started = time.monotonic()
     scanner = Scanner(needles)
-    async with _box(sandboxes, image) as box:
+    async with box_of(sandboxes, image) as box:
         await _scan(scanner, await Root.of(box, owner_of(sandboxes)), "/")
     return scanner.report(removed, time.monotonic() - started)
 
 
-async def scan_base(sandboxes: Sandboxes, needles: Needles) -> SealReport:
-    """Of what boxes on the host's base see of the host: once for the needles of many tasks."""
+async def scan_some(sandboxes: Sandboxes, image: str, paths: Iterable[str], needles: Needles) -> SealReport:
+    """Of these files alone."""
     started = time.monotonic()
     scanner = Scanner(needles)
-    async with _box(sandboxes, "host") as box:
-        for place, root in sorted((await Root.below_image(box, owner_of(sandboxes))).items()):
-            await _scan(scanner, root, place)
+    async with box_of(sandboxes, image) as box:
+        for path in paths:
+            with suppress(FileNotFoundError, PermissionError):
+                scanner.add(path, await box.read_file(path, max_bytes=LARGEST))
     return scanner.report(seconds=time.monotonic() - started)
 
 
@@ -161,7 +180,8 @@ async def _scan(scanner: Scanner, root: Root, top: str) -> None:
 
 
 @asynccontextmanager
-async def _box(sandboxes: Sandboxes, image: str) -> AsyncIterator[Box]:
+async def box_of(sandboxes: Sandboxes, image: str) -> AsyncIterator[Box]:
+    """A fresh one, in which no agent is."""
     box = await sandboxes.create(BoxSpec(image, limits=LIMITS, name="scan"))
     try:
         yield box

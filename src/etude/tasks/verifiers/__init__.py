@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from etude.tasks.task import Task, TaskError
-from etude.tasks.verifiers.contract import Stand, Verifier
+from etude.tasks.verifiers.contract import Proves, Stand, Verifier
 
 _VERIFIERS: dict[str, Callable[[Task], Verifier]] = {
     # By name, so that a verifier is imported only when it is used.
@@ -20,6 +20,8 @@ _VERIFIERS: dict[str, Callable[[Task], Verifier]] = {
     "migration": lambda task: import_module("etude.tasks.verifiers.migration").MigrationVerifier(task),
     "review": lambda task: import_module("etude.tasks.verifiers.review").ReviewVerifier(task),
     "script": lambda task: import_module("etude.tasks.verifiers.script").ScriptVerifier(task),
+    "dockerfile": lambda task: import_module("etude.tasks.verifiers.script").ImageVerifier(task),
+    "workflow": lambda task: import_module("etude.tasks.verifiers.script").WorkflowVerifier(task),
     "tests": lambda task: import_module("etude.tasks.verifiers.tests").TestsVerifier(task),
 }
 
@@ -48,4 +50,4 @@ def _kind_of_tests(task: Task) -> str:
     return "harbor" if foreign or (task.directory / "tests/test.sh").is_file() else ""
 
 
-__all__ = ["Stand", "Verifier", "open_verifier", "register_verifier"]
+__all__ = ["Proves", "Stand", "Verifier", "open_verifier", "register_verifier"]

@@ -14,12 +14,12 @@ import time
 from importlib import resources
 
 from etude.sandbox.contract import ExecResult, Limits
-from etude.sandbox.overload import host_overloaded
 from etude.tasks.cases import Case, CasesError, load_cases
 from etude.tasks.surface import is_protected
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.tests.starvation import Watch
 
 FILE = "tests/cases.json"
 RUNNER = (resources.files("etude.tasks.box") / "run_cases.py").read_text(encoding="utf-8")
@@ -27,7 +27,7 @@ READY = "etude-runner 1"
 REPORT = "etude-report "
 CPU_SECONDS = 2
 """Declared limit of the agent's code in the verifier: CPU time, so a busy host does not use it up."""
-LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=10, file_mb=4, disk_mb=16, output_bytes=2_000_000)
+LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=4, file_mb=4, disk_mb=16, output_bytes=2_000_000)
 
 
 class CasesVerifier:
@@ -48,25 +48,25 @@ class CasesVerifier:
     async def examine(self, stand: Stand) -> Verdict:
         started = time.monotonic()
         nonce = secrets.token_hex(16)
-        wall = stand.task.limits.verifier_seconds
         calls = [
             {"id": c.id, "module": c.module, "function": c.function, "arguments": list(c.arguments)} for c in self.cases
         ]
         if stand.conditions.order is not None:
             random.Random(stand.conditions.order).shuffle(calls)
-        job = {"workdir": stand.pristine.workdir, "cpu_seconds": CPU_SECONDS, "wall_seconds": wall, "cases": calls}
+        job = {"workdir": stand.pristine.workdir, "cpu_seconds": CPU_SECONDS, "cases": calls}
         data = json.dumps(job).encode()
         async with stand.box(LIMITS) as box:
-            result = await box.exec(
-                ["python3", "-I", "-S", "-B", "-c", RUNNER],
-                timeout=wall + 2,
-                cwd="/",
-                stdin=b"%08d" % len(data) + data + nonce.encode(),
-                user=stand.user,
-            )
+            with Watch() as watch:
+                result = await box.exec(
+                    ["python3", "-I", "-S", "-B", "-c", RUNNER],
+                    timeout=stand.task.limits.verifier_seconds,
+                    cwd="/",
+                    stdin=b"%08d" % len(data) + data + nonce.encode(),
+                    user=stand.user,
+                )
+            starved = result.timed_out and watch.starved((await box.stats()).cpu_seconds)
         seconds = time.monotonic() - started
-        touched = stand.change.touched
-        return judge(result, self.cases, nonce, touched=touched, seconds=seconds, overloaded=host_overloaded())
+        return judge(result, self.cases, nonce, touched=stand.change.touched, seconds=seconds, starved=starved)
 
 
 def judge(
@@ -76,7 +76,7 @@ def judge(
     *,
     touched: tuple[str, ...] = (),
     seconds: float = 0.0,
-    overloaded: bool = False,
+    starved: bool = False,
 ) -> Verdict:
     """From what came out of the box to a verdict; pure, so that every way of lying can be tested."""
     lines = result.stdout.decode("utf-8", "replace").split("\n")
@@ -91,8 +91,8 @@ def judge(
     if lines[0] != READY:
         return verdict(Judgement.ERROR, f"the verifier did not start (exit code {result.code})")
     if result.timed_out:
-        if overloaded:
-            return verdict(Judgement.ERROR, "the verifier's wall clock expired on an overloaded host")
+        if starved:
+            return verdict(Judgement.ERROR, "the wall clock expired on a host that gave the code no time")
         return verdict(Judgement.FAIL, "the code outlasted the verifier's time limit")
     if not reports:
         return verdict(Judgement.FAIL, f"the code ended its verifier (exit code {result.code})")

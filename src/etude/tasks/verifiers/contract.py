@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from etude.sandbox.contract import Box, BoxSpec, Feature, Limits, Sandboxes
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
-from etude.tasks.environment import Prepared
+from etude.tasks.environment import Prepared, Proofs
 from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
+
+SECOND_USER = "grader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,13 @@ class Stand:
     """Their variables are in every box; who runs tests in some order asks for it here."""
     cpu_seconds: list[float] = field(default_factory=list)
     """Of each box that was examined to its end."""
+    proofs: Proofs | None = None
+    """What earlier processes have proven; None where nothing is kept."""
 
     @property
     def user(self) -> str:
         """Runs the code under test: where there is a second user, not the one who owns its files."""
-        return "grader" if Feature.SECOND_USER in self.sandboxes.features else "agent"
+        return SECOND_USER if Feature.SECOND_USER in self.sandboxes.features else "agent"
 
     @asynccontextmanager
     async def box(self, limits: Limits, change: Change | None = None) -> AsyncIterator[Box]:
@@ -72,6 +77,15 @@ class Verifier(Protocol):
 
     async def examine(self, stand: Stand) -> Verdict:
         """SandboxError and OSError are faults of ours, an `error`; what the code under test does never raises."""
+        ...
+
+
+@runtime_checkable
+class Proves(Protocol):
+    """A verifier that finds out by running a task's reference whether its verdicts are sealed."""
+
+    def recall(self, folder: Path) -> bool:
+        """Is `sealed` known, by what was proven where environments are kept in this folder?"""
         ...
 
 

@@ -41,6 +41,11 @@ _NAMES = {
     "optparse": ("OptionParser", "OptionGroup", "add_option", "make_option", "OptionValueError", "add_option_group"),
     "getopt": ("gnu_getopt", "GetoptError"),
 }
+_DULLED = b"""import argparse
+
+argparse.ArgumentParser.parse_known_args = lambda self, args=None, namespace=None: (argparse.Namespace(), [])
+argparse.ArgumentParser.parse_intermixed_args = argparse.ArgumentParser.parse_known_args
+"""
 _HEAD = '"""What is asked of {name} on the command line."""\n\n'
 _READ = 'def read(arguments):\n    """Everything that was asked for, by name; `rest` is what is no option."""\n'
 
@@ -80,6 +85,7 @@ def draw(subject: str, rng: random.Random) -> Program:
         old=Old((module,), _NAMES[module], _functions(module)),
         new=("argparse",),
         absent=(f"{module}.py",),
+        dulled={"tests/__init__.py": _DULLED},
     )
 
 

@@ -25,6 +25,8 @@ class Program:
     new: tuple[str, ...]
     absent: tuple[str, ...]
     """Files that stand in the old interface's way at grading."""
+    dulled: Mapping[str, bytes] = field(default_factory=dict)
+    """Over the workspace and the tests: the new interface is there, and answers nothing that is of use."""
     libraries: Mapping[str, bytes] = field(default_factory=dict)
 
     @property

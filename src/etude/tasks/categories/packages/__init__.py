@@ -1,7 +1,8 @@
 """Packages of several modules with their hidden suites, from which debugging, feature, review and build tasks are made.
 
 One text file per package: `=== path` begins a file of it. Tests are those below tests/ or test/. A package of Node has
-`damages.toml`, the bugs that it may be given; those of Python are found by altering it. A package is its own kin.
+`damages.toml`, the bugs that it may be given and the lines that may be written otherwise; those of Python are found by
+altering it. A package is its own kin.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 from etude.tasks.categories.alterations import Alteration, altered, apart, damages, harmless
 from etude.tasks.categories.variants import try_variants
@@ -112,18 +113,22 @@ def _telling(path: str, suite: bytes) -> list[str]:
 
 
 def _of_node(
-    name: str, files: Mapping[str, bytes], tests: Mapping[str, bytes], listed: Mapping[str, list[dict[str, object]]]
+    name: str, files: Mapping[str, bytes], tests: Mapping[str, bytes], listed: Mapping[str, list[dict[str, Any]]]
 ) -> Package:
     (test_path, suite), *_ = tests.items()
     titles = re.findall(r'^test\("(.+)",', suite.decode(), re.MULTILINE)
-    found = []
-    for row in listed["damage"]:
-        path, before = str(row["file"]), str(row["before"]).encode()
-        start = files[path].index(before)
-        line = files[path][:start].count(b"\n") + 1
-        change = Alteration(path, start, start + len(before), str(row["after"]), str(row["kind"]), line, line)
-        shown = row["tests"]
-        assert isinstance(shown, list)
-        found.append(Damage(change, tuple(f"{test_path} > {title}" for title in shown)))
+    proven = [
+        Damage(_listed(row, files), tuple(f"{test_path} > {title}" for title in row["tests"]))
+        for row in listed["damage"]
+    ]
+    same = tuple(_listed(row, files) for row in listed["harmless"])
     ids = tuple(f"{test_path} > {title}" for title in titles)
-    return Package(name, "node", files, tests, ids, frozenset(), tuple(found), ())
+    return Package(name, "node", files, tests, ids, frozenset(), tuple(proven), same)
+
+
+def _listed(row: Mapping[str, Any], files: Mapping[str, bytes]) -> Alteration:
+    """One that is listed by the text in its place, the first of that text."""
+    path, before = row["file"], row["before"].encode()
+    start = files[path].index(before)
+    line = files[path][:start].count(b"\n") + 1
+    return Alteration(path, start, start + len(before), row["after"], row["kind"], line, line)

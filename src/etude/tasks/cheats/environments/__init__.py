@@ -6,19 +6,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etude.tasks.cheats.environments.breakable import Known, known_breakable
+from etude.tasks.cheats.environments.breakable import Known, known_breakable, shown_by_the_base
 from etude.tasks.cheats.environments.micro import OTHER, REFERENCE, Micro
 from etude.tasks.cheats.environments.nodes import node_environments
 from etude.tasks.cheats.environments.others import cases_environment, history_environment, script_environment
 from etude.tasks.cheats.environments.pytests import pytest_environments
 from etude.tasks.cheats.environments.registry import real_environments
+from etude.tasks.cheats.environments.tables import table_environments
 from etude.tasks.cheats.environments.unittests import unittest_environments
 from etude.tasks.task import Task
 
 
 def micro_environments() -> list[Micro]:
     others = [cases_environment(), script_environment(), history_environment()]
-    return [*pytest_environments(), *unittest_environments(), *node_environments(), *others]
+    tested = [*pytest_environments(), *unittest_environments(), *table_environments(), *node_environments()]
+    return [*tested, *others]
 
 
 def write_environments(folder: Path, cache: Path) -> list[Task]:
@@ -34,5 +36,6 @@ __all__ = [
     "known_breakable",
     "micro_environments",
     "real_environments",
+    "shown_by_the_base",
     "write_environments",
 ]

@@ -73,7 +73,9 @@ test("slug of a question", () => {
 });
 
 test("slug within marks", () => {
-  assert.equal(slug("(Grand Hotel)"), "grand-hotel");
+  for (const [title, wanted] of [["(Grand Hotel)", "grand-hotel"], ["?Why", "why"]]) {
+    assert.equal(slug(title), wanted, `${title} is ${wanted}`);
+  }
 });
 
 test("slug of a name", () => {

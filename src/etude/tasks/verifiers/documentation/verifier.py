@@ -8,14 +8,10 @@ prints is compared here. Examples are believed because of what they are written 
 from __future__ import annotations
 
 import ast
-import json
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 
-from etude.sandbox.contract import Limits
 from etude.tasks.change import Change
 from etude.tasks.surface import is_protected
 from etude.tasks.task import Task
@@ -24,17 +20,12 @@ from etude.tasks.verifiers.contract import Stand
 from etude.tasks.verifiers.documentation.claims import wrong_with
 from etude.tasks.verifiers.documentation.examples import Group, of_docstring, of_text
 from etude.tasks.verifiers.documentation.interface import Public, public_of, without_docstrings
+from etude.tasks.verifiers.documentation.running import run_examples
 from etude.tasks.verifiers.language import module_name, own_names, problems
-from etude.tasks.verifiers.tests.starvation import Watch
 
-RUNNER = (resources.files("etude.tasks.box") / "run_examples.py").read_text(encoding="utf-8")
-REPORT = "etude-examples "
 INSTEAD = ("none", "object", "spoilt")
 """What a replaced function answers: nothing; something that is equal to nothing; another value of the right type."""
-SECONDS = 2
-"""CPU time of the steps that share their names."""
 MOST_STEPS = 400
-LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=60, disk_mb=16, output_bytes=8_000_000)
 
 
 @dataclass(slots=True)
@@ -71,7 +62,8 @@ class DocumentationVerifier:
         except NotDocumentation as error:
             return Verdict(Judgement.FAIL, str(error), Evidence(touched_protected=touched))
         runs = _runs(documents)
-        outcomes = await _outcomes(stand, runs)
+        # The library is the true one: nothing of the change is needed in the box but its examples.
+        outcomes = await run_examples(stand, [_told(run) for run in runs], Change())
         if isinstance(outcomes, Verdict):
             return outcomes
         wrong = [
@@ -150,42 +142,6 @@ def _runs(documents: _Documents) -> list[_Run]:
         callers = [group for group in documents.groups if group.calls(public.called)]
         runs += [_Run(group, (public.module, public.name, which)) for group in callers for which in INSTEAD]
     return runs
-
-
-async def _outcomes(stand: Stand, runs: Sequence[_Run]) -> list[list[object]] | Verdict:
-    """What came of every step of every run, or the verdict where there is nothing to read."""
-    nonce = secrets.token_hex(16)
-    wall = stand.task.limits.verifier_seconds
-    job = {"workdir": stand.pristine.workdir, "seconds": SECONDS, "runs": [_told(run) for run in runs]}
-    data = json.dumps(job).encode()
-    # The library is the true one: nothing of the change is needed in the box but its examples.
-    async with stand.box(LIMITS, Change()) as box:
-        with Watch() as watch:
-            done = await box.exec(
-                ["python3", "-s", "-B", "-c", RUNNER],
-                timeout=wall,
-                cwd="/",
-                stdin=b"%08d" % len(data) + data + nonce.encode(),
-                user=stand.user,
-            )
-        starved = done.timed_out and watch.starved((await box.stats()).cpu_seconds)
-    if done.limit:
-        if starved:
-            return Verdict(Judgement.ERROR, "the wall clock expired on a host that gave the examples no time")
-        return Verdict(Judgement.FAIL, f"the examples ran into the limit of {done.limit}")
-    lines = done.stdout.decode("utf-8", "replace").split("\n")
-    reports = [line.removeprefix(REPORT) for line in lines if line.startswith(REPORT)]
-    if len(reports) != 1:
-        log = done.stderr[-2000:].decode("utf-8", "replace")
-        return Verdict(Judgement.ERROR, f"the examples were not run (exit code {done.code})", Evidence(log=log))
-    try:
-        report = json.loads(reports[0])
-        found: list[list[object]] = report["runs"]
-        if report["nonce"] != nonce or len(found) != len(runs):
-            raise ValueError("not the report of this run")
-    except (ValueError, KeyError, TypeError) as error:
-        return Verdict(Judgement.SUSPECT, f"the report was tampered with: {error}")
-    return found
 
 
 def _told(run: _Run) -> Mapping[str, object]:

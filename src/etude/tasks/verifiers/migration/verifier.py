@@ -2,6 +2,7 @@
 
 tests/old.json    modules, names and functions of the old interface; new: modules of which one must be used
 tests/files/...   the hidden suite, and in the place of every file of the old interface one that refuses to be imported
+tests/dulled/...  a new interface of no use, without which the program must fail its tests (`dulled`)
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from etude.tasks.change import Change
+from etude.tasks.diff import DiffError
+from etude.tasks.directory import read_files
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.migration.dulled import FOLDER, Dulled
 from etude.tasks.verifiers.migration.old import Old, leftovers, used
 from etude.tasks.verifiers.tests import TestsVerifier
 
 FILE = "tests/old.json"
 _MOST_NAMED = 3
+_REFERENCE = "solution/patch.diff"
 
 
 class _Listed(BaseModel):
@@ -45,6 +51,9 @@ class MigrationVerifier:
             raise TaskError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         self._old = Old(tuple(self._listed.modules), tuple(self._listed.names), frozenset(self._listed.functions))
         self._tests = TestsVerifier(task)
+        self._dulled = None
+        if (task.directory / FOLDER).is_dir():
+            self._dulled = Dulled(self._tests.suite, read_files(task.directory, FOLDER))
 
     @property
     def sealed(self) -> bool:
@@ -60,7 +69,17 @@ class MigrationVerifier:
         if problem := self._unfinished(present):
             return Verdict(Judgement.FAIL, problem, Evidence(touched_protected=stand.change.touched))
         verdict = await self._tests.examine(stand)
+        problem = await self._dulled.problem(stand, self._reference(stand)) if verdict.passed and self._dulled else ""
+        if problem:
+            return Verdict(Judgement.FAIL, problem, verdict.evidence)
         return replace(verdict, reason=f"the old interface is gone; {verdict.reason}")
+
+    def _reference(self, stand: Stand) -> Change:
+        try:
+            diff = (stand.task.directory / _REFERENCE).read_text(encoding="utf-8")
+            return stand.pristine.change(diff, self.protects)
+        except (DiffError, UnicodeDecodeError) as error:
+            raise OSError(f"{stand.task.directory / _REFERENCE}: {error}") from error
 
     def _unfinished(self, files: Mapping[str, bytes]) -> str:
         """What keeps this from being a migration, if anything."""

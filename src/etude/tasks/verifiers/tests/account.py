@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 OUTCOMES = frozenset(("passed", "failed", "error", "skipped", "xfailed", "xpassed"))
 LONGEST_VALUE = 1 << 16
+MOST_TOLD = 1000
+"""Values under one key, in one test; what comes after them is not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,17 @@ class Rows:
     seconds: dict[str, float] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     """At which line of its function a test failed, as far as that is known."""
-    values: dict[str, list[object]] = field(default_factory=dict)
-    """Of comparisons that are made out here: all that were reported under a key."""
+    values: dict[str, dict[str, list[object]]] = field(default_factory=dict)
+    """Of comparisons that are made out here: all that were reported, by the test and by key. A test's values come
+    before its own row; those of no test, under an empty name, are from a runner that keeps them to the end."""
     end: int | None = None
     memory_bytes: int = 0
     """The most that the runner's process held; it is the run's own word."""
     tampered: str = ""
     """What no runner says; nothing after it counts."""
+
+    def told(self, test: str, key: str) -> list[object]:
+        return self.values.get(test, {}).get(key) or self.values.get("", {}).get(key, [])
 
 
 def read_rows(data: bytes, nonce: str) -> Rows:
@@ -75,7 +81,7 @@ def _take(rows: Rows, row: dict[str, object]) -> str:
     elif kind == "broken":
         rows.broken = str(row["broken"])[:500]
     elif kind == "value":
-        rows.values.setdefault(str(row["value"]), []).append(row.get("is"))
+        rows.values.setdefault("", {}).setdefault(str(row["value"]), []).append(row.get("is"))
     elif kind == "end":
         if type(row["end"]) is not int:
             return "an end without a code"
@@ -89,6 +95,7 @@ def _take(rows: Rows, row: dict[str, object]) -> str:
         if test in rows.outcomes:
             return "a second row of one test"
         rows.outcomes[test], rows.seconds[test] = str(outcome), float(seconds)
+        rows.values[test] = rows.values.pop("", {})
         if isinstance(line := row.get("line"), int):
             rows.places[test] = line
     return ""

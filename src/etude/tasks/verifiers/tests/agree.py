@@ -11,7 +11,7 @@ import ast
 import hashlib
 
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.tests.account import LONGEST_VALUE, Account, Rows, read_report, read_rows
+from etude.tasks.verifiers.tests.account import LONGEST_VALUE, MOST_TOLD, Account, Rows, read_report, read_rows
 from etude.tasks.verifiers.tests.exam import Exam, Withheld
 
 FAILURES = frozenset(("failed", "error"))
@@ -81,17 +81,26 @@ def agree(exam: Exam, account: Account, touched: tuple[str, ...] = ()) -> Verdic
 
 def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
     outcome = rows.outcomes.get(test)
-    if not all(holds(withheld, rows) for withheld in exam.withheld.get(test, ())):
+    if not all(holds(withheld, rows, test) for withheld in exam.withheld.get(test, ())):
         return False
     if outcome in ("skipped", "xfailed"):
         return ours in exam.may_skip
     return outcome == "passed"
 
 
-def holds(withheld: Withheld, rows: Rows) -> bool:
-    """Has the box told what is expected, each time that it told anything under this key?"""
-    told = rows.values.get(withheld.key)
-    return bool(told) and all(_is(text, withheld.value) for text in told or [])
+def holds(withheld: Withheld, rows: Rows, test: str) -> bool:
+    """Has the test told what is expected, each time and in whole rounds?"""
+    count = len(rows.told(test, withheld.key))
+    ended = count % len(withheld.values) == 0 or count == MOST_TOLD
+    return count > 0 and ended and not missed(withheld, rows, test)
+
+
+def missed(withheld: Withheld, rows: Rows, test: str) -> list[object]:
+    """Which of the values the test has not told, or something else in their place."""
+    told, values = rows.told(test, withheld.key), withheld.values
+    rounds = [told[place :: len(values)] for place in range(len(values))]
+    pairs = zip(values, rounds, strict=True)
+    return [value for value, texts in pairs if not texts or not all(_is(text, value) for text in texts)]
 
 
 def _is(text: object, expected: object) -> bool:

@@ -17,8 +17,10 @@ from etude.tasks.verifiers.tests.ids import Ids
 from etude.tasks.verifiers.tests.naming import Names
 from etude.tasks.verifiers.tests.pool import Pool, Questions
 from etude.tasks.verifiers.tests.proving import GUESS
-from etude.tasks.verifiers.tests.rewriting import Edit, compose, copy_of, respelt, telling
+from etude.tasks.verifiers.tests.rewriting import compose, copy_of, respelt
+from etude.tasks.verifiers.tests.site import Edit
 from etude.tasks.verifiers.tests.suite import Suite
+from etude.tasks.verifiers.tests.withholding import Telling
 
 SEALED = 1e-2
 """A verdict is sealed if a blind forger's chance is at most this."""
@@ -42,7 +44,10 @@ def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[Que
     deciding = [asked for asked in pool.questions if asked.decides]
     counts = {asked: 0 for asked in deciding if asked.alterations and asked.chance > aim}
     spent, affordable = 0.0, pool.seconds + 1
-    fixed = math.prod(asked.chance for asked in deciding if asked not in counts)
+    chances = [asked.chance for asked in deciding if asked not in counts]
+    # Whoever answers all that is easy to guess in one way may be right everywhere: it counts as one guess.
+    easy = min((chance for chance in chances if chance > SEALED), default=1.0)
+    fixed = easy * math.prod(chance for chance in chances if chance <= SEALED)
     while (left := fixed * guess(list(counts.values()))) > aim:
         room = COST[left > SEALED] * affordable - spent
         more = [a for a, count in counts.items() if count < len(a.alterations) and a.seconds <= room]
@@ -63,6 +68,11 @@ def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[Que
     return counts, left
 
 
+def chance_left(pool: Pool) -> float:
+    """Of a blind forger, in exams of this pool."""
+    return choose(pool, random.Random(0))[1] if pool.questions else 1.0
+
+
 def draw_exam(suite: Suite, pool: Pool, rng: random.Random) -> Exam:
     if not pool.questions:
         return plain_exam(suite)
@@ -80,6 +90,7 @@ class _Drawing:
         self._keeper = "_" + secrets.token_hex(4)
         self._names: dict[str, Names] = {}
         self._groups: dict[str, dict[TestFunction, list[bytes]]] = {}
+        self._elsewhere: dict[str, list[Edit]] = {}
         self._tests = {test: test for test in suite.expected}
         self._controls: dict[str, str] = {}
         self._withheld: dict[str, tuple[Withheld, ...]] = {}
@@ -90,18 +101,17 @@ class _Drawing:
         sites = asked.withheld if not copies else ()
         if not copies and not sites:
             return
-        kept = [(Withheld(secrets.token_hex(4), site.value), site) for site in sites]
-        edits = [telling(source, site, self._keeper, withheld.key) for withheld, site in kept]
-        if copies:
-            edits = [respelt(function, asked.alterations[0][0])]
+        telling = Telling(source, function, {secrets.token_hex(4): site for site in sites}, self._keeper)
+        edits = [respelt(function, asked.alterations[0][0])] if copies else telling.within
+        self._elsewhere.setdefault(asked.file, []).extend(telling.elsewhere)
         name = self._name(asked) if copies else function.path[-1]
         versions = [copy_of(source, function, name, edits)]
         for test in asked.tests:
-            mine = self._ids.renamed(test, name)
+            mine = telling.in_box(self._ids, self._ids.renamed(test, name))
             del self._tests[test]
             self._tests[mine] = test
-            if kept:
-                self._withheld[mine] = tuple(withheld for withheld, _ in kept)
+            if sites:
+                self._withheld[mine] = telling.withheld(self._ids, test)
         for edit in self._rng.sample(asked.alterations, copies):
             versions.append(self._control(asked, edit))
         self._rng.shuffle(versions)
@@ -120,5 +130,5 @@ class _Drawing:
     def exam(self, left: float) -> Exam:
         files = dict(self._suite.files)
         for file, groups in self._groups.items():
-            files[file] = compose(file, self._pool.sources[file], groups)
+            files[file] = compose(file, self._pool.sources[file], groups, self._elsewhere[file])
         return Exam(files, self._tests, self._controls, self._withheld, self._keeper, self._suite.may_skip, left)

@@ -16,7 +16,8 @@ class Withheld:
     """A comparison that is made out here: the box is not told what is expected."""
 
     key: str
-    value: object
+    values: tuple[object, ...]
+    """What must be told, one after the other, and from the start again: in whole rounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What the test functions of a Python file expect, and where in the source it is written.
 
-A site is one assertion that compares something with a literal, or names an exception. Only assertions that are plainly
-part of a test are taken: none in a nested function, and none whose failure the test itself might catch.
+A site is one assertion that compares something with what is written down (a literal, or what can be computed of
+literals, also row by row in a table), or names an exception. Only assertions that are plainly part of a test are taken:
+none in a nested function, and none whose failure the test itself might catch.
 """
 
 from __future__ import annotations
@@ -11,23 +12,14 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from etude.tasks.verifiers.tests.bindings import Scope, function_scope, module_scope
+from etude.tasks.verifiers.tests.hiding import Candidate, hidden
+from etude.tasks.verifiers.tests.site import Site
+from etude.tasks.verifiers.tests.tables import Parameters, Table, loop_table, parameters
+
 _EQUAL = frozenset(("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertTupleEqual"))
 _OTHER = frozenset(("assertIn", "assertIs", "assertGreater", "assertGreaterEqual", "assertLess", "assertLessEqual"))
 _RAISES = frozenset(("raises", "assertRaises", "assertRaisesRegex"))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Site:
-    literal: tuple[int, int]
-    """Where the expectation is, in bytes of the source."""
-    value: object = None
-    """Of the literal; None for the name of an exception."""
-    exception: str = ""
-    statement: tuple[int, int] | None = None
-    """Of an assertion of equality: all of it, and what is compared. It can be made elsewhere."""
-    compared: tuple[int, int] = (0, 0)
-    json: bool = False
-    """How the value is written there: as JSON, or as Python does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,22 +59,43 @@ def test_functions(source: bytes) -> list[TestFunction]:
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 start, end = at(first, node.col_offset), span(node)[1]
                 name = source.find(node.name.encode(), at(node.lineno, node.col_offset))
-                sites = tuple(_Finder(span).sites(node.body))
+                sites = tuple(_Finder(node, module, source, span).all_sites())
                 named = (name, name + len(node.name.encode()))
                 yield TestFunction((*classes, node.name), (start, end), named, node.col_offset, sites)
 
+    module = module_scope(tree)
     return list(walk(tree.body, ()))
 
 
 class _Finder:
-    def __init__(self, span: Callable[[ast.expr | ast.stmt], tuple[int, int]]) -> None:
-        self._span = span
+    def __init__(
+        self,
+        function: ast.FunctionDef | ast.AsyncFunctionDef,
+        module: Scope,
+        source: bytes,
+        span: Callable[[ast.expr | ast.stmt], tuple[int, int]],
+    ) -> None:
+        self._function, self._span = function, span
+        self._scope = function_scope(function, module)
+        self._parameters: Parameters | None = parameters(self._scope, source, span)
+        self._tables: list[Table] = []
 
-    def sites(self, body: list[ast.stmt]) -> Iterator[Site]:
+    def all_sites(self) -> Iterator[Site]:
+        """In the order of the source."""
+        found = list(self._sites(self._function.body))
+        candidates = [one for one in found if isinstance(one, Candidate)]
+        sites = hidden(candidates, self._scope, self._parameters, self._span)
+        for one in found:
+            if not isinstance(one, Candidate):
+                yield one
+            elif one in sites:
+                yield sites[one]
+
+    def _sites(self, body: list[ast.stmt]) -> Iterator[Site | Candidate]:
         for node in body:
             yield from self._statement(node)
 
-    def _statement(self, node: ast.stmt) -> Iterator[Site]:
+    def _statement(self, node: ast.stmt) -> Iterator[Site | Candidate]:
         if isinstance(node, ast.Assert):
             yield from self._comparison(node)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -91,44 +104,83 @@ class _Finder:
             raising = [site for item in node.items for site in self._raises(item.context_expr)]
             yield from raising
             if all(_is_subtest(item.context_expr) for item in node.items):
-                yield from self.sites(node.body)
-        elif isinstance(node, ast.For | ast.AsyncFor | ast.While | ast.If):
-            yield from self.sites(node.body)
-            yield from self.sites(node.orelse)
+                yield from self._sites(node.body)
+        elif isinstance(node, ast.For):
+            yield from self._loop(node)
+            yield from self._sites(node.orelse)
+        elif isinstance(node, ast.AsyncFor | ast.While | ast.If):
+            yield from self._within(node.body, [])
+            yield from self._within(node.orelse, [])
 
-    def _comparison(self, node: ast.Assert) -> Iterator[Site]:
+    def _loop(self, node: ast.For) -> Iterator[Site | Candidate]:
+        table = loop_table(node, self._scope, self._scope.values)
+        yield from self._within(node.body, [] if table is None else [*self._tables, table])
+
+    def _within(self, body: list[ast.stmt], tables: list[Table]) -> Iterator[Site | Candidate]:
+        """Where rounds may be left out, those of outer tables are not known either."""
+        outer, self._tables = self._tables, tables
+        yield from self._sites(body)
+        self._tables = outer
+
+    def _comparison(self, node: ast.Assert) -> Iterator[Site | Candidate]:
         test = node.test
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
             return
         yield from self._pair(node, test.left, test.comparators[0], equal=isinstance(test.ops[0], ast.Eq))
 
-    def _call(self, node: ast.Expr, call: ast.Call) -> Iterator[Site]:
+    def _call(self, node: ast.Expr, call: ast.Call) -> Iterator[Site | Candidate]:
         function = call.func
         name = function.attr if isinstance(function, ast.Attribute) else ""
         plain = len(call.args) >= 2 and not any(isinstance(argument, ast.Starred) for argument in call.args)
         if name in _EQUAL | _OTHER and plain:
             yield from self._pair(node, call.args[0], call.args[1], equal=name in _EQUAL)
+        if name == "assertAlmostEqual" and plain and (within := _within(call)) is not None:
+            one, other = call.args[:2]
+            sides = ((_about(other, within), one), (_about(one, within), other))
+            yield Candidate(node, sides, tuple(self._tables))
         yield from self._raises(call)
 
-    def _pair(self, node: ast.stmt, left: ast.expr, right: ast.expr, *, equal: bool) -> Iterator[Site]:
+    def _pair(self, node: ast.stmt, left: ast.expr, right: ast.expr, *, equal: bool) -> Iterator[Site | Candidate]:
         for literal, other in ((right, left), (left, right)):
             if _is_literal(literal) and not _is_literal(other):
                 value = ast.literal_eval(literal)
                 found = (self._span(node), self._span(other)) if equal else (None, (0, 0))
-                yield Site(self._span(literal), value, "", *found)
+                yield Site(self._span(literal), (value,), "", *found)
                 return
+        if equal and not _is_literal(left):
+            yield Candidate(node, ((right, left), (left, right)), tuple(self._tables))
 
     def _raises(self, node: ast.expr) -> Iterator[Site]:
         if isinstance(node, ast.Call) and node.args:
             function, kind = node.func, node.args[0]
             name = getattr(function, "attr", getattr(function, "id", ""))
             if name in _RAISES and isinstance(kind, ast.Name):
-                yield Site(self._span(kind), exception=kind.id)
+                yield Site(self._span(kind), (None,), kind.id)
 
 
 def _is_subtest(node: ast.expr) -> bool:
     """Does the block's failure stay a failure?"""
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("subTest", "test")
+
+
+def _within(call: ast.Call) -> ast.expr | None:
+    """How far apart the two may be; None where that is not written plainly."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords} | dict(
+        zip(["places"], call.args[2:], strict=False)
+    )
+    if "delta" in given:
+        return given["delta"] if "places" not in given else None
+    places = given.get("places", ast.Constant(7))
+    if not isinstance(places, ast.Constant) or not isinstance(places.value, int):
+        return None
+    return ast.Constant(0.5 * 10.0**-places.value)
+
+
+def _about(expected: ast.expr, within: ast.expr) -> ast.expr:
+    """As it is said elsewhere."""
+    text = f"pytest.approx({ast.unparse(expected)}, rel=0, abs={ast.unparse(within)})"
+    made = ast.parse(text, mode="eval").body
+    return ast.copy_location(made, expected)
 
 
 def _is_literal(node: ast.expr) -> bool:

@@ -19,6 +19,10 @@ class Ids:
         """Of the function that the test is a case of."""
         return test.partition("[")[0] if self.config.runner == "pytest" else test
 
+    def row(self, test: str) -> str:
+        """What pytest calls the row that the test is made of; empty for others."""
+        return test[len(self.address(test)) + 1 : -1]
+
     def addresses(self, file: str, path: tuple[str, ...]) -> list[str]:
         """What the function there may be called: by a dotted id, from any folder where Python looks."""
         if self.config.runner != "unittest":

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from etude.tasks.verifiers.tests import expectations, javascript
-from etude.tasks.verifiers.tests.expectations import Site, TestFunction
+from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
-from etude.tasks.verifiers.tests.rewriting import Edit
+from etude.tasks.verifiers.tests.site import Edit, Site
 from etude.tasks.verifiers.tests.suite import Suite
+from etude.tasks.verifiers.tests.withholding import fitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +56,26 @@ def questions_of(suite: Suite, file: str, source: bytes) -> list[Questions]:
     for function in functions:
         tests = [test for address in ids.addresses(file, function.path) for test in wanted.get(address, [])]
         if tests and paths.count(function.path) == 1:  # Of two of one name, one hides the other.
+            function = fitting(function, tests, ids)
             found.append(Questions(file, function, tuple(tests), not set(tests).isdisjoint(suite.fail_to_pass)))
     return found
 
 
-def test_functions(file: str, source: bytes) -> list[TestFunction]:
+@lru_cache(maxsize=8)
+def test_functions(file: str, source: bytes) -> Sequence[TestFunction]:
+    """Read once for all who ask in a row: it takes as long as all else that is done with a file."""
     if file.endswith(".py"):
-        return expectations.test_functions(source)
-    return javascript.test_functions(source) if file.endswith((".js", ".mjs", ".cjs")) else []
+        return tuple(expectations.test_functions(source))
+    return tuple(javascript.test_functions(source)) if file.endswith((".js", ".mjs", ".cjs")) else ()
+
+
+def chance_of_all(values: Sequence[object]) -> float:
+    """That all are guessed. Who guesses one value has it wherever it is asked again: only where, is left to guess."""
+    alone = math.prod(map(chance_of, values))
+    counts = Counter(map(repr, values))
+    each = {repr(value): chance_of(value) for value in values}
+    orders = math.lgamma(len(values) + 1) - sum(math.lgamma(count + 1) for count in counts.values())
+    return max(alone, math.prod(each.values()) * math.exp(-orders))
 
 
 def chance_of(value: object) -> float:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etude.tasks.verifiers.tests.account import Account, Rows, read_rows
-from etude.tasks.verifiers.tests.agree import FAILURES, holds
+from etude.tasks.verifiers.tests.agree import FAILURES, holds, missed
 from etude.tasks.verifiers.tests.altering import alternatives, other_exceptions
-from etude.tasks.verifiers.tests.exam import Exam, Withheld
-from etude.tasks.verifiers.tests.expectations import Site, TestFunction
+from etude.tasks.verifiers.tests.exam import Exam
+from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
 from etude.tasks.verifiers.tests.naming import Names
-from etude.tasks.verifiers.tests.pool import Pool, Questions, chance_of, questions_of, test_functions
-from etude.tasks.verifiers.tests.rewriting import Edit, compose, copy_of, spelt, telling
+from etude.tasks.verifiers.tests.pool import Pool, Questions, chance_of_all, questions_of, test_functions
+from etude.tasks.verifiers.tests.rewriting import compose, copy_of, spelt
+from etude.tasks.verifiers.tests.site import Edit, Site
 from etude.tasks.verifiers.tests.suite import Suite
+from etude.tasks.verifiers.tests.withholding import Telling, elsewhere, whole
 
 GUESS = 1e-3
 """What a blind forger's chance should be at most."""
@@ -60,9 +62,9 @@ async def _try(trial: _Trial, run: Run) -> Pool:
 @dataclass(frozen=True, slots=True)
 class _Tried:
     questions: Questions
-    telling: tuple[str, ...]
-    """Ids in the box; none where nothing can be told."""
-    keys: Mapping[str, Site]
+    told: Telling
+    telling: Mapping[str, str]
+    """Of the task's ids, those in the box; none where nothing can be told."""
     original: tuple[str, ...]
     """None where nothing is altered."""
     altered: Mapping[str, Edit]
@@ -90,14 +92,15 @@ class _Trial:
         files, tests = dict(suite.files), {}
         for file in sorted({one.file for one in asked}):
             groups, tried = self._file(file, sources[file], [one for one in asked if one.file == file])
+            blanks = [edit for one in tried for edit in one.told.elsewhere]
             try:
-                files[file] = compose(file, sources[file], groups)
+                files[file] = compose(file, sources[file], groups, blanks)
             except ValueError:  # Source that is unlike what we can rewrite: it is asked as it is.
                 continue
             self._tried += tried
             for one in tried:
                 copies = [self._ids.renamed(test, name) for name in one.altered for test in one.questions.tests]
-                tests.update(dict.fromkeys([*one.telling, *one.original, *copies], ""))
+                tests.update(dict.fromkeys([*one.telling.values(), *one.original, *copies], ""))
         self.exam = Exam(files, tests, keeper=_KEEPER)
 
     def _file(
@@ -109,25 +112,29 @@ class _Trial:
         for asked in found:
             function, told = asked.function, [site for site in asked.function.sites if site.statement]
             edits = {names.draw(): edit for edit in _candidates(asked, self._wanted(asked, told), self._rng)}
+            if any(elsewhere(site, function) for site in told):  # What it takes out, other versions of it need.
+                told = [] if edits and not self._held_back else told
+                edits = {} if self._held_back else edits
             keys = {f"{self._rng.getrandbits(64):x}": site for site in told}
-            tells = [telling(source, site, _KEEPER, key) for key, site in keys.items()]
+            telling = Telling(source, function, keys, _KEEPER)
             name, copies = names.draw(), []
-            if tells:
-                copies.append(copy_of(source, function, function.path[-1], tells))
+            if told:
+                copies.append(copy_of(source, function, function.path[-1], telling.within))
             if edits:
                 copies.append(copy_of(source, function, name))
                 copies += [copy_of(source, function, other, [edit]) for other, edit in edits.items()]
             if copies:
                 groups[function] = copies
                 original = tuple(self._ids.renamed(test, name) for test in asked.tests) if edits else ()
-                tried.append(_Tried(asked, asked.tests if tells else (), keys, original, edits))
+                ids = {test: telling.in_box(self._ids, test) for test in asked.tests} if told else {}
+                tried.append(_Tried(asked, telling, ids, original, edits))
         return groups, tried
 
     def _wanted(self, asked: Questions, told: list[Site]) -> int:
         """Alterations per site: none where the answer can be held back and is hard to guess."""
         if not asked.decides:
             return FEW if asked in self._detectors else 0
-        if self._held_back and math.prod(chance_of(site.value) for site in told) <= GUESS:
+        if self._held_back and chance_of_all([value for site in told for value in site.values]) <= GUESS:
             return 0
         return min(MOST, math.ceil(math.exp(-math.log(GUESS) / len(self._suite.fail_to_pass))) - 1)
 
@@ -135,23 +142,34 @@ class _Trial:
         """What came out with the reference, and what without any change."""
         found, total = [], 0.0
         for tried in self._tried:
-            seconds = sum(solved.seconds.get(test, 0.0) for test in tried.original or tried.telling)
+            seconds = sum(solved.seconds.get(test, 0.0) for test in tried.original or tried.telling.values())
             total += seconds
-            told = {key: site for key, site in tried.keys.items() if holds(Withheld(key, site.value), solved)}
-            if not _passed(tried.telling, solved):
-                told = {}
-            wrong = [site.value for key, site in told.items() if not holds(Withheld(key, site.value), unsolved)]
+            told, wrong = self._told(tried, solved, unsolved)
             found.append(
                 replace(
                     tried.questions,
                     seconds=seconds,
                     # What does not pass under another name is not asked under one.
                     alterations=self._alterations(tried, solved, unsolved) if _passed(tried.original, solved) else (),
-                    withheld=tuple(told.values()),
-                    chance=math.prod(map(chance_of, wrong)),
+                    withheld=told,
+                    chance=chance_of_all(wrong),
                 )
             )
         return Pool(self._sources, tuple(found), seconds=total)
+
+    def _told(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[tuple[Site, ...], list[object]]:
+        """Sites that can be asked without their answer; of the answers, those that are wrong without a solution."""
+        if not _passed(tried.telling.values(), solved):
+            return (), []
+        refuted, missing = set(), []
+        for test, mine in tried.telling.items():
+            for withheld in tried.told.withheld(self._ids, test):
+                if not holds(withheld, solved, mine):
+                    refuted.add(withheld.key)
+                missing += [(withheld.key, value) for value in missed(withheld, unsolved, mine)]
+        sites = tried.told.sites
+        kept = whole([site for key, site in sites.items() if key not in refuted], sites.values())
+        return tuple(kept), [value for key, value in missing if sites[key] in kept]
 
     def _alterations(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[Edit, ...]:
         """Those of the site that has most."""
@@ -172,7 +190,7 @@ class _Trial:
         return tuple(most)
 
 
-def _passed(tests: tuple[str, ...], rows: Rows) -> bool:
+def _passed(tests: Iterable[str], rows: Rows) -> bool:
     return all(rows.outcomes.get(test) == "passed" for test in tests)
 
 
@@ -180,6 +198,8 @@ def _candidates(asked: Questions, wanted: int, rng: random.Random) -> list[Edit]
     """Of every site as many."""
     found: list[Edit] = []
     for site in asked.function.sites:
+        if site.literal is None:
+            continue
         if site.exception:
             texts = rng.sample(others := other_exceptions(site.exception), min(wanted, len(others)))
         else:

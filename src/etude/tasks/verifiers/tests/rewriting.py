@@ -6,10 +6,8 @@ import ast
 import json
 from collections.abc import Iterable, Mapping
 
-from etude.tasks.verifiers.tests.expectations import Site, TestFunction
-
-Edit = tuple[tuple[int, int], bytes]
-"""A span of the source, and what is put in its place."""
+from etude.tasks.verifiers.tests.expectations import TestFunction
+from etude.tasks.verifiers.tests.site import Edit, Site
 
 
 def copy_of(source: bytes, function: TestFunction, name: str, edits: Iterable[Edit] = ()) -> bytes:
@@ -35,9 +33,12 @@ def telling(source: bytes, site: Site, keeper: str, key: str) -> Edit:
     return site.statement, f'{keeper}("{key}", ('.encode() + source[start:end] + b"))"
 
 
-def compose(file: str, source: bytes, groups: Mapping[TestFunction, list[bytes]]) -> bytes:
-    """The file with each of these functions replaced by copies of it, in this order; ValueError if it cannot be."""
-    edits: list[Edit] = []
+def compose(
+    file: str, source: bytes, groups: Mapping[TestFunction, list[bytes]], elsewhere: Iterable[Edit] = ()
+) -> bytes:
+    """The file with each of these functions replaced by copies of it, in this order, and some edits between them;
+    ValueError if it cannot be."""
+    edits = list(elsewhere)
     for function, copies in groups.items():
         start = function.span[0]
         before = source[source.rfind(b"\n", 0, start) + 1 : start]

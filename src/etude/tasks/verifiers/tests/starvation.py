@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-_PRESSURE = Path("/proc/pressure/cpu")
+_PRESSURE, _LOAD = Path("/proc/pressure/cpu"), Path("/proc/loadavg")
 WAITED = 0.5
 """Share of the time in which somebody waited for a CPU, from which a host counts as short of it."""
 TAKEN = 0.75
@@ -49,7 +49,9 @@ def starved(waited_share: float, load_per_core: float, cpu_seconds: float, wall_
 
 
 def _load_per_core() -> float:
-    return os.getloadavg()[0] / (os.cpu_count() or 1)
+    """Of the last minute or of now: a host may have become busy a moment ago."""
+    average, *_, running = _LOAD.read_text().split()[:4]
+    return max(float(average), float(running.partition("/")[0])) / (os.cpu_count() or 1)
 
 
 def _waited() -> float | None:

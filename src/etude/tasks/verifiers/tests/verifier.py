@@ -6,20 +6,24 @@ import asyncio
 import random
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from etude.tasks.change import Change, change_of
 from etude.tasks.conditions import USUAL
 from etude.tasks.diff import DiffError
+from etude.tasks.environment.proofs import known_proof
 from etude.tasks.surface import is_protected
 from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import SECOND_USER, Stand
 from etude.tasks.verifiers.tests.account import Account
 from etude.tasks.verifiers.tests.agree import agree
-from etude.tasks.verifiers.tests.drawing import SEALED, draw_exam
+from etude.tasks.verifiers.tests.drawing import SEALED, chance_left, draw_exam
 from etude.tasks.verifiers.tests.exam import Exam
 from etude.tasks.verifiers.tests.pool import Pool
+from etude.tasks.verifiers.tests.proof import dump_proof, follows_from, guess_of, load_proof
 from etude.tasks.verifiers.tests.proving import prove
 from etude.tasks.verifiers.tests.running import run_exam, with_pytest
 from etude.tasks.verifiers.tests.suite import read_suite, test_files
@@ -30,8 +34,8 @@ _REFERENCE = "solution/patch.diff"
 
 
 class TestsVerifier:
-    """Before its first verdict it runs the reference once, to prove what its exams are drawn from; a task without a
-    reference is asked its suite as it is, and is not sealed."""
+    """Before its first verdict it runs the reference once, to prove what its exams are drawn from, or finds that an
+    earlier process did; a task without a reference is asked its suite as it is, and is not sealed."""
 
     __test__ = False  # Not a test, whatever its name.
 
@@ -40,6 +44,7 @@ class TestsVerifier:
         self._hidden = sorted(self.suite.files)
         self._test_files = test_files(self.suite)
         self._equipped: dict[str, str] = {}
+        self._task = task
         self.pool: Pool | None = None
         self._proving = asyncio.Lock()
         self._guess = 1.0
@@ -47,6 +52,17 @@ class TestsVerifier:
     @property
     def sealed(self) -> bool:
         return self._guess <= SEALED
+
+    def recall(self, folder: Path) -> bool:
+        """Whether `sealed` is known, of what was proven by whoever keeps environments in this folder."""
+        try:
+            reference = (self._task.directory / _REFERENCE).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return True  # Without one it is not.
+        known = known_proof(folder, self._task, follows_from(self.suite, reference, SECOND_USER))
+        if known:
+            self._guess = guess_of(known[1])
+        return known is not None
 
     def protects(self, path: str) -> bool:
         return path in self._test_files or is_protected(path) or steers_runner(path) or self._is_in_the_way(path)
@@ -75,10 +91,10 @@ class TestsVerifier:
     async def _proven(self, stand: Stand) -> Pool:
         async with self._proving:
             if self.pool is None:
-                self.pool = await self._prove(stand)
+                self.pool = await self._found_or_made(stand)
             return self.pool
 
-    async def _prove(self, stand: Stand) -> Pool:
+    async def _found_or_made(self, stand: Stand) -> Pool:
         try:
             reference = (stand.task.directory / _REFERENCE).read_text(encoding="utf-8")
             solution = change_of(reference, stand.pristine.files, self.protects)
@@ -86,7 +102,17 @@ class TestsVerifier:
             return Pool()  # The gate finds out that there is no reference, or a wrong one.
         there = {**stand.pristine.files, **self.suite.files}
         sources = {path: data for path, data in there.items() if path in self._test_files}
+        if stand.proofs is None:
+            return await self._prove(stand, sources, solution)
+        asked = stand.task, stand.pristine, follows_from(self.suite, reference, stand.user)
+        kept = await stand.proofs.find(*asked)
+        if kept is not None and (pool := load_proof(kept, self.suite, sources)) is not None:
+            return pool
+        pool = await self._prove(stand, sources, solution)
+        await stand.proofs.keep(*asked, dump_proof(pool, chance_left(pool)))
+        return pool
 
+    async def _prove(self, stand: Stand, sources: Mapping[str, bytes], solution: Change) -> Pool:
         # Nothing of this is part of the verdict: not its conditions, not what it takes.
         apart = replace(stand, conditions=USUAL, cpu_seconds=[])
         longest = PROOF * self.suite.config.seconds

@@ -1,10 +1,9 @@
-"""Build and CI scripts: run on products that are sound and on products that are broken (`type = "script"`).
+"""Products, sound and broken, that a build is tried on; and how it is judged by what it says of each.
 
-The script must succeed on every sound one and leave the artifacts that belong to it, and fail on every broken one. Both
-are held back, each in a fresh box, and nothing in a box tells which it is: one that always succeeds, checks a hash of
-what it has seen, or carries a finished artifact along is told by the first product that is unlike it.
+A build must succeed on every sound product and leave what belongs to it, and fail on every broken one. All are held
+back, each is met in a fresh box, in random order, and nothing in a box tells which it is: a build that always succeeds,
+checks a hash of what it has seen, or carries a finished artifact along is told by the first product that is unlike it.
 
-task.toml            [metadata.etude.verifier]  type = "script", command, writes, seconds
 tests/products.json  a list of products: name, succeeds, files (over the workspace; null: gone), artifacts
 """
 
@@ -13,22 +12,22 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
 from etude.tasks.change import Change
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.archives import ArchiveError, members_of
 from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.tests.starvation import Watch
 
 FILE = "tests/products.json"
 SEALED = 1e-2
-_LARGEST = 4 << 20
 
 
 class Artifact(BaseModel):
@@ -55,10 +54,11 @@ class Product(BaseModel):
     artifacts: dict[str, Artifact] = {}
 
 
-class _Config(BaseModel):
+class BuildConfig(BaseModel):
+    """What every kind of build says in [metadata.etude.verifier]."""
+
     model_config = ConfigDict(strict=True, frozen=True)
 
-    command: list[str] = Field(min_length=1)
     writes: list[str] = Field(min_length=1)
     """Patterns of the paths that are the agent's; all others stay as they were."""
     seconds: int = Field(30, ge=1)
@@ -66,84 +66,82 @@ class _Config(BaseModel):
     memory_mb: int = Field(512, ge=64)
 
 
-_PRODUCTS = TypeAdapter(list[Product])
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of one product."""
+
+    problem: str = ""
+    """What is wrong with the build; empty where it is right about the product."""
+    ours: bool = False
+    """The host was short of time, so the problem says nothing."""
+    code: int | None = None
+    log: bytes = b""
+    memory_bytes: int = 0
 
 
-class ScriptVerifier:
-    def __init__(self, task: Task) -> None:
+_Config = TypeVar("_Config", bound=BuildConfig)
+_Product = TypeVar("_Product", bound=Product)
+
+
+class ProductsVerifier(ABC, Generic[_Config, _Product]):
+    def __init__(self, task: Task, config: type[_Config], product: type[_Product]) -> None:
         path = task.directory / FILE
         try:
-            self._config = _Config.model_validate({k: v for k, v in task.verifier.items() if k != "type"})
-            self._products = _PRODUCTS.validate_json(path.read_bytes())
+            self.config = config.model_validate({k: v for k, v in task.verifier.items() if k != "type"})
+            listed = TypeAdapter(list[product]).validate_json(path.read_bytes())  # type: ignore[valid-type]
         except OSError as error:
             raise TaskError(f"{path}: expected a file: {error.strerror}") from error
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
             raise TaskError(f"{path} and metadata.etude.verifier: {field}: {first['msg']}") from error
-        if len({product.succeeds for product in self._products}) < 2:
+        self.products: list[_Product] = listed
+        if len({one.succeeds for one in self.products}) < 2:
             raise TaskError(f"{path}: expected products that succeed and products that do not")
+
+    @abstractmethod
+    async def try_on(self, product: _Product, stand: Stand, change: Change) -> Trial:
+        """Runs the build on a product. `change` is the agent's with the product's files over it."""
+
+    def unreadable(self, files: Mapping[str, bytes]) -> str:
+        """Why the agent's files are no build at all, if they are none; asked before any box is made."""
+        return ""
 
     @property
     def sealed(self) -> bool:
-        """A script that flips a coin for each product is right about all of them this often."""
-        return 0.5 ** len(self._products) <= SEALED
+        """A build that flips a coin for each product is right about all of them this often."""
+        return 0.5 ** len(self.products) <= SEALED
 
     def protects(self, path: str) -> bool:
-        return not any(fnmatchcase(path, pattern) for pattern in self._config.writes)
+        return not any(fnmatchcase(path, pattern) for pattern in self.config.writes)
 
     async def examine(self, stand: Stand) -> Verdict:
         started = time.monotonic()
+        files = {**stand.pristine.files, **stand.change.files}
+        if reason := self.unreadable({path: data for path, data in files.items() if data is not None}):
+            return Verdict(Judgement.FAIL, reason, Evidence(touched_protected=stand.change.touched))
         # Of many wrongs the first one found is told: never the same, lest a retry learns what is asked.
-        products = random.Random(secrets.randbits(64)).sample(self._products, len(self._products))
-        memory, right = 0, 0
-        judgement, reason, done = Judgement.PASS, f"right about all {len(products)} products", None
+        products = random.Random(secrets.randbits(64)).sample(self.products, len(self.products))
+        memory, right, trial = 0, 0, Trial()
+        judgement, reason = Judgement.PASS, f"right about all {len(products)} products"
         for product in products:
-            change = Change(
-                {**stand.change.files, **{path: _bytes(text) for path, text in product.files.items()}},
-                executable=stand.change.executable,
-            )
-            limits = Limits(memory_mb=self._config.memory_mb, cpu_seconds=self._config.seconds)
-            async with stand.box(limits, change) as box:
-                with Watch() as watch:
-                    done = await box.exec(self._config.command, timeout=3.0 * self._config.seconds)
-                problem = await _problem(box, product, done)
-                used = await box.stats()
-                memory = max(memory, used.memory_bytes)
-            if problem:
-                ours = done.limit == "time" and watch.starved(used.cpu_seconds)
-                judgement = Judgement.ERROR if ours else Judgement.FAIL
-                reason = f"product {product.name}: {problem}"
+            trial = await self.try_on(product, stand, _with_product(stand.change, product))
+            memory = max(memory, trial.memory_bytes)
+            if trial.problem:
+                judgement = Judgement.ERROR if trial.ours else Judgement.FAIL
+                reason = f"product {product.name}: {trial.problem}"
                 break
             right += 1
         evidence = Evidence(
-            exit_code=done.code if done else None,
+            exit_code=trial.code,
             tests_expected=len(products),
             tests_passed=right,
             touched_protected=stand.change.touched,
             seconds=time.monotonic() - started,
-            log=(done.stdout + done.stderr)[-2000:].decode("utf-8", "replace") if done else "",
+            log=trial.log[-2000:].decode("utf-8", "replace"),
             memory_bytes=memory,
         )
         return Verdict(judgement, reason, evidence)
-
-
-async def _problem(box: Box, product: Product, done: ExecResult) -> str:
-    """What is wrong with a run, if anything."""
-    if done.limit:
-        return f"the script was ended by its limit of {done.limit}"
-    if not product.succeeds:
-        return "" if done.code else "the script succeeded, though the product is broken"
-    if done.code:
-        return f"the script failed with exit code {done.code}, though the product is sound"
-    for path, artifact in product.artifacts.items():
-        try:
-            data = await box.read_file(path, max_bytes=_LARGEST)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, RequestRefused):
-            return f"there is no file {path} that can be read"
-        if problem := difference(data, artifact):
-            return f"{path}: {problem}"
-    return ""
 
 
 def difference(data: bytes, artifact: Artifact) -> str:
@@ -160,5 +158,6 @@ def difference(data: bytes, artifact: Artifact) -> str:
     return next((f"its member {name} differs" for name in wanted if found[name] != wanted[name]), "")
 
 
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
+def _with_product(change: Change, product: Product) -> Change:
+    files = {path: None if text is None else text.encode() for path, text in product.files.items()}
+    return Change({**change.files, **files}, executable=change.executable)

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Of which assertions the answer can be held back, in test files of Python: `held-back.py FOLDER_OR_FILE...`
+
+One line for each argument: assertions; of them in per cent: held back, asked in several versions only, neither; test
+functions, and in per cent those of which one held-back answer alone is hard to guess, so that a task to pass that one
+test is sealed. Nothing is run: what the proof with a reference leaves out still counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+from etude.tasks.verifiers.tests import expectations
+from etude.tasks.verifiers.tests.drawing import SEALED
+from etude.tasks.verifiers.tests.pool import chance_of_all
+
+
+def assertions(tree: ast.AST) -> int:
+    """In test functions: assert statements, calls of assert..., blocks that must raise."""
+    tests = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return sum(
+        isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and _asserts(node.func))
+        for test in tests
+        if test.name.startswith("test")
+        for node in ast.walk(test)
+    )
+
+
+def _asserts(function: ast.expr) -> bool:
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    return name.startswith("assert") or name == "raises"
+
+
+def main(places: list[str]) -> None:
+    print(f"{'':30} asserts  held  versions  neither  tests  sealed")
+    for place in map(Path, places):
+        files = [place] if place.is_file() else sorted({*place.rglob("test*.py"), *place.rglob("*_test.py")})
+        counts = [0, 0, 0, 0, 0]
+        for file in files:
+            source = file.read_bytes()
+            try:
+                counts[0] += assertions(ast.parse(source))
+            except SyntaxError:
+                continue
+            for function in expectations.test_functions(source):
+                held = [site for site in function.sites if site.statement]
+                counts[1] += len(held)
+                counts[2] += len(function.sites) - len(held)
+                counts[3] += 1
+                counts[4] += chance_of_all([value for site in held for value in site.values]) <= SEALED
+        total, tests = max(1, counts[0]), max(1, counts[3])
+        shares = [100 * counts[1] / total, 100 * counts[2] / total]
+        print(
+            f"{place.name:30} {counts[0]:7} {shares[0]:5.1f} {shares[1]:9.1f} {100 - sum(shares):8.1f}"
+            f" {counts[3]:6} {100 * counts[4] / tests:7.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,73 @@
+"""Examples that show a bug of a package: what a test that fails asks, as one expression without the test around it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Mapping
+from functools import cache
+
+from etude.tasks.categories.packages import Damage, Package
+from etude.tasks.verifiers.review import problem_of_example
+from etude.tasks.verifiers.review.proof import names_of
+
+_ASKED_FIRST = ("assertEqual", "assertIsNone", "assertTrue", "assertFalse")
+_LONGEST = 200
+
+
+def example_of(package: Package, damage: Damage) -> str:
+    """Empty where no test is as simple as that."""
+    files = {path: data.decode() for path, data in package.files.items()}
+    library = names_of(files)
+    found = (_asked(package, test) for test in damage.tests)
+    return next((one for one in found if 0 < len(one) <= _LONGEST and not problem_of_example(one, library)), "")
+
+
+def _asked(package: Package, test: str) -> str:
+    module, _, name = test.rpartition(".")
+    path = "/".join(module.split(".")[:-1]) + ".py"
+    tree = _tree(package.tests[path])
+    values = {
+        node.targets[0].id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == name and len(node.body) == 1:
+            asked = _expression(node.body[0])
+            return _alone(asked, values, package.name) if asked else ""
+    return ""
+
+
+def _expression(statement: ast.stmt) -> ast.expr | None:
+    if isinstance(statement, ast.With) and len(statement.body) == 1:
+        inner, context = statement.body[0], statement.items[0].context_expr
+        raises = isinstance(context, ast.Call) and isinstance(context.func, ast.Attribute)
+        return inner.value if raises and isinstance(inner, ast.Expr) else None
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _ASKED_FIRST:
+        return call.args[0]
+    return None
+
+
+def _alone(asked: ast.expr, values: Mapping[str, ast.expr], package: str) -> str:
+    """With the values of the test module's own names; empty where it names something else."""
+    whole = _Filled(values).visit(ast.parse(ast.unparse(asked), mode="eval"))
+    bound = {node.id for node in ast.walk(whole) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in ast.walk(whole) if isinstance(node, ast.arg)}
+    known = bound | {package, *vars(builtins)}
+    names = {node.id for node in ast.walk(whole) if isinstance(node, ast.Name)}
+    return ast.unparse(whole) if names <= known else ""
+
+
+class _Filled(ast.NodeTransformer):
+    def __init__(self, values: Mapping[str, ast.expr]) -> None:
+        self._values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.visit(self._values[node.id]) if node.id in self._values else node
+
+
+@cache
+def _tree(source: bytes) -> ast.Module:
+    return ast.parse(source)

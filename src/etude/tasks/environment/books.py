@@ -1,0 +1,45 @@
+"""Where the book of the host's base is kept: one for a state of the host, whatever stores and runs there are on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.journal.files import write_atomically
+from etude.sandbox.contract import Sandboxes
+from etude.tasks.seal.base import Base, Book, write_book
+
+
+def user_cache() -> Path:
+    """What lies there may be lost at any time."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude"
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    folder: Path
+    say: Callable[[str], None] = lambda _: None
+    """To write one takes a minute, of which somebody should know."""
+
+    async def of(self, sandboxes: Sandboxes, base: Base) -> Book:
+        """The one that is there, or a new one."""
+        path = self.folder / f"{base.digest}.base"
+        if known := await asyncio.to_thread(Book.read, path):
+            return known
+        self.say("reading all that boxes see of this host, once: no solution may be there (about a minute)")
+        book = await write_book(sandboxes)
+        try:
+            await asyncio.to_thread(_keep, path, book)
+        except OSError as error:
+            self.say(f"{path}: cannot be written: {error.strerror}; the next command reads it all again")
+        return book
+
+
+def _keep(path: Path, book: Book) -> None:
+    write_atomically(path, book.dump())
+    for other in path.parent.glob("*.base"):
+        if other != path:  # Of another state of the host: nobody asks for it again.
+            other.unlink(missing_ok=True)

@@ -1,0 +1,62 @@
+"""Runs examples in a box: steps that share their names, each said what it has printed or raised.
+
+They are believed because of what they are written in (`language.py`); whoever runs others must not believe them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from importlib import resources
+
+from etude.sandbox.contract import Limits
+from etude.tasks.change import Change
+from etude.tasks.verdict import Evidence, Judgement, Verdict
+from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.tests.starvation import Watch
+
+RUNNER = (resources.files("etude.tasks.box") / "run_examples.py").read_text(encoding="utf-8")
+REPORT = "etude-examples "
+SECONDS = 2
+"""CPU time of the steps that share their names."""
+LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=60, disk_mb=16, output_bytes=8_000_000)
+
+
+async def run_examples(
+    stand: Stand, runs: Sequence[Mapping[str, object]], change: Change, env: Mapping[str, str] | None = None
+) -> list[list[object]] | Verdict:
+    """What came of every step of every run, or the verdict where there is nothing to read. `change` is what the library
+    is made of over the pristine one."""
+    nonce = secrets.token_hex(16)
+    wall = stand.task.limits.verifier_seconds
+    job = {"workdir": stand.pristine.workdir, "seconds": SECONDS, "runs": list(runs)}
+    data = json.dumps(job).encode()
+    async with stand.box(LIMITS, change) as box:
+        with Watch() as watch:
+            done = await box.exec(
+                ["python3", "-s", "-B", "-c", RUNNER],
+                timeout=wall,
+                cwd="/",
+                env=dict(env or {}),
+                stdin=b"%08d" % len(data) + data + nonce.encode(),
+                user=stand.user,
+            )
+        starved = done.timed_out and watch.starved((await box.stats()).cpu_seconds)
+    if done.limit:
+        if starved:
+            return Verdict(Judgement.ERROR, "the wall clock expired on a host that gave the examples no time")
+        return Verdict(Judgement.FAIL, f"the examples ran into the limit of {done.limit}")
+    lines = done.stdout.decode("utf-8", "replace").split("\n")
+    reports = [line.removeprefix(REPORT) for line in lines if line.startswith(REPORT)]
+    if len(reports) != 1:
+        log = done.stderr[-2000:].decode("utf-8", "replace")
+        return Verdict(Judgement.ERROR, f"the examples were not run (exit code {done.code})", Evidence(log=log))
+    try:
+        report = json.loads(reports[0])
+        found: list[list[object]] = report["runs"]
+        if report["nonce"] != nonce or len(found) != len(runs):
+            raise ValueError("not the report of this run")
+    except (ValueError, KeyError, TypeError) as error:
+        return Verdict(Judgement.SUSPECT, f"the report was tampered with: {error}")
+    return found

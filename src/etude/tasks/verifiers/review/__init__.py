@@ -1,0 +1,26 @@
+"""The agent reviews a change: `type = "review"`.
+
+Places of planted defects are compared out of any box; an example for each is run with the defect and without it."""
+
+from __future__ import annotations
+
+from etude.tasks.verifiers.review.findings import LIST, TEXT, Finding, ReviewError, read_review
+from etude.tasks.verifiers.review.proof import problem_of_example
+from etude.tasks.verifiers.review.score import Defect, Score, chance_of_guess, score_of
+from etude.tasks.verifiers.review.verifier import FILE, SEALED, ReviewVerifier
+
+__all__ = [
+    "FILE",
+    "LIST",
+    "SEALED",
+    "TEXT",
+    "Defect",
+    "Finding",
+    "ReviewError",
+    "ReviewVerifier",
+    "Score",
+    "chance_of_guess",
+    "problem_of_example",
+    "read_review",
+    "score_of",
+]

@@ -1,0 +1,97 @@
+"""Code review: planted defects located and shown, false alarms costing (`type = "review"`).
+
+Findings are text, compared out here with places that no box has been told. What is left to a cheat is to guess, so a
+verdict is sealed if marking changed places blindly passes once in a hundred at most. With `examples` a finding must
+also show its defect: an expression whose value is another with the defect than without it, which is tried in boxes.
+
+task.toml           [metadata.etude.verifier]  type = "review", threshold, slack, examples
+tests/defects.json  places: how many places the change touches; defects: path, first, last (lines), tests that show it,
+                    files (with it alone); sound: files of the workspace without any of them
+"""
+
+from __future__ import annotations
+
+import time
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from etude.tasks.task import Task, TaskError
+from etude.tasks.verdict import Evidence, Judgement, Verdict
+from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.review.findings import LIST, TEXT, ReviewError, read_review
+from etude.tasks.verifiers.review.proof import unproven
+from etude.tasks.verifiers.review.score import Defect, chance_of_guess, score_of
+
+FILE = "tests/defects.json"
+SEALED = 1e-2
+
+
+class _Listed(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    places: int = Field(ge=1)
+    defects: list[Defect] = Field(min_length=1)
+    sound: dict[str, str] = {}
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    threshold: float = Field(0.88, gt=0.0, le=1.0)
+    """Of precision and recall, their harmonic mean."""
+    slack: int = Field(1, ge=0)
+    """Lines above and below a defect that still name it."""
+    examples: bool = False
+    """A finding counts only with an example that shows its defect."""
+
+
+class ReviewVerifier:
+    def __init__(self, task: Task) -> None:
+        path = task.directory / FILE
+        try:
+            self._config = _Config.model_validate({k: v for k, v in task.verifier.items() if k != "type"})
+            listed = _Listed.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise TaskError(f"{path}: expected a file: {error.strerror}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"]))
+            raise TaskError(f"{path} and metadata.etude.verifier: {field}: {first['msg']}") from error
+        if self._config.examples and not (listed.sound and all(defect.files for defect in listed.defects)):
+            raise TaskError(f"{path}: expected sound, and files of each defect: the verifier asks for examples")
+        self._defects, self._sound = listed.defects, listed.sound
+        self.chance = chance_of_guess(listed.places, len(listed.defects), self._config.threshold)
+
+    @property
+    def sealed(self) -> bool:
+        return self.chance <= SEALED
+
+    def protects(self, path: str) -> bool:
+        return path not in (TEXT, LIST)
+
+    async def examine(self, stand: Stand) -> Verdict:
+        started = time.monotonic()
+        try:
+            findings = read_review(stand.change.files.get(LIST), stand.change.files.get(TEXT))
+        except ReviewError as error:
+            return Verdict(Judgement.FAIL, str(error), Evidence(touched_protected=stand.change.touched))
+        slack, idle = self._config.slack, set[tuple[int, int]]()
+        if self._config.examples:
+            wrong = await unproven(stand, findings, self._defects, slack, self._sound)
+            if isinstance(wrong, Verdict):
+                return wrong
+            idle = wrong
+        score, missed = score_of(findings, self._defects, slack, idle)
+        evidence = Evidence(
+            tests_expected=len(self._defects),
+            tests_passed=score.found,
+            failed_tests=tuple(f"{defect.path}:{defect.first}" for defect in missed),
+            touched_protected=stand.change.touched,
+            seconds=time.monotonic() - started,
+            score=score.value,
+        )
+        passed = score.value >= self._config.threshold
+        reason = f"{score.found} of {len(self._defects)} defects found, {score.alarms} false alarms"
+        if idle:
+            reason += f", {len(idle)} examples that show nothing"
+        return Verdict(Judgement.PASS if passed else Judgement.FAIL, reason, evidence)

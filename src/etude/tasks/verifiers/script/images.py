@@ -1,0 +1,141 @@
+"""Dockerfiles: built from every product by the sandbox's builder, offline, and what they make is asked and read
+(`type = "dockerfile"`).
+
+The image is looked at from outside: folders are read out of a box of it, and what its commands print is compared here
+with what only the product decides. A Dockerfile may start from `host`, from `scratch` and from its own stages; an image
+of another name would be fetched, on the word of an agent.
+
+task.toml            [metadata.etude.verifier]  type = "dockerfile", writes, bases, seconds, memory_mb
+tests/products.json  beside the usual: arguments (of the build), folders (what each must hold), answers (of commands)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from etude.sandbox.contract import Box, BoxSpec, ImageError, Limits, RequestRefused
+from etude.sandbox.images.build.dockerfile import parse_dockerfile
+from etude.sandbox.images.build.instructions import Copy
+from etude.sandbox.images.build.plan import make_plan
+from etude.sandbox.overload import host_overloaded
+from etude.tasks.change import Change
+from etude.tasks.task import Task
+from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.script.products import Artifact, BuildConfig, Product, ProductsVerifier, Trial, difference
+
+DOCKERFILE = "Dockerfile"
+_LARGEST = 4 << 20
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    command: list[str] = Field(min_length=1)
+    prints: str
+
+
+class ImageProduct(Product):
+    arguments: dict[str, str] = {}
+    folders: dict[str, dict[str, str]] = {}
+    """Absolute paths in the image: every file below, and no others."""
+    answers: list[Answer] = []
+    """Of commands that start where the image says, with its variables."""
+
+
+class _Config(BuildConfig):
+    bases: list[str] = ["host", "scratch"]
+
+
+class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
+    def __init__(self, task: Task) -> None:
+        super().__init__(task, _Config, ImageProduct)
+
+    def unreadable(self, files: Mapping[str, bytes]) -> str:
+        return "" if DOCKERFILE in files else f"there is no {DOCKERFILE}"
+
+    async def try_on(self, product: ImageProduct, stand: Stand, change: Change) -> Trial:
+        files = {**stand.pristine.files, **change.files}
+        context = {path: data for path, data in files.items() if data is not None}
+        runs = stand.pristine.executable | change.executable
+        try:
+            if name := _foreign(context[DOCKERFILE].decode(), product.arguments, self.config.bases):
+                return Trial(f"{DOCKERFILE}: {name} is fetched from elsewhere: expected {', '.join(self.config.bases)}")
+            image, log = await self._build(stand, context, runs, product.arguments)
+        except (ImageError, UnicodeDecodeError) as error:
+            said = str(error).encode("utf-8", "replace")
+            return Trial("the build failed, though the product is sound" if product.succeeds else "", log=said)
+        except TimeoutError:
+            return Trial("the build was ended by its limit of time", ours=host_overloaded())
+        if not product.succeeds:
+            return Trial("the build succeeded, though the product is broken", log=log)
+        return await self._look(product, stand, image, log)
+
+    async def _build(
+        self, stand: Stand, files: Mapping[str, bytes], runs: frozenset[str], arguments: dict[str, str]
+    ) -> tuple[str, bytes]:
+        said: list[str] = []
+        with tempfile.TemporaryDirectory(prefix="etude-context-") as place:
+            await asyncio.to_thread(_write, Path(place), files, runs)
+            async with asyncio.timeout(3.0 * self.config.seconds):
+                image = await stand.sandboxes.build_image(Path(place), arguments=arguments, say=said.append)
+        return image, "\n".join(said[-100:]).encode("utf-8", "replace")
+
+    async def _look(self, product: ImageProduct, stand: Stand, image: str, log: bytes) -> Trial:
+        limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
+        box = await stand.sandboxes.create(BoxSpec(image, limits=limits, name="grader"))
+        try:
+            # First what was built: to run it may leave files.
+            problem = await _wrong_file(box, product) or await self._wrong_answer(box, product)
+            used = await box.stats()
+            stand.cpu_seconds.append(used.cpu_seconds)
+        finally:
+            await box.destroy()
+        return Trial(problem, log=log, memory_bytes=used.memory_bytes)
+
+    async def _wrong_answer(self, box: Box, product: ImageProduct) -> str:
+        for answer in product.answers:
+            done = await box.exec(answer.command, timeout=3.0 * self.config.seconds)
+            if done.code or done.limit:
+                return f"in the image, {answer.command[0]} ends with {done.limit or done.code}"
+            if problem := difference(done.stdout, Artifact(text=answer.prints)):
+                return f"what {answer.command[0]} prints in the image: {problem}"
+        return ""
+
+
+def _foreign(text: str, arguments: dict[str, str], bases: list[str]) -> str:
+    """An image that a build would start or copy from, beside its own stages and the ones that there are."""
+    plan = make_plan(parse_dockerfile(text, DOCKERFILE), "", arguments)
+    for stage in plan.dockerfile.stages:
+        copied = [one.action.stage for one in stage.instructions if isinstance(one.action, Copy) and one.action.stage]
+        for name in (plan.bases[stage.index], *copied):
+            if name not in bases and plan.dockerfile.stage_before(name, stage.index) is None:
+                return name
+    return ""
+
+
+def _write(top: Path, files: Mapping[str, bytes], runs: frozenset[str]) -> None:
+    for path, data in files.items():
+        place = top / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        place.chmod(0o755 if path in runs else 0o644)
+
+
+async def _wrong_file(box: Box, product: ImageProduct) -> str:
+    for folder, wanted in product.folders.items():
+        try:
+            found = set(await box.list_files(folder))
+            if found != wanted.keys():
+                return f"{folder} differs in {', '.join(sorted(found ^ wanted.keys())[:3])}"
+            for path, text in wanted.items():
+                data = await box.read_file(f"{folder}/{path}", max_bytes=_LARGEST)
+                if problem := difference(data, Artifact(text=text)):
+                    return f"{folder}/{path}: {problem}"
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, RequestRefused):
+            return f"there is no {folder} that can be read"
+    return ""

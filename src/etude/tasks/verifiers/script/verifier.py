@@ -1,0 +1,54 @@
+"""Build scripts: a command is run on every product, and its artifacts are read out of the box (`type = "script"`).
+
+task.toml  [metadata.etude.verifier]  type = "script", command, writes, seconds, memory_mb
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
+from etude.tasks.change import Change
+from etude.tasks.task import Task
+from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.script.products import BuildConfig, Product, ProductsVerifier, Trial, difference
+from etude.tasks.verifiers.tests.starvation import Watch
+
+_LARGEST = 4 << 20
+
+
+class _Config(BuildConfig):
+    command: list[str] = Field(min_length=1)
+
+
+class ScriptVerifier(ProductsVerifier[_Config, Product]):
+    def __init__(self, task: Task) -> None:
+        super().__init__(task, _Config, Product)
+
+    async def try_on(self, product: Product, stand: Stand, change: Change) -> Trial:
+        limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
+        async with stand.box(limits, change) as box:
+            with Watch() as watch:
+                done = await box.exec(self.config.command, timeout=3.0 * self.config.seconds)
+            problem = await _problem(box, product, done)
+            used = await box.stats()
+        ours = done.limit == "time" and watch.starved(used.cpu_seconds)
+        return Trial(problem, ours, done.code, done.stdout + done.stderr, used.memory_bytes)
+
+
+async def _problem(box: Box, product: Product, done: ExecResult) -> str:
+    """What is wrong with a run, if anything."""
+    if done.limit:
+        return f"the script was ended by its limit of {done.limit}"
+    if not product.succeeds:
+        return "" if done.code else "the script succeeded, though the product is broken"
+    if done.code:
+        return f"the script failed with exit code {done.code}, though the product is sound"
+    for path, artifact in product.artifacts.items():
+        try:
+            data = await box.read_file(path, max_bytes=_LARGEST)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, RequestRefused):
+            return f"there is no file {path} that can be read"
+        if problem := difference(data, artifact):
+            return f"{path}: {problem}"
+    return ""

@@ -1,0 +1,159 @@
+"""Expectations that are not literals, but known from what is written down: which of them can be taken out of a test.
+
+A name that is only used to say what is expected goes, with what it stands for: then nothing in the test's source, and
+nothing on its frame, is the answer. A name that is used otherwise too stays; what is expected must then not be its
+value, or a part of it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from etude.tasks.verifiers.tests.bindings import Binding, Scope, uses_taken
+from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
+from etude.tasks.verifiers.tests.near import exactly
+from etude.tasks.verifiers.tests.site import Edit, Site, Span
+from etude.tasks.verifiers.tests.tables import LONGEST, Parameters, Table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    statement: ast.stmt
+    """An assertion that two things are equal."""
+    sides: tuple[tuple[ast.expr, ast.expr], ...]
+    """What may be expected, and what is compared with it: as it is read, and the other way round."""
+    tables: tuple[Table, ...]
+    """Of the loops around it, all of whose rounds are known; the innermost last."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """A candidate of which a side is known."""
+
+    statement: ast.stmt
+    expected: ast.expr
+    compared: ast.expr
+    rounds: Sequence[Mapping[str, object]]
+    values: tuple[object, ...]
+    bindings: Mapping[str, Binding]
+    by_row: bool
+    """Its rounds are the rows that the runner makes tests of."""
+
+
+def hidden(
+    candidates: Sequence[Candidate],
+    scope: Scope,
+    parameters: Parameters | None,
+    span: Callable[[ast.expr | ast.stmt], Span],
+) -> dict[Candidate, Site]:
+    """Those that can be taken out, all at once: a table that is used by another assertion stays as it is."""
+    left = {one: known for one in candidates if (known := _known(one, scope, parameters))}
+    while True:
+        gone = set(_vanishing(list(left.values()), scope))
+        blanked = {one: _blanked(known, scope, gone) for one, known in left.items()}
+        if all(blanks is not None for blanks in blanked.values()):
+            break
+        left = {one: known for one, known in left.items() if blanked[one] is not None}
+    found = {}
+    for one, known in left.items():
+        blanks: list[Edit] = [(span(node), b"None") for node in blanked[one] or ()]
+        rows = parameters.called if known.by_row and parameters else ()
+        renamed = bool(rows) and bool(blanks)
+        if parameters and renamed:
+            blanks += parameters.renaming
+        literal = span(known.expected) if not blanks and len(known.values) == 1 else None
+        compared = span(known.compared)
+        found[one] = Site(
+            literal, known.values, "", span(known.statement), compared, False, tuple(blanks), rows, renamed
+        )
+    return found
+
+
+def _known(one: Candidate, scope: Scope, parameters: Parameters | None) -> _Known | None:
+    for expected, compared in one.sides:
+        names = {node.id for node in ast.walk(expected) if isinstance(node, ast.Name)}
+        by_row = parameters is not None and not names.isdisjoint(parameters.table.columns)
+        tables = list(one.tables)
+        if parameters is not None and by_row:
+            if any(not names.isdisjoint(table.columns) for table in tables):
+                continue  # Of rows that are tests, and of a loop in each.
+            tables = [parameters.table]
+        while tables and names.isdisjoint(tables[0].columns):
+            tables.pop(0)  # Each of its rounds is like the first.
+        bindings = dict(scope.bindings)
+        for table in tables:
+            bindings.update(table.columns)
+        try:
+            if uses_taken(expected, scope):
+                continue
+            rounds = list(_rounds(tables, scope.values))
+            values = tuple(evaluate(expected, known) for known in rounds)
+        except NotConstant:
+            continue
+        if all(map(_can_be_told, values)):
+            used = {name: bindings[name] for name in names if name in bindings}
+            return _Known(one.statement, expected, compared, rounds, values, used, by_row)
+    return None
+
+
+def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[dict[str, object]]:
+    count = 1
+    for table in tables:
+        count *= len(table.rows)
+    if count > LONGEST:
+        raise NotConstant("too many rounds")
+    if not tables:
+        yield dict(known)
+        return
+    for row in tables[0].rows:
+        # What this row does not know is not what the name stands for elsewhere.
+        outer = {name: value for name, value in known.items() if name not in tables[0].columns}
+        yield from _rounds(tables[1:], {**outer, **row})
+
+
+def _vanishing(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
+    """Uses of names that are not there any more, or only say which round it is."""
+    for one in known:
+        stays = set(ast.walk(one.compared))
+        yield from (node for node in ast.walk(one.statement) if node not in stays)
+    for node in ast.walk(scope.function or scope.tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "subTest":
+            yield from (part for keyword in node.keywords for part in ast.walk(keyword.value))
+
+
+def _blanked(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | None:
+    """What is taken out with it; None where it can be found all the same."""
+    found: list[ast.expr] = []
+    for name, binding in one.bindings.items():
+        if all(use in gone for use in scope.uses(name, binding.within)):
+            if binding.spelt is None or any(_stays(node, scope, one.values) for node in binding.spelt):
+                return None
+            found += binding.spelt
+        elif any(_tells(known.get(name), value) for known, value in zip(one.rounds, one.values, strict=True)):
+            return None
+    return found
+
+
+def _stays(node: ast.expr, scope: Scope, values: tuple[object, ...]) -> bool:
+    """Is one of the values also what something in this expression is called?"""
+    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return any(_tells(scope.values.get(name), value) for name in names for value in values)
+
+
+def _tells(stays: object, value: object) -> bool:
+    """Is it there to be found? What code answers by default is no secret anyhow."""
+    if value in (None, 0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):
+        return False
+    parts = [*stays, *stays.values()] if isinstance(stays, dict) else stays
+    inside = isinstance(parts, list | tuple | set) and any(bool(part == value) for part in parts)
+    return bool(stays == value) or inside
+
+
+def _can_be_told(value: object) -> bool:
+    value = exactly(value)
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False

@@ -1,0 +1,109 @@
+"""Names in a JavaScript test that stand for what is written down: `const name = literal`, and the columns of a table in
+`for (const [a, b] of [[1, 2], ...])`, all of whose rows a test goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from etude.tasks.verifiers.tests.javascript_tokens import Token, arguments_of, value_of
+from etude.tasks.verifiers.tests.site import Edit, Span
+
+_LEAVES_OUT = frozenset((b"if", b"break", b"continue", b"return", b"switch", b"while", b"try", b"throw"))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: bytes
+    values: tuple[object, ...]
+    """In the order of the rounds."""
+    blanks: tuple[Edit, ...]
+    first: int
+    """Token at which it begins to be known, and the one at which it ends."""
+    last: int
+
+    def is_gone(self, tokens: Sequence[Token], told: Sequence[tuple[Span, Span]]) -> bool:
+        """Without these statements, each but for what it compares, does nothing say the name?"""
+        return all(
+            any(_in(token, statement) and not _in(token, compared) for statement, compared in told)
+            for token in tokens[self.first : self.last]
+            if token.text == self.name or (token.kind == "template" and self.name in token.text)
+        )
+
+
+def columns(tokens: Sequence[Token], closing: dict[int, int], start: int, end: int) -> list[Column]:
+    return [
+        column
+        for place in range(start, end - 3)
+        for column in [*_constant(tokens, closing, place, end), *_loop(tokens, closing, place)]
+    ]
+
+
+def _constant(tokens: Sequence[Token], closing: dict[int, int], place: int, end: int) -> Iterator[Column]:
+    word, name, equals, first = tokens[place : place + 4]
+    if (word.text, name.kind, equals.text) != (b"const", "word", b"="):
+        return
+    last = closing.get(place + 3, place + 3 + (first.text == b"-"))
+    if last + 1 < end and tokens[last + 1].text == b";" and (values := _values([list(tokens[place + 3 : last + 1])])):
+        blank = ((first.start, tokens[last].end), b"null")
+        yield Column(name.text, values, (blank,), last + 1, end)
+
+
+def _loop(tokens: Sequence[Token], closing: dict[int, int], place: int) -> Iterator[Column]:
+    opening = [token.text for token in tokens[place : place + 4]]
+    if opening != [b"for", b"(", b"const", b"["]:
+        return
+    close, body = closing[place + 3], closing[place + 1] + 1
+    if tokens[close + 1].text != b"of" or body not in closing or tokens[body].text != b"{":
+        return
+    if any(token.text in _LEAVES_OUT for token in tokens[body : closing[body]]):
+        return
+    table = _table(tokens, closing, close + 2)
+    if table is None or (table == close + 2 and closing[table] + 1 != body - 1):
+        return
+    rows = _rows(tokens, closing, table)
+    for at, name in enumerate(arguments_of(tokens, closing, place + 3)):
+        cells = [row[at] for row in rows if at < len(row) and row[at]]
+        if len(name) == 1 and len(cells) == len(rows) and (values := _values(cells)):
+            blanks = tuple(((cell[0].start, cell[-1].end), b"null") for cell in cells)
+            yield Column(name[0].text, values, blanks, body, closing[body])
+
+
+def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int | None:
+    """Where it opens: here, or where the only other use of its name says what it is."""
+    if tokens[place].text == b"[":
+        return place
+    uses = [at for at, token in enumerate(tokens) if token.text == tokens[place].text]
+    if len(uses) != 2 or not uses[0] or uses[1] != place or tokens[place + 1].text != b")":
+        return None
+    word, _, equals, opening = [token.text for token in tokens[uses[0] - 1 : uses[0] + 3]]
+    if (word, equals, opening) != (b"const", b"=", b"["):
+        return None
+    return uses[0] + 2 if tokens[closing[uses[0] + 2] + 1].text == b";" else None
+
+
+def _rows(tokens: Sequence[Token], closing: dict[int, int], table: int) -> list[list[list[Token]]]:
+    """None of them, if one is not written as a row."""
+    found, place = [], table + 1
+    while place < closing[table]:
+        if tokens[place].text == b",":
+            place += 1
+        elif tokens[place].text == b"[":
+            found.append(arguments_of(tokens, closing, place))
+            place = closing[place] + 1
+        else:
+            return []
+    return found
+
+
+def _values(cells: Sequence[list[Token]]) -> tuple[object, ...]:
+    """Empty, if one is not known."""
+    try:
+        read = [value_of(cell) for cell in cells]
+    except (ValueError, IndexError):
+        return ()
+    return tuple(value for value, _ in read) if not any(rest for _, rest in read) else ()
+
+
+def _in(token: Token, span: Span) -> bool:
+    return span[0] <= token.start and token.end <= span[1]

@@ -1,0 +1,94 @@
+"""A pool written down, so that the next process need not prove it again.
+
+Only what was decided is kept, by places in the sources that it was decided of: what else a pool holds is read from
+them. Invariant: what is loaded draws the same exams as what was kept; what is damaged is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from etude.tasks.verifiers.tests.pool import Pool, Questions, questions_of, test_functions
+from etude.tasks.verifiers.tests.suite import Suite
+
+
+def dump_proof(pool: Pool, guess: float) -> bytes:
+    """`guess`: what a blind forger's chance is in exams of this pool."""
+    rows = [
+        {
+            "file": asked.file,
+            "path": asked.function.path,
+            "seconds": asked.seconds,
+            "chance": asked.chance,
+            "alterations": [[*span, text.decode("utf-8", "surrogateescape")] for span, text in asked.alterations],
+            "withheld": [asked.function.sites.index(site) for site in asked.withheld],
+        }
+        for asked in pool.questions
+    ]
+    said = json.dumps({"guess": guess, "seconds": pool.seconds, "questions": rows}).encode()
+    return hashlib.sha256(said).hexdigest().encode() + b"\n" + said
+
+
+def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool | None:
+    kept = _whole(data)
+    if not kept:
+        return None
+    if not kept["questions"]:
+        return Pool(seconds=kept["seconds"])
+    every = {(one.file, one.function.path): one for f, text in sources.items() for one in questions_of(suite, f, text)}
+    names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
+    questions = tuple(_questions(row, every[row["file"], tuple(row["path"])]) for row in kept["questions"])
+    return Pool(sources, questions, names, kept["seconds"])
+
+
+def guess_of(data: bytes) -> float:
+    """1.0 of what is damaged."""
+    return float(_whole(data).get("guess", 1.0))
+
+
+def follows_from(suite: Suite, reference: str, user: str) -> str:
+    """A digest of what decides a proof, but for the environment. Limits do not: within them it was proven."""
+    config = suite.config.model_dump_json(exclude={"seconds", "memory_mb", "disk_mb", "processes"})
+    digest = hashlib.sha256(f"{_code()} {sys.version} {user} {config}\n".encode())
+    for ids in (suite.fail_to_pass, suite.pass_to_pass, sorted(suite.may_skip), [reference]):
+        digest.update(json.dumps(ids).encode())
+    for path, data in sorted(suite.files.items()):
+        digest.update(f"\n{path} {len(data)}\n".encode("utf-8", "surrogateescape") + data)
+    return digest.hexdigest()
+
+
+def _whole(data: bytes) -> dict[str, Any]:
+    """Empty if it is not."""
+    digest, _, said = data.partition(b"\n")
+    found = digest.decode("ascii", "replace") == hashlib.sha256(said).hexdigest()
+    return dict(json.loads(said)) if found else {}
+
+
+def _questions(row: Mapping[str, Any], asked: Questions) -> Questions:
+    return replace(
+        asked,
+        seconds=row["seconds"],
+        chance=row["chance"],
+        alterations=tuple(
+            ((start, end), text.encode("utf-8", "surrogateescape")) for start, end, text in row["alterations"]
+        ),
+        withheld=tuple(asked.function.sites[place] for place in row["withheld"]),
+    )
+
+
+@cache
+def _code() -> str:
+    """Of what proves, and of what runs in the box: what an older version has proven is proven again."""
+    digest = hashlib.sha256()
+    for package in ("etude.tasks.verifiers.tests", "etude.tasks.box"):
+        for file in sorted(resources.files(package).iterdir(), key=lambda file: file.name):
+            if file.is_file():
+                digest.update(f"{file.name}\n".encode() + file.read_bytes())
+    return digest.hexdigest()

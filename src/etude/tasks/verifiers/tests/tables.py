@@ -1,0 +1,211 @@
+"""Tables that a test goes through row by row: a loop over what is written down, or `pytest.mark.parametrize`."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from etude.tasks.verifiers.tests.bindings import Binding, Scope, uses_taken
+from etude.tasks.verifiers.tests.constants import NotConstant, bind, evaluate
+
+LONGEST = 500
+"""Rows."""
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    rows: list[dict[str, object]]
+    """The names that have a known value in each round."""
+    columns: Mapping[str, Binding]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parameters:
+    """Rows that a runner makes tests of."""
+
+    table: Table
+    called: tuple[frozenset[str], ...]
+    """What the runner may call each row."""
+    renaming: tuple[tuple[Span, bytes], ...] = field(default=())
+    """Edits that call the rows `row_name`, which tells nothing of what is in them."""
+
+
+def row_name(row: int) -> str:
+    return f"row{row + 1}"
+
+
+def loop_table(loop: ast.For, scope: Scope, names: Mapping[str, object]) -> Table | None:
+    """None where its rows are not known, or some may be left out."""
+    if any(isinstance(node, ast.Break | ast.Continue | ast.Return) for part in loop.body for node in ast.walk(part)):
+        return None
+    try:
+        spelt = _spelt_rows(loop.iter, scope)
+        if spelt is not None:
+            return _table([target.id for target in _targets(loop.target)], spelt, loop, scope, names)
+        if uses_taken(loop.iter, scope):
+            return None
+        rows = [bind(loop.target, item) for item in itertools.islice(evaluate(loop.iter, names), LONGEST + 1)]
+    except (NotConstant, TypeError):
+        return None
+    hidden = {name: Binding(None, loop) for row in rows for name in row}
+    return Table(rows, hidden) if 0 < len(rows) <= LONGEST else None
+
+
+def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], Span]) -> Parameters | None:
+    """Of the function's only decorator of that kind."""
+    assert scope.function is not None
+    marks = [mark for mark in scope.function.decorator_list if "parametrize" in ast.unparse(mark)]
+    if len(marks) != 1 or not isinstance(mark := marks[0], ast.Call) or len(mark.args) != 2:
+        return None
+    given = {keyword.arg: keyword.value for keyword in mark.keywords}
+    try:
+        names = _argument_names(evaluate(mark.args[0], {}))
+        ids = evaluate(given["ids"], scope.values) if "ids" in given else None
+        spelt = _spelt_rows(mark.args[1], scope)
+        if spelt is None or not given.keys() <= {"ids"} or (ids is not None and len(ids) != len(spelt)):
+            return None
+        if isinstance(given.get("ids"), ast.Name):
+            return None  # It may tell what is in the rows, and would stay.
+        marked = [_without_param(row) for row in spelt]
+        rows = [_cells(names, row if cells is None else cells) for row, cells, _ in marked]
+        table = _table(names, rows, scope.function, scope, scope.values)
+    except NotConstant:
+        return None
+    if table is None:
+        return None
+    own = [own if own is not None else ids[place] if ids else None for place, (_, _, own) in enumerate(marked)]
+    called = tuple(
+        frozenset([_escaped(name)]) if isinstance(name, str) else _row_ids(names, rows[place], place, table)
+        for place, name in enumerate(own)
+    )
+    renaming = [
+        (span(keyword.value), f'"{row_name(place)}"'.encode())
+        for place, row in enumerate(spelt)
+        if isinstance(row, ast.Call)
+        for keyword in row.keywords
+    ]
+    listed = f"[{', '.join(repr(row_name(place)) for place in range(len(spelt)))}]".encode()
+    if "ids" in given:
+        renaming.append((span(given["ids"]), listed))
+    else:
+        first, last = span(mark.args[1])[1], span(mark)[1] - 1
+        if source[first:last].strip() not in (b"", b","):
+            return None
+        renaming.append(((last, last), (b" ids=" if b"," in source[first:last] else b", ids=") + listed))
+    return Parameters(table, called, tuple(renaming))
+
+
+def _table(
+    names: Sequence[str], spelt: Sequence[ast.expr | list[ast.expr]], within: ast.AST, scope: Scope,
+    known: Mapping[str, object],
+) -> Table | None:  # fmt: skip
+    rows = [row if isinstance(row, list) else _cells(names, row) for row in spelt]
+    if not 0 < len(rows) <= LONGEST:
+        return None
+    found: list[dict[str, object]] = []
+    for row in rows:
+        values: dict[str, object] = {}
+        for name, cell in zip(names, row, strict=True):
+            try:
+                if not uses_taken(cell, scope):
+                    values[name] = evaluate(cell, known)
+            except NotConstant:
+                continue
+        found.append(values)
+    columns = {name: Binding(tuple(row[place] for row in rows), within) for place, name in enumerate(names)}
+    return Table(found, columns)
+
+
+def _spelt_rows(table: ast.expr, scope: Scope) -> Sequence[ast.expr | list[ast.expr]] | None:
+    """As they are written: in place, or under a name that nothing else uses."""
+    if isinstance(table, ast.Call) and isinstance(table.func, ast.Attribute) and table.func.attr == "items":
+        held = _behind(table.func.value, scope)
+        if isinstance(held, ast.Dict) and all(held.keys):
+            return [[key, value] for key, value in zip(held.keys, held.values, strict=True) if key is not None]
+    held = _behind(table, scope)
+    if isinstance(held, ast.List | ast.Tuple) and not any(isinstance(row, ast.Starred) for row in held.elts):
+        return held.elts
+    return None
+
+
+def _behind(node: ast.expr, scope: Scope) -> ast.expr:
+    if not isinstance(node, ast.Name) or node.id not in scope.bindings:
+        return node
+    binding = scope.bindings[node.id]
+    alone = len(list(scope.uses(node.id, binding.within))) == 1
+    return binding.spelt[0] if alone and binding.spelt else node
+
+
+def _cells(names: Sequence[str], row: ast.expr | list[ast.expr]) -> list[ast.expr]:
+    if isinstance(row, list):
+        cells = row
+    elif len(names) == 1:
+        cells = [row]
+    else:
+        cells = list(row.elts) if isinstance(row, ast.Tuple | ast.List) else []
+    if len(cells) != len(names) or any(isinstance(cell, ast.Starred) for cell in cells):
+        raise NotConstant("a row of another length")
+    return cells
+
+
+def _targets(target: ast.expr) -> list[ast.Name]:
+    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    found = [part for part in parts if isinstance(part, ast.Name)]
+    if len(found) != len(parts) or (len(parts) == 1 and parts[0] is not target):
+        raise NotConstant("rows within rows")
+    return found
+
+
+# -- what pytest calls a row
+
+
+def _argument_names(given: object) -> list[str]:
+    names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        raise NotConstant("names that are not written down")
+    return [str(name) for name in names]
+
+
+def _without_param(
+    row: ast.expr | list[ast.expr],
+) -> tuple[ast.expr | list[ast.expr], list[ast.expr] | None, str | None]:
+    """A row, and what `pytest.param` holds, and calls it."""
+    if not isinstance(row, ast.Call):
+        return row, None, None
+    keywords = {keyword.arg: keyword.value for keyword in row.keywords}
+    if not ast.unparse(row.func).endswith("param") or not keywords.keys() <= {"id"}:
+        raise NotConstant("a row that is computed, or marked")
+    name = evaluate(keywords["id"], {}) if keywords else None
+    return row, row.args, name if isinstance(name, str) else None
+
+
+def _row_ids(names: Sequence[str], cells: Iterable[ast.expr], row: int, table: Table) -> frozenset[str]:
+    choices = [
+        [_cell_id(table.rows[row][name], f"{name}{row}")]
+        if name in table.rows[row]
+        else list(_guesses(cell, name, row))
+        for name, cell in zip(names, cells, strict=True)
+    ]
+    return frozenset("-".join(parts) for parts in itertools.islice(itertools.product(*choices), 64))
+
+
+def _cell_id(value: object, otherwise: str) -> str:
+    if isinstance(value, str):
+        return _escaped(value)
+    if isinstance(value, bytes):
+        return value.decode("ascii", "backslashreplace")
+    return str(value) if value is None or isinstance(value, int | float | complex) else otherwise
+
+
+def _guesses(cell: ast.expr, name: str, row: int) -> Iterator[str]:
+    """Of what is not known: functions and classes are called by their name."""
+    yield f"{name}{row}"
+    if isinstance(cell, ast.Name | ast.Attribute):
+        yield cell.attr if isinstance(cell, ast.Attribute) else cell.id
+
+
+def _escaped(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,75 @@
+"""Tasks of ours go out with a test.sh: here it is run as others run it, in a box, by the reward that it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from etude.tasks import Grader, Split, Task, Verdict, make_tasks, open_source, read_task, reference_diff
+from etude.tasks.cheats.environments import micro_environments
+from etude.tasks.formats.folders import export_harbor
+
+from ..conftest import Boxes
+
+
+def graded_by_others(boxes: Boxes, task: Task, folder: Path) -> dict[str, Verdict]:
+    """With nothing but the exported folder's test.sh."""
+    (place,) = export_harbor([task], folder)
+    assert export_harbor([task], folder) == [place]
+    foreign = replace(read_task(place, set(Split)), verifier={"type": "harbor"})
+
+    async def run() -> dict[str, Verdict]:
+        async with boxes() as sandboxes:
+            grader = Grader(sandboxes)
+            diffs = {"reference": reference_diff(task), "nothing": ""}
+            return {name: await grader.grade(foreign, diff) for name, diff in diffs.items()}
+
+    return asyncio.run(run())
+
+
+def of_runner(runner: str, folder: Path) -> Task:
+    made = make_tasks(open_source("debugging"), Split.TRAIN, 10, 1, folder)
+    return next(task for task in made if task.verifier["runner"] == runner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pytest", "unittest", "node", "script", "make", "cases"])
+def test_the_same_solutions_pass_elsewhere(boxes: Boxes, tmp_path: Path, kind: str, train_tasks: list[Task]) -> None:
+    own = tmp_path / "own"
+    if kind == "cases":
+        task = train_tasks[0]
+        shutil.copytree(task.directory, own / task.directory.name)
+        task = read_task(own / task.directory.name, set(Split))
+        (task.directory / "tests/test.sh").unlink()
+    elif kind == "pytest":
+        task = next(micro for micro in micro_environments() if micro.verifier.get("pytest") == "brought").write(own)
+    elif kind in ("script", "make"):
+        made = make_tasks(open_source("devops"), Split.TRAIN, 10, 1, own)
+        task = next(task for task in made if task.kind.startswith("make") == (kind == "make"))
+    else:
+        task = of_runner(kind, own)
+    found = graded_by_others(boxes, task, tmp_path / "out")
+    assert found["reference"].passed, found["reference"]
+    assert str(found["nothing"].judgement) == "fail", found["nothing"]
+    assert "reward 0" in found["nothing"].reason
+    assert not found["reference"].evidence.sealed
+
+
+def test_what_goes_out_can_be_solved_by_its_script(tmp_path: Path) -> None:
+    task = of_runner("unittest", tmp_path / "own")
+    (place,) = export_harbor([task], tmp_path / "out")
+    work = place / "environment/repo"
+    script = (place / "solution/solve.sh").read_text().replace("cd /work", f"cd {work}")
+    (place / "solution/solve.sh").write_text(script)
+    subprocess.run([place / "solution/solve.sh"], check=True, capture_output=True)
+    solved = subprocess.run(["diff", "-r", work, task.directory / "environment/repo"], capture_output=True, check=False)
+    assert solved.returncode == 1
+    rewards = tmp_path / "logs/reward.txt"
+    env = {"PATH": "/usr/bin:/bin", "WORKDIR": str(work), "REWARD_FILE": str(rewards)}
+    subprocess.run([place / "tests/test.sh"], env=env, check=True, capture_output=True)
+    assert rewards.read_text() == "1\n"

@@ -1,0 +1,268 @@
+"""The host's base: a solution that it shows is found by the gate, and no verdict on such a task is called sealed."""
+
+from __future__ import annotations
+
+import asyncio
+import string
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.sandbox.as_nobody import for_root, run_as_nobody
+
+from etude.recipe.acting import SandboxRecipe
+from etude.sandbox import open_sandboxes
+from etude.sandbox.images.host_base import PYTHON
+from etude.tasks import Environments, Grader, Task, reference_diff
+from etude.tasks.cheats import CHEATS, attempt
+from etude.tasks.cheats.environments import micro_environments, shown_by_the_base
+from etude.tasks.environment import Books
+from etude.tasks.gate.one import Gate
+from etude.tasks.gate.result import Fate, GateResult
+from etude.tasks.seal import base as base_module
+from etude.tasks.seal import needles_of
+from etude.tasks.seal.base import Base, Book, look_at_base, scan_base
+from etude.tasks.seal.needles import Needle, Twin
+
+from .conftest import Boxes
+from .test_scan import WRAPS
+
+_STDLIB, _PREFIX = Path(sysconfig.get_path("stdlib")).resolve(), Path(sys.base_prefix).resolve()
+LIBRARY = str(_STDLIB if _PREFIX.is_relative_to("/usr") else Path(PYTHON) / _STDLIB.relative_to(_PREFIX))
+"""Where boxes see Python's own."""
+SMALL = (f"{LIBRARY}/json", f"{LIBRARY}/wsgiref")
+"""Folders of the base that are read in no time."""
+LINE = "        raise TypeError(f'Object of type {o.__class__.__name__} '"
+"""Of json/encoder.py."""
+
+
+def gated(boxes: Boxes, task: Task) -> GateResult:
+    async def run() -> GateResult:
+        async with boxes() as sandboxes:
+            return await Gate(Grader(sandboxes)).examine(task)
+
+    return asyncio.run(run())
+
+
+def test_a_task_whose_solution_is_installed_on_the_host_is_refused(boxes: Boxes, tmp_path: Path) -> None:
+    """In Python's own library, of which no line is telling: but all of them are those of the task's file."""
+    result = gated(boxes, shown_by_the_base().write(tmp_path))
+    assert result.fate is Fate.LEAKS
+    assert any(leak.startswith(f"{LIBRARY}/colorsys.py holds colorsys.py:") for leak in result.leaks)
+
+
+def test_an_image_of_its_own_shows_the_base_too_if_it_is_made_from_it(boxes: Boxes, tmp_path: Path) -> None:
+    task = shown_by_the_base().write(tmp_path)
+    environment = task.directory / "environment"
+    (environment / "Dockerfile").write_text("FROM host\nWORKDIR /srv/colors\nCOPY --chown=agent repo .\n")
+
+    async def run() -> None:
+        async with boxes() as sandboxes:
+            environments = Environments(sandboxes)
+            prepared = await environments.prepare(task)
+            assert prepared.on_base
+            assert not prepared.bare
+            found = {finding.file for finding in (await environments.prove(task)).findings}
+            assert f"{LIBRARY}/colorsys.py" in found
+            assert not any(file.startswith("/srv") for file in found)
+            assert await environments.shows(task)
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_no_verdict_on_it_is_called_sealed(boxes: Boxes, tmp_path: Path) -> None:
+    """Also where nobody has gated the task: the cheat that looks for installed copies passes."""
+    task = shown_by_the_base().write(tmp_path)
+
+    async def run() -> None:
+        async with boxes() as sandboxes:
+            grader = Grader(sandboxes)
+            honest = await grader.grade(task, reference_diff(task))
+            cheated = (await attempt(CHEATS["installed-copy"], task, grader)).verdict
+            assert honest.passed
+            assert cheated.passed
+            assert not honest.evidence.sealed
+            assert not cheated.evidence.sealed
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_the_base_shows_nothing_of_other_tasks(boxes: Boxes, tmp_path: Path, train_tasks: list[Task]) -> None:
+    micro = [one.write(tmp_path) for one in micro_environments()]
+
+    async def run() -> None:
+        async with boxes() as sandboxes:
+            environments = Environments(sandboxes)
+            for task in [*train_tasks[:10], *micro]:
+                assert (await environments.prove(task)).findings == ()
+                assert not await environments.shows(task)
+
+    asyncio.run(run())
+
+
+def test_a_line_of_the_base_is_found_by_the_book(boxes: Boxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a file that is called otherwise; the book is written once, and again when it is damaged."""
+    monkeypatch.setattr(base_module, "_SHOWN", SMALL)
+    diff = f"--- a/a.py\n+++ b/a.py\n@@ -1,1 +1,2 @@\n def default(o):\n+{LINE}\n"
+    needles = needles_of(diff, {}, {"a.py": b"def default(o):\n"})
+    needles = type(needles)((Needle(LINE.replace(" ", "").encode(), False, "a.py:2: raise"), *needles.items))
+    said: list[str] = []
+
+    async def run() -> None:
+        async with boxes() as sandboxes:
+            base = await look_at_base(sandboxes)
+            assert all(path.startswith(SMALL) for path in base.sizes)
+            assert await look_at_base(sandboxes) == base
+            for damage in ("", "none", "cut", "nonsense"):
+                (path,) = tmp_path.glob("*.base") if damage else (tmp_path / f"{base.digest}.base",)
+                if damage == "cut":
+                    path.write_bytes(path.read_bytes()[:-30])
+                elif damage == "nonsense":
+                    path.write_bytes(b"PK\3\4 nothing")
+                said.clear()
+                environments = Environments(sandboxes, books=Books(tmp_path, said.append))
+                book, _ = await environments._book()
+                assert book is not None
+                assert len(said) == (damage != "none")
+                report = await scan_base(sandboxes, base, needles, book)
+                assert [finding.file for finding in report.findings] == [f"{SMALL[0]}/encoder.py"]
+                assert (await scan_base(sandboxes, base, needles)).findings == ()
+
+    asyncio.run(run())
+
+
+def test_a_book_that_cannot_be_kept_is_used_all_the_same(
+    boxes: Boxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base_module, "_SHOWN", SMALL)
+    (tmp_path / "file").touch()
+    said: list[str] = []
+
+    async def run() -> None:
+        async with boxes() as sandboxes:
+            book, _ = await Environments(sandboxes, books=Books(tmp_path / "file", said.append))._book()
+            assert book is not None
+            assert len(book.numbers) > 100
+
+    asyncio.run(run())
+    assert "cannot be written" in said[1]
+
+
+def test_of_several_states_of_a_host_the_last_is_kept(boxes: Boxes, tmp_path: Path) -> None:
+    digests = set()
+
+    async def run(shown: tuple[str, ...]) -> None:
+        async with boxes() as sandboxes:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(base_module, "_SHOWN", shown)
+                await Environments(sandboxes, books=Books(tmp_path))._book()
+        (path,) = tmp_path.glob("*.base")
+        digests.add(path.name)
+
+    for number in range(1, 3):
+        asyncio.run(run(SMALL[:number]))
+    assert len(digests) == 2
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.text(string.ascii_lowercase + "(): =", min_size=30, max_size=60), min_size=1, max_size=6, unique=True),
+    st.lists(st.sampled_from(list(WRAPS)), max_size=2),
+    st.integers(0, 3),
+)
+def test_a_book_knows_each_telling_line_and_no_other(lines: list[str], wraps: list[str], held: int) -> None:
+    squeezed = [line.replace(" ", "").encode() for line in lines]
+    data = "\r\n  ".join([lines[0], *lines]).encode()
+    for name in wraps:
+        data = WRAPS[name](data)
+    writing = base_module._Writing()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base_module, "_AT_ONCE", held)
+        writing._add("/a/first", b"nothing of it that anybody would look for\n" * 2)
+        writing._add("/a/second", data)
+        writing._add("/a/third", data)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "book")
+        path.write_bytes(writing.book().dump())
+        book = Book.read(path)
+    assert book is not None
+    for line in squeezed:
+        wanted = ["/a/second"] if len(line) >= 24 else []
+        assert book.files_with([Needle(line, False, "")]) == wanted
+        assert book.files_with([Needle(line + b"x", False, "")]) == []
+        assert book.files_with([Needle(line, False, "", whole=False)]) == []
+
+
+def test_an_empty_book_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "book").write_bytes(base_module._Writing().book().dump())
+    book = Book.read(tmp_path / "book")
+    assert book is not None
+    assert book.files_with([Needle(b"x" * 30, False, "")]) == []
+    assert Book.read(tmp_path / "none") is None
+
+
+def test_the_base_is_one_for_every_store(tmp_path: Path) -> None:
+    """Else each would have its own book, and what one has proven would be nothing to the others."""
+
+    async def look(store: Path) -> Base:
+        sandboxes = open_sandboxes(SandboxRecipe(), store)
+        try:
+            return await look_at_base(sandboxes)
+        finally:
+            await sandboxes.close()
+
+    first, second = (asyncio.run(look(tmp_path / name)) for name in ("first", "second"))
+    assert first == second
+    assert len(first.sizes) > 1000
+
+
+def test_copies_are_called_alike_and_are_of_the_like_size() -> None:
+    sizes = {"/usr/a/fares.py": 100, "/usr/b/fares.py": 5000, "/usr/my-fares.py": 100, "/usr/c/fares.pyc": 100}
+    assert Base("", sizes).copies([Twin("fares.py", 120, (), ())]) == ["/usr/a/fares.py"]
+    packages = {"/usr/a/rides/__init__.py": 100, "/usr/a/other/__init__.py": 100}
+    assert Base("", packages).copies([Twin("rides/__init__.py", 120, (), ())]) == ["/usr/a/rides/__init__.py"]
+    assert Base("", sizes).copies([]) == []
+
+
+FILE = "".join(f"def number_{n}_of_many(first, second):\n    return first * {n} + second\n\n" for n in range(20))
+FIX = """--- a/m.py
++++ b/m.py
+@@ -59,2 +59,2 @@
+ def number_19_of_many(first, second):
+-    return first * 19 + second
++    return first * 19 - second
+"""
+
+
+@pytest.mark.parametrize(
+    ("copy", "shown"),
+    [
+        (FILE.replace("19 +", "19 -"), True),
+        (FILE.replace("19 +", "19 -").replace("first * 3", "first * 33"), True),
+        (FILE.replace("19 +", "19 -").replace("of_many", "of_others"), False),
+        (FILE, False),
+        ("def number_19_of_many(first, second):\n    return first * 19 - second\n", False),
+    ],
+    ids=["the fixed file", "another version", "another file", "the same file", "too little of it"],
+)
+def test_a_twin_is_another_version_of_the_file_that_says_the_solution(copy: str, shown: bool) -> None:
+    (twin,) = needles_of(FIX, {}, {"m.py": FILE.encode()}).twins
+    assert bool(twin.shown_by(b"".join(copy.encode().split()))) is shown
+    assert twin.is_name_of("/a/m.py")
+    assert twin.is_name_of("/a.whl!m.py")
+    assert not twin.is_name_of("/a/other-m.py")
+
+
+@for_root
+@pytest.mark.slow
+def test_all_of_it_as_an_ordinary_user() -> None:
+    words = ["-m", "pytest", "-x", "--tb=short", "-p", "no:cacheprovider", "-m", "not slow"]
+    done = run_as_nobody(words, ["tests/tasks/test_base.py"], timeout=280)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout

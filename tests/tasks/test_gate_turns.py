@@ -1,0 +1,113 @@
+"""Turns: how many run at once, who is collected for a busy machine, and that nobody is left waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.tasks.gate import turns as turning
+from etude.tasks.gate.turns import Turns
+
+
+class Spinning:
+    """In the place of processes: how many are inside, and how often the machine became busy."""
+
+    def __init__(self) -> None:
+        self.inside = self.times = 0
+
+    def begin(self) -> None:
+        self.times += not self.inside
+        self.inside += 1
+
+    def end(self) -> None:
+        self.inside -= 1
+
+
+@pytest.fixture(autouse=True)
+def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turning, "Busy", Spinning)
+
+
+def load_of(turns: Turns) -> Spinning:
+    assert isinstance(turns._load, Spinning)
+    return turns._load
+
+
+def waiting(turns: Turns) -> int:
+    return sum(not mine.done() for queue in turns._waiting.values() for mine in queue)
+
+
+@settings(deadline=None)
+@given(
+    places=st.integers(1, 4),
+    together=st.integers(1, 5),
+    plans=st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=4), max_size=12),
+    cancelled=st.sets(st.integers(0, 11)),
+    after=st.integers(0, 8),
+)
+def test_all_come_to_their_turn_and_never_too_many(
+    places: int,
+    together: int,
+    plans: Sequence[Sequence[tuple[bool, int]]],
+    cancelled: set[int],
+    after: int,
+) -> None:
+    async def run() -> None:
+        turns, running, ended = Turns(places, together), 0, set[int]()
+
+        async def one(number: int) -> None:
+            nonlocal running
+            for busy, ticks in plans[number]:
+                async with turns.turn(busy=busy):
+                    running += 1
+                    try:
+                        assert running <= places
+                        assert load_of(turns).inside or not busy
+                        for _ in range(ticks):
+                            await asyncio.sleep(0)
+                            assert not turns._free or not waiting(turns)
+                    finally:
+                        running -= 1
+            ended.add(number)
+
+        tasks = [asyncio.create_task(one(number)) for number in range(len(plans))]
+        for _ in range(after):
+            await asyncio.sleep(0)
+        for number in cancelled & set(range(len(plans))):
+            tasks[number].cancel()
+        async with asyncio.timeout(10):
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert not [error for error in found if isinstance(error, Exception)]
+        assert ended >= set(range(len(plans))) - cancelled
+        assert not load_of(turns).inside
+        assert turns._free == places
+
+    asyncio.run(run())
+
+
+def test_what_wants_a_busy_machine_is_collected() -> None:
+    async def run() -> None:
+        turns = Turns(2, together=6)
+
+        async def one() -> None:
+            for busy in (False, False, False, True):
+                async with turns.turn(busy=busy):
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(*(one() for _ in range(12)))
+        assert load_of(turns).times <= 2
+
+    asyncio.run(run())
+
+
+def test_nobody_waits_for_company_that_does_not_come() -> None:
+    async def run() -> None:
+        turns = Turns(2, together=99)
+        async with asyncio.timeout(10), turns.turn(), turns.turn(busy=True):
+            assert load_of(turns).inside == 1
+
+    asyncio.run(run())

@@ -1,0 +1,188 @@
+"""A proof outlives its process: whoever comes later draws from it at once, unless something that it follows from is
+another."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import stat
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etude.cli.tasks.words import grading_of
+from etude.tasks import Environments, Grader, Stand, Task, Verdict, reference_diff
+from etude.tasks.change import Change
+from etude.tasks.seal import base
+from etude.tasks.verifiers.tests import TestsVerifier, proof
+from etude.tasks.verifiers.tests.drawing import chance_left, draw_exam
+from etude.tasks.verifiers.tests.pool import Pool, Questions, questions_of
+from etude.tasks.verifiers.tests.proof import dump_proof, guess_of, load_proof
+
+from ..conftest import Boxes
+from . import projects
+from .test_drawing import FILE, SOURCE, SUITE
+from .test_drawing import pool as pool_as_if_proven
+
+
+class Process:
+    """Grades as a process of its own does: what it knows of earlier ones lies in its store."""
+
+    def __init__(self, boxes: Boxes, store: Path) -> None:
+        self._boxes, self._store = boxes, store
+        self.examined = 0
+
+    def grade(self, task: Task, diff: str) -> Verdict:
+        async def run() -> Verdict:
+            async with self._boxes() as sandboxes:
+                create = sandboxes.create
+
+                async def counted(spec):  # type: ignore[no-untyped-def]
+                    self.examined += spec.name == "grader"
+                    return await create(spec)
+
+                sandboxes.create = counted  # type: ignore[method-assign]
+                environments = Environments(sandboxes, self._store / "environments")
+                return await Grader(sandboxes, environments=environments).grade(task, diff)
+
+        self.examined = 0
+        return asyncio.run(run())
+
+
+@pytest.mark.parametrize("runner", ["unittest", "node"])
+def test_the_next_process_proves_nothing_again(boxes: Boxes, tmp_path: Path, runner: str) -> None:
+    task = projects.project(tmp_path / "task", runner)
+    process = Process(boxes, tmp_path)
+    assert grading_of(task, tmp_path) == "not run yet"
+    first = process.grade(task, reference_diff(task))
+    assert process.examined == 3, "with the reference, without anything, and the grading"
+    again = process.grade(task, reference_diff(task))
+    assert process.examined == 1
+    assert first.passed
+    assert again.passed
+    assert (again.evidence.sealed, again.evidence.withheld) == (first.evidence.sealed, first.evidence.withheld)
+    assert again.evidence.withheld > 0
+    assert grading_of(task, tmp_path) == ("sealed" if first.evidence.sealed else "open")
+    assert grading_of(task, tmp_path / "another") == "not run yet"
+    (kept,) = tmp_path.glob("environments/*.proof")
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+def _damage(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
+    kept.write_bytes(kept.read_bytes().replace(b'"chance": ', b'"chance": 0'))
+
+
+def _cut(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
+    kept.write_bytes(kept.read_bytes()[:-3])
+
+
+def _suite(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
+    path = task.directory / "tests/files/tests/test_prices.py"
+    path.write_text(path.read_text() + "\n# Another suite.\n")
+
+
+def _reference(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
+    path = task.directory / "solution/patch.diff"
+    path.write_text(projects.diff(projects.WRONG, projects.RIGHT + "\n", "shop/prices.py"))
+
+
+def _environment(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
+    (task.directory / "environment/repo/more.py").write_text("more = 1\n")
+
+
+def _code(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(proof, "_code", lambda: "of another version")
+
+
+def _host(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(base, "_FORMAT", "as if something had been installed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [_damage, _cut, _suite, _reference, _environment, _code, _host])
+def test_what_follows_from_something_else_is_proven_again(
+    boxes: Boxes, tmp_path: Path, change: Callable[[Task, Path, pytest.MonkeyPatch], None]
+) -> None:
+    task = projects.project(tmp_path / "task", "unittest")
+    process = Process(boxes, tmp_path)
+    process.grade(task, "")
+    (kept,) = tmp_path.glob("environments/*.proof")
+    with pytest.MonkeyPatch.context() as patch:
+        change(task, kept, patch)
+        process.grade(task, "")
+        assert process.examined == 3
+        process.grade(task, "")
+        assert process.examined == 1
+
+
+def test_limits_that_the_gate_set_are_nothing_that_it_follows_from(boxes: Boxes, tmp_path: Path) -> None:
+    task = projects.project(tmp_path / "task", "unittest")
+    process = Process(boxes, tmp_path)
+    process.grade(task, "")
+    process.grade(replace(task, verifier={**task.verifier, "seconds": 7, "memory_mb": 300}), "")
+    assert process.examined == 1
+
+
+def test_without_a_reference_it_is_known_to_be_open(tmp_path: Path) -> None:
+    task = projects.project(tmp_path / "task", "unittest")
+    (task.directory / "solution/patch.diff").unlink()
+    assert grading_of(task, tmp_path) == "open"
+    assert TestsVerifier(task).recall(tmp_path)
+
+
+@given(st.booleans(), st.integers(0, 40), st.floats(0, 2), st.integers())
+def test_what_is_read_draws_the_same_exams(withheld: bool, alterations: int, seconds: float, seed: int) -> None:
+    made = pool_as_if_proven(withheld=withheld, alterations=alterations, seconds=seconds)
+    data = dump_proof(made, chance_left(made))
+    read = load_proof(data, SUITE, {FILE: SOURCE})
+    assert read is not None
+    assert guess_of(data) == chance_left(made) == chance_left(read)
+    exams = [draw_exam(SUITE, pool, random.Random(seed)) for pool in (made, read)]
+    assert exams[0].controls == exams[1].controls
+    assert list(exams[0].tests.values()) == list(exams[1].tests.values())
+    assert [[one.values for one in kept] for kept in exams[0].withheld.values()] == [
+        [one.values for one in kept] for kept in exams[1].withheld.values()
+    ]
+
+
+@given(st.data())
+def test_a_damaged_proof_is_none(draw: st.DataObject) -> None:
+    made = pool_as_if_proven()
+    data = bytearray(dump_proof(made, 0.5))
+    place = draw.draw(st.integers(0, len(data) - 1))
+    data[place] ^= draw.draw(st.integers(1, 255))
+    assert load_proof(bytes(data), SUITE, {FILE: SOURCE}) is None
+    assert load_proof(bytes(data[:place]), SUITE, {FILE: SOURCE}) is None
+    assert guess_of(bytes(data)) == 1.0
+
+
+def test_that_nothing_can_be_proven_is_kept_too() -> None:
+    assert load_proof(dump_proof(Pool(seconds=1.5), 1.0), SUITE, {FILE: SOURCE}) == Pool(seconds=1.5)
+    assert questions_of(SUITE, FILE, SOURCE)
+
+
+def test_all_that_was_decided_is_kept(boxes: Boxes, tmp_path: Path) -> None:
+    """Of a pool that was proven; who adds a field to it says here whether it is decided or read."""
+    assert {one.name for one in fields(Pool)} == {"sources", "questions", "names", "seconds"}
+    read = {"file", "function", "tests", "decides"}
+    assert {one.name for one in fields(Questions)} - read == {"seconds", "alterations", "withheld", "chance"}
+    task = projects.project(tmp_path / "task", "pytest")
+
+    async def run() -> None:
+        async with boxes() as sandboxes:
+            verifier = TestsVerifier(task)
+            await verifier.examine(Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change()))
+            made = verifier.pool
+            assert made is not None
+            assert made.questions
+            data = dump_proof(made, 0.5)
+            read = load_proof(data, verifier.suite, made.sources)
+            assert read is not None
+            assert dump_proof(read, 0.5) == data
+            assert (read.sources, read.names, read.seconds) == (made.sources, made.names, made.seconds)
+
+    asyncio.run(run())
