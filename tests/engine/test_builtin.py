@@ -83,8 +83,10 @@ def decided_by(models, versions, prompt, sequences):
     cache = LatentCache(models[0].config, len(sequences), fed.shape[1], torch.float32)
 
     def feed(model, begin, end):
-        starts, lengths = torch.full_like(rows, begin), torch.full_like(rows, end - begin)
-        return model.extend(fed[:, begin:end], rows, starts, lengths, cache).logits_bnv[:, -1]
+        lengths = torch.full_like(rows, end - begin)
+        step = cache.step(rows, torch.full_like(rows, begin), lengths)
+        listed = fed[step.rows_t, step.positions_t.clamp(max=fed.shape[1] - 1)]
+        return model.extend(listed, step, step.first_b + lengths - 1).logits_rv
 
     first = len(prompt)
     feed(models[0], 0, first - 1)
@@ -193,7 +195,7 @@ def test_the_cost_of_a_step_follows_the_live_rows():
     engine = engine_of(speculate="never")
     fed = []
     extend = engine._model.extend
-    engine._model.extend = lambda tokens, *rest, **options: fed.append(len(tokens)) or extend(tokens, *rest, **options)
+    engine._model.extend = lambda tokens, step, read: fed.append(len(read)) or extend(tokens, step, read)
     requests = [GenerateRequest(f"r{i}", np.array([1], np.int32), Sampling(4 * (i + 1), ())) for i in range(8)]
     run(engine, requests)
     assert fed == [8 - step // 4 for step in range(32)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from etude.engine.protocol import GenerateRequest, Sampling
-from etude.engine.scheduler import PATIENCE, Aborted, Scheduler
+from etude.engine.scheduler import Aborted, Scheduler
 
 SLOTS, CACHE_SLOTS, CONTEXT = 4, 3, 24
 
@@ -28,16 +28,14 @@ class Simulated:
         self.prefilled = 0
 
     def carry_out(self, admissions):
-        for wave in range(max((a.wave for a in admissions), default=-1) + 1):
-            members = [a for a in admissions if a.wave == wave]
-            for a in members:
-                if a.source != a.row:
-                    self.latents[a.row][: a.reused] = self.latents[a.source][: a.reused]
-            for a in members:
-                prompt = a.request.prompt.tolist()
-                for i in range(a.reused, len(prompt) - 1):
-                    self.latents[a.row][i] = (tuple(prompt[: i + 1 + self.lookahead]), self.epoch)
-                    self.prefilled += 1
+        for a in admissions:
+            if a.source != a.row:
+                self.latents[a.row][: a.reused] = self.latents[a.source][: a.reused]
+        for a in admissions:
+            prompt = a.request.prompt.tolist()
+            for i in range(a.reused, len(prompt) - 1):
+                self.latents[a.row][i] = (tuple(prompt[: i + 1 + self.lookahead]), self.epoch)
+                self.prefilled += 1
         for a in admissions:
             prompt = a.request.prompt.tolist()
             expected = [(tuple(prompt[: i + 1 + self.lookahead]), self.epoch) for i in range(len(prompt) - 1)]

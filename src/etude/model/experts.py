@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-WIDE_MAX_PAIRS = 1024
+WIDE_MAX_PAIRS = 2048
 """Token-expert pairs up to which the wide form is tried."""
 WIDE_MAX_WIDTH = 4096
 """Widest concatenation of all experts for which it pays."""
