@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.engine.builtin import BuiltinEngine, Failure
@@ -46,6 +48,60 @@ def test_greedy_is_the_same_with_and_without_speculation():
         np.testing.assert_array_equal(one.tokens, other.tokens)
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
         assert one.usage.drafted == 0 < other.usage.drafted
+
+
+ARRIVALS = st.tuples(
+    st.integers(0, 4),  # steps after the one before
+    st.sampled_from([0, 1, 8, 20, 45]),  # tokens shared with others
+    st.integers(1, 30),  # tokens of its own
+    st.integers(1, 9),  # tokens to sample
+)
+
+
+@pytest.mark.parametrize("speculate", ["never", "always"])
+@settings(max_examples=12, deadline=None)
+@given(arrivals=st.lists(ARRIVALS, min_size=2, max_size=6))
+def test_any_mix_of_prompts_and_decoding_in_a_step_equals_each_row_alone(speculate, arrivals):
+    """Prompts that are read, copied or continued and rows that decode share passes; nobody notices the others."""
+    draw, requests = np.random.default_rng(5), []
+    shared = draw.integers(0, VOCAB, 60)
+    for number, (_, common, own, sampled) in enumerate(arrivals):
+        prompt = np.concatenate((shared[:common], draw.integers(0, VOCAB, own))).astype(np.int32)
+        requests.append(GenerateRequest(f"r{number}", prompt, Sampling(sampled, (), seed=number), f"c{number}"))
+    model = tiny_model()
+    engine, answers = engine_of(model, slots=4, cache_slots=3, speculate=speculate), {}
+
+    def go_on(answer):
+        """Every second conversation has one more turn."""
+        answers[answer.id] = answer
+        number = int(answer.id[1:])
+        if number % 2 == 0 and number < 100:
+            prompt = np.concatenate((requests[number].prompt, answer.tokens, shared[:3])).astype(np.int32)
+            again = GenerateRequest(f"r{number + 100}", prompt, Sampling(4, (), seed=number), f"c{number}")
+            requests.append(again)
+            engine.submit(again)
+
+    for request, (pause, *_) in zip(list(requests), arrivals, strict=True):
+        for _ in range(pause):
+            for answer in engine.step():
+                go_on(answer)
+        engine.submit(request)
+    while engine.busy:
+        for answer in engine.step():
+            go_on(answer)
+    for request in requests:
+        (alone,) = run(engine_of(model, slots=1, cache_slots=0, speculate=speculate), [request])
+        answer = answers[request.id]
+        np.testing.assert_array_equal(answer.tokens, alone.tokens)
+        np.testing.assert_allclose(answer.logprobs, alone.logprobs, atol=2e-5, rtol=0)
+        np.testing.assert_array_equal(np.sort(answer.experts, -1), np.sort(alone.experts, -1))
+        tokens = np.concatenate((request.prompt, answer.tokens))
+        with torch.no_grad():
+            whole = model(torch.from_numpy(tokens).long()[None])
+        expected = whole.logits_btv[0, request.prompt.size - 1 : -1].log_softmax(-1).numpy()
+        np.testing.assert_allclose(answer.logprobs, expected[np.arange(answer.tokens.size), answer.tokens], atol=1e-4)
+        routed = whole.experts_btlk[0, :-1].numpy()
+        np.testing.assert_array_equal(np.sort(answer.experts[:-1], -1), np.sort(routed, -1))
 
 
 @pytest.mark.parametrize("speculate", ["never", "always"])

@@ -128,7 +128,7 @@ def test_a_step_lists_every_token_once(rows: list[tuple[int, int]], latents: int
     padding = step.rows_t.numel() - len(wanted)
     assert padding < len(rows) * WIDE + PIECES_STEP * (WIDE + NARROW)
     for part in step.parts:
-        seen = (part.bias_pn1w == 0).sum(-1).flatten()
+        seen = (part.bias_pns == 0).sum(-1).view(-1, config.num_attention_heads)[:, 0]
         real = step.real_t[part.first : part.end]
         assert torch.equal(seen[real], step.positions_t[part.first : part.end][real] + 1)
         assert part.scratch_pws.shape[0] * part.scratch_pws.shape[1] <= max(latents, 40)

@@ -143,13 +143,13 @@ class Scheduler:
         for _ in range(min(self._slots - len(self._running), len(self._queue))):
             request = self._queue[0]
             match = self._match(request, unsettled)
+            if match.row >= 0 and unsettled[match.row]:
+                later.append(self._queue.popleft())
+                continue
             tokens += request.prompt.size - match.reused
             if admissions and tokens > TOKENS_AT_ONCE:
                 break
             self._queue.popleft()
-            if match.row >= 0 and unsettled[match.row]:
-                later.append(request)
-                continue
             admissions.append(self._place(request, match))
             unsettled[admissions[-1].row] = True
         self._queue.extendleft(reversed(later))

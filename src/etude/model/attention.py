@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from etude.model.config import LATENT_NORM_EPS, ModelConfig
 from etude.model.norm import RMSNorm
 from etude.model.rope import rotate
-from etude.model.step import LayerStep, Part
+from etude.model.step import LayerStep
 
 LONG = 2048
 """From this length on the scores of a whole sequence are never held in memory."""
@@ -102,17 +102,21 @@ class LatentAttention(nn.Module):
         up = self.kv_b_proj.weight.view(config.num_attention_heads, -1, config.kv_lora_rank)
         up_k, up_v = up.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
         q_latent = torch.bmm(q_nope.transpose(0, 1), up_k).transpose(0, 1)
-        q_thw = torch.cat((q_latent, q_rope), dim=-1) * config.softmax_scale
-        mixed = [_attend_latents(q_thw[part.first : part.end], context.read(part), part) for part in context.step.parts]
+        q_thw = torch.cat((q_latent, q_rope), dim=-1)
+        scale = config.softmax_scale
+        mixed = [
+            _attend_latents(q_thw[part.first : part.end], context.read(part), part.bias_pns, scale)
+            for part in context.step.parts
+        ]
         # The rotary part of the mix is thrown away: cheaper than copying the latents without it.
         mixed_thr = (mixed[0] if len(mixed) == 1 else torch.cat(mixed))[..., : config.kv_lora_rank]
         return torch.bmm(mixed_thr.transpose(0, 1), up_v.transpose(1, 2)).transpose(0, 1).flatten(1)
 
 
-def _attend_latents(q_thw: Tensor, keys_psw: Tensor, part: Part) -> Tensor:
-    scores = torch.bmm(q_thw.unflatten(0, (-1, part.width)).flatten(1, 2), keys_psw.transpose(1, 2))
-    scores.view(*part.bias_pn1w.shape[:2], -1, keys_psw.shape[1]).add_(part.bias_pn1w)
-    return torch.bmm(scores.softmax(-1), keys_psw).view_as(q_thw)
+def _attend_latents(q_thw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: float) -> Tensor:
+    q_pnw = q_thw.view(len(keys_psw), -1, q_thw.shape[-1])
+    scores_pns = torch.baddbmm(bias_pns, q_pnw, keys_psw.transpose(1, 2), alpha=scale)
+    return torch.bmm(scores_pns.softmax(-1), keys_psw).view_as(q_thw)
 
 
 def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:

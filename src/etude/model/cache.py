@@ -30,6 +30,7 @@ class LatentCache:
     ) -> None:
         self.slots = slots
         self.context = context
+        self.heads = config.num_attention_heads
         self.layers = config.num_hidden_layers + min(1, config.num_nextn_predict_layers)
         self.latents = torch.zeros(self.layers, slots + 1, context, config.latent_width, dtype=dtype, device=device)
         self._gathered = self.latents.new_empty(0)

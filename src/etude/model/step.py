@@ -39,8 +39,8 @@ class Part:
     first: int
     width: int
     slots_p: Tensor
-    bias_pn1w: Tensor
-    """0 for the positions that a token sees, else -inf."""
+    bias_pns: Tensor
+    """For every token and head: 0 for the positions that the token sees, else -inf."""
     scratch_pws: Tensor
     """Where the layers gather latents: memory that is already mapped, layer after layer and step after step."""
 
@@ -121,11 +121,11 @@ def _parts(cache: LatentCache, first: int, slots_p: Tensor, positions_pn: Tensor
         end, at_once = begin + chunks * PIECES_STEP, max(1, LATENTS_AT_ONCE // window)
         for start in range(begin, end, at_once):
             stop = min(end, start + at_once)
-            hidden_pnw = torch.arange(window, device=slots_p.device) > positions_pn[start:stop, :, None]
-            bias_pnw = torch.zeros(hidden_pnw.shape, dtype=cache.latents.dtype, device=slots_p.device)
-            bias_pnw.masked_fill_(hidden_pnw, float("-inf"))
+            hidden_pns = torch.arange(window, device=slots_p.device) > positions_pn[start:stop, :, None]
+            bias_pns = torch.zeros(hidden_pns.shape, dtype=cache.latents.dtype, device=slots_p.device)
+            bias_pns = bias_pns.masked_fill_(hidden_pns, float("-inf")).repeat_interleave(cache.heads, dim=1)
             scratch = cache.scratch(stop - start, window)
-            yield Part(first + start * width, width, slots_p[start:stop], bias_pnw.unsqueeze(2), scratch)
+            yield Part(first + start * width, width, slots_p[start:stop], bias_pns, scratch)
         begin = end
 
 
