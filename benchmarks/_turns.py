@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -88,9 +88,9 @@ class _Driver:
         return self.draw.integers(10, self.vocab, count).astype(np.int32)
 
 
-def short_turns(model: Transformer, speculate: str) -> dict[str, float]:
+def short_turns(model: Transformer, speculate: Literal["never", "always"]) -> dict[str, float]:
     """What a turn, a step and a token cost in the steady state."""
-    engine = BuiltinEngine(model, EngineRecipe(speculate=speculate))  # type: ignore[arg-type]
+    engine = BuiltinEngine(model, EngineRecipe(speculate=speculate))
     trunk, draft = _Clock(), _Clock()
     extend, drafts = model.extend, model.draft
     model.extend, model.draft = trunk.around(extend), draft.around(drafts)  # type: ignore[method-assign]

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from etude.engine.protocol import GenerateRequest, Sampling
 from etude.engine import scheduler as scheduler_module
+from etude.engine.protocol import GenerateRequest, Sampling
 from etude.engine.scheduler import WORTH_A_STEP, Aborted, Scheduler
 
 SLOTS, CACHE_SLOTS, CONTEXT = 4, 3, 48
@@ -176,7 +176,7 @@ def test_who_waits_for_a_prompt_lets_others_pass_and_keeps_his_row():
 
 
 def test_one_who_waited_begins_even_if_what_he_waited_for_is_gone():
-    scheduler, cache = scheduler_and_cache(context=64)
+    scheduler, _ = scheduler_and_cache(context=64)
     for name in "ab":
         scheduler.submit(request(name, range(40), name))
     (first,) = scheduler.admit()

@@ -35,6 +35,7 @@ from etude.recipe.acting import EngineRecipe
 from etude.weights import Tensors, WeightsError
 from etude.weights.torch_bridge import into_module
 
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     id: str
@@ -265,9 +266,7 @@ class BuiltinEngine:
         read = (feeding.pending_b + verified.accepted_b)[torch.from_numpy(on)]
         logits = self._model.draft(out.hidden_th, feeding.following(), feeding.step.without(refused), read)
         answers = self._end_all(sampled, stopped, done)
-        self._draft = propose(
-            logits, torch.from_numpy(temperatures[on]), seeds[on], positions[on] + 2 + ahead[on]
-        )
+        self._draft = propose(logits, torch.from_numpy(temperatures[on]), seeds[on], positions[on] + 2 + ahead[on])
         return answers
 
     def _take(self, sampled: _Sampled) -> tuple[Flags, Flags]:

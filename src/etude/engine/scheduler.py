@@ -3,7 +3,7 @@
 Invariants (property-tested over any order of arrivals, ends, aborts and swaps):
 - a row serves one request at a time; at most `slots` requests run;
 - whenever rows are free and requests wait, the first of them begins, and others in the order of their arrival as far as
-  rows and `TOKENS_AT_ONCE` reach; but one whose prompt another is about to compute waits a step, and then takes it over;
+  rows and `TOKENS_AT_ONCE` reach; only one whose prompt another is about to compute waits, and takes it over next time;
 - a request that begins after `swapped` takes nothing from a row that older weights wrote to.
 
 There are `slots + cache_slots` rows. A finished row stays as cache, the least recently used is dropped beyond

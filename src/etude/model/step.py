@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from etude.model.cache import LatentCache
 
 NARROW, WIDE = 2, 8
-"""Tokens of a piece. Narrow ones are for rows that decode: the pending token and a draft."""
+"""Tokens of a piece. Narrow ones are for rows that decode: the pending token and a draft; 1 where most have none."""
 PIECES_STEP = 8
 WINDOW_STEP = 64
 LATENTS_AT_ONCE = 1 << 17
@@ -71,11 +71,12 @@ class Step:
         if needed > cache.context:
             raise CacheOverrun(f"position {needed - 1} does not fit a cache of {cache.context} positions")
         first_b = torch.zeros_like(starts_b)
-        narrow_b = lengths_b <= NARROW
+        narrow = 1 if 2 * int((lengths_b <= 1).sum()) > len(lengths_b) else NARROW
+        narrow_b = lengths_b <= narrow
         parts: list[Part] = []
         tokens: list[tuple[Tensor, Tensor, Tensor]] = []
         first = 0
-        for width, chosen_b in ((NARROW, narrow_b), (WIDE, ~narrow_b)):
+        for width, chosen_b in ((narrow, narrow_b), (WIDE, ~narrow_b)):
             rows = chosen_b.nonzero().squeeze(1)
             if not rows.numel():
                 continue
@@ -85,7 +86,7 @@ class Step:
             first_b[rows] = first + before_r * width
             row_p = rows.repeat_interleave(pieces_r)
             number_p = torch.arange(row_p.numel(), device=rows.device) - before_r.repeat_interleave(pieces_r)
-            missing = -row_p.numel() % PIECES_STEP
+            missing = -row_p.numel() % PIECES_STEP if row_p.numel() > PIECES_STEP else 0
             row_p, number_p = F.pad(row_p, (0, missing)), F.pad(number_p, (0, missing), value=-1)
             positions_pn = (starts_b[row_p] + number_p * width)[:, None] + torch.arange(width, device=rows.device)
             real_pn = (positions_pn < ends_b[row_p, None]) & (number_p >= 0)[:, None]
@@ -114,11 +115,14 @@ class Step:
 def _parts(cache: LatentCache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
     """Pieces that come in the order of their rows' ends, cut wherever the window gets a step wider."""
     width = positions_pn.shape[1]
-    longest = ends_p.view(-1, PIECES_STEP).amax(1).clamp(min=1)
+    chunk = min(PIECES_STEP, ends_p.numel())
+    longest = ends_p.view(-1, chunk).amax(1).clamp(min=1)
     windows = ((longest + WINDOW_STEP - 1) // WINDOW_STEP * WINDOW_STEP).clamp(max=cache.context)
     begin = 0
-    for window, chunks in zip(*(column.tolist() for column in windows.unique_consecutive(return_counts=True)), strict=True):
-        end, at_once = begin + chunks * PIECES_STEP, max(1, LATENTS_AT_ONCE // window)
+    for window, chunks in zip(
+        *(column.tolist() for column in windows.unique_consecutive(return_counts=True)), strict=True
+    ):
+        end, at_once = begin + chunks * chunk, max(1, LATENTS_AT_ONCE // window)
         for start in range(begin, end, at_once):
             stop = min(end, start + at_once)
             hidden_pns = torch.arange(window, device=slots_p.device) > positions_pn[start:stop, :, None]
