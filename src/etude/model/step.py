@@ -28,6 +28,8 @@ NARROW, WIDE = 2, 8
 """Tokens of a piece. Narrow ones are for rows that decode: the pending token and a draft; 1 where most have none."""
 PIECES_STEP = 8
 WINDOW_STEP = 64
+CHUNK = 64
+"""Tokens, padding included, for which a shorter window is worth another part."""
 LATENTS_AT_ONCE = 1 << 17
 """Latents that a part gathers at most: it bounds the memory of attention, whatever the rows of a pass."""
 
@@ -115,14 +117,14 @@ class Step:
 def _parts(cache: LatentCache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
     """Pieces that come in the order of their rows' ends, cut wherever the window gets a step wider."""
     width = positions_pn.shape[1]
-    chunk = min(PIECES_STEP, ends_p.numel())
-    longest = ends_p.view(-1, chunk).amax(1).clamp(min=1)
+    pieces, chunk = ends_p.numel(), CHUNK // width
+    longest = F.pad(ends_p, (0, -pieces % chunk)).view(-1, chunk).amax(1).clamp(min=1)
     windows = ((longest + WINDOW_STEP - 1) // WINDOW_STEP * WINDOW_STEP).clamp(max=cache.context)
     begin = 0
     for window, chunks in zip(
         *(column.tolist() for column in windows.unique_consecutive(return_counts=True)), strict=True
     ):
-        end, at_once = begin + chunks * chunk, max(1, LATENTS_AT_ONCE // window)
+        end, at_once = min(pieces, begin + chunks * chunk), max(1, LATENTS_AT_ONCE // window)
         for start in range(begin, end, at_once):
             stop = min(end, start + at_once)
             hidden_pns = torch.arange(window, device=slots_p.device) > positions_pn[start:stop, :, None]
