@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
@@ -83,13 +84,18 @@ class Step:
             if not rows.numel():
                 continue
             rows = rows[ends_b[rows].argsort(stable=True)]
-            pieces_r = ((lengths_b[rows] + width - 1) // width).clamp(min=1)
-            before_r = pieces_r.cumsum(0) - pieces_r
-            first_b[rows] = first + before_r * width
-            row_p = rows.repeat_interleave(pieces_r)
-            number_p = torch.arange(row_p.numel(), device=rows.device) - before_r.repeat_interleave(pieces_r)
+            row_p, number_p = rows, torch.zeros_like(rows)
+            if width == WIDE:
+                pieces_r = (lengths_b[rows] + width - 1) // width
+                row_p = rows.repeat_interleave(pieces_r)
+                before_r = pieces_r.cumsum(0) - pieces_r
+                number_p = torch.arange(row_p.numel(), device=rows.device) - before_r.repeat_interleave(pieces_r)
+                first_b[rows] = first + before_r * width
+            else:
+                first_b[rows] = torch.arange(first, first + rows.numel() * width, width, device=rows.device)
             missing = -row_p.numel() % PIECES_STEP if row_p.numel() > PIECES_STEP else 0
-            row_p, number_p = F.pad(row_p, (0, missing)), F.pad(number_p, (0, missing), value=-1)
+            if missing:
+                row_p, number_p = F.pad(row_p, (0, missing)), F.pad(number_p, (0, missing), value=-1)
             positions_pn = (starts_b[row_p] + number_p * width)[:, None] + torch.arange(width, device=rows.device)
             real_pn = (positions_pn < ends_b[row_p, None]) & (number_p >= 0)[:, None]
             positions_pn = positions_pn.clamp(min=0)
@@ -119,17 +125,16 @@ def _parts(cache: LatentCache, first: int, slots_p: Tensor, positions_pn: Tensor
     width = positions_pn.shape[1]
     pieces, chunk = ends_p.numel(), CHUNK // width
     longest = F.pad(ends_p, (0, -pieces % chunk)).view(-1, chunk).amax(1).clamp(min=1)
-    windows = ((longest + WINDOW_STEP - 1) // WINDOW_STEP * WINDOW_STEP).clamp(max=cache.context)
+    windows = (min(cache.context, -(-end // WINDOW_STEP) * WINDOW_STEP) for end in longest.tolist())
     begin = 0
-    for window, chunks in zip(
-        *(column.tolist() for column in windows.unique_consecutive(return_counts=True)), strict=True
-    ):
-        end, at_once = min(pieces, begin + chunks * chunk), max(1, LATENTS_AT_ONCE // window)
+    for window, alike in groupby(windows):
+        end, at_once = min(pieces, begin + len(list(alike)) * chunk), max(1, LATENTS_AT_ONCE // window)
         for start in range(begin, end, at_once):
             stop = min(end, start + at_once)
             hidden_pns = torch.arange(window, device=slots_p.device) > positions_pn[start:stop, :, None]
             bias_pns = torch.zeros(hidden_pns.shape, dtype=cache.latents.dtype, device=slots_p.device)
-            bias_pns = bias_pns.masked_fill_(hidden_pns, float("-inf")).repeat_interleave(cache.heads, dim=1)
+            bias_pns.masked_fill_(hidden_pns, float("-inf"))
+            bias_pns = bias_pns.unsqueeze(2).expand(-1, -1, cache.heads, -1).flatten(1, 2)
             scratch = cache.scratch(stop - start, window)
             yield Part(first + start * width, width, slots_p[start:stop], bias_pns, scratch)
         begin = end
