@@ -104,6 +104,36 @@ def test_any_mix_of_prompts_and_decoding_in_a_step_equals_each_row_alone(specula
         np.testing.assert_array_equal(np.sort(answer.experts[:-1], -1), np.sort(routed, -1))
 
 
+def test_drafts_are_those_of_the_head_after_any_prompt_copy_turn_and_refusal():
+    """Nothing that comes out shows a draft head that reads wrong tokens or latents: its drafts would only hold less."""
+    model, shared = tiny_model(), np.random.default_rng(3).integers(0, VOCAB, 30)
+    engine, compared = engine_of(model, slots=4, cache_slots=4, speculate="always"), 0
+
+    def ask(turn, member, prompt):
+        conversation = f"c{member}"
+        sampling = Sampling(5 + member, (), seed=10 * turn + member)
+        engine.submit(GenerateRequest(f"{turn}/{member}", prompt.astype(np.int32), sampling, conversation))
+
+    for member in range(6):
+        ask(0, member, np.concatenate((shared, [member] * (member % 3))))
+    while engine.busy:
+        for answer in engine.step():
+            turn, member = map(int, answer.id.split("/"))
+            row = next(r for r in range(8) if np.array_equal(engine._rows.sampled(r), answer.tokens))
+            length = int(engine._rows.position[row]) + 1
+            if turn < 2:
+                ask(turn + 1, member, np.concatenate((engine._rows.tokens[row, :length], shared[: 2 + 9 * turn])))
+        assert bool(engine._draft.there_b.all())
+        for place, row in enumerate(engine._active.tolist()):
+            tokens = torch.from_numpy(engine._rows.tokens[None, row, : engine._rows.position[row] + 1])
+            with torch.no_grad():
+                logits = model.mtp_logits(model(tokens), tokens).logits[0][0, -1]
+            torch.testing.assert_close(engine._draft.probabilities_bv[place], logits.softmax(-1), rtol=1e-3, atol=1e-5)
+            compared += 1
+    assert compared > 60
+    assert 0 < engine.counters.accepted < engine.counters.drafted
+
+
 @pytest.mark.parametrize("speculate", ["never", "always"])
 def test_sequences_have_the_distribution_of_the_model(speculate):
     """Thousands of seeds, three tokens each, against the exact probability of every sequence."""

@@ -82,15 +82,6 @@ def test_padding_writes_nowhere(model_of: Any, tokens_of: Any) -> None:
     assert torch.equal(written, expected)
 
 
-def test_what_is_taken_out_of_a_step_writes_nowhere(model_of: Any, tokens_of: Any) -> None:
-    model = model_of()
-    cache = LatentCache(model.config, slots=2, context=40)
-    step = cache.step(long(0, 1), long(3, 5), long(2, 2))
-    model.extend(listed(step, tokens_of(2, 40)), step.without(step.first_b[1:] + 1))
-    written = (cache.latents[: model.config.num_hidden_layers, :2] != 0).any(-1).any(0).nonzero().tolist()
-    assert written == [[0, 3], [0, 4], [1, 5]]
-
-
 def test_experts_hidden_states_and_logits_where_they_are_read(model_of: Any, tokens_of: Any) -> None:
     model, tokens = model_of(), tokens_of(4, 30)
     with torch.no_grad():

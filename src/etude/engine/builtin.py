@@ -260,11 +260,11 @@ class BuiltinEngine:
         self.counters.accepted += int(ahead.sum())
         sampled = _Sampled(verified.tokens_b2.numpy(), verified.logprobs_b2.numpy(), ahead, verified.finite_b.numpy())
         stopped, done = self._take(sampled)
-        # The draft head sees every position once, also of rows that end here: their latents are kept for reuse.
-        refused = drafts[~verified.accepted_b[draft.there_b]]
+        # The draft head sees every position, also of rows that end here: their latents are kept for reuse. What it and
+        # the trunk write for a refused draft is overwritten when its place is fed again.
         on = ~done
         read = (feeding.pending_b + verified.accepted_b)[torch.from_numpy(on)]
-        logits = self._model.draft(out.hidden_th, feeding.following(), feeding.step.without(refused), read)
+        logits = self._model.draft(out.hidden_th, feeding.following(), feeding.step, read)
         answers = self._end_all(sampled, stopped, done)
         self._draft = propose(logits, torch.from_numpy(temperatures[on]), seeds[on], positions[on] + 2 + ahead[on])
         return answers

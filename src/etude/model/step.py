@@ -12,7 +12,7 @@ times what they cost later.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -107,14 +107,6 @@ class Step:
         rows_t, positions_t, real_t = (torch.cat(column) for column in zip(*tokens, strict=True))
         places_t = torch.where(real_t, slots_b[rows_t] * cache.context + positions_t, cache.spare)
         return cls(cache, rows_t, positions_t, real_t, places_t, first_b, tuple(parts))
-
-    def without(self, tokens: Tensor) -> Step:
-        """The same, but these tokens are padding: what they would write is thrown away."""
-        return replace(
-            self,
-            real_t=self.real_t.index_fill(0, tokens, False),
-            places_t=self.places_t.index_fill(0, tokens, self.cache.spare),
-        )
 
     def of(self, layer: int) -> LayerStep:
         return LayerStep(self, self.cache.latents[layer])
