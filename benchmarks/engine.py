@@ -6,6 +6,8 @@ A second round is like a rollout's next turn: every conversation goes on, which 
 and the peer reads again.
 With drafts means with a random draft head, of which next to nothing is accepted: that is the price of drafting; what a
 trained head brings is in a run's summary.json (engine.accepted_per_step).
+Then, without a peer, many short turns in bf16 (_turns.py), with a network so flat that drafts hold about as often as
+those of a trained head.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 import transformers
 from _report import finish
+from _turns import short_turns
 from transformers import DeepseekV3ForCausalLM
 
 from etude.engine.builtin import BuiltinEngine
@@ -84,8 +87,20 @@ def main() -> None:
             "accepted_per_draft": stats.accepted / max(1, stats.drafted),
             "same_tokens": same[0],
             "same_tokens_with_drafts": same[1],
+            **turns(),
         },
     )
+
+
+def turns() -> dict[str, float]:
+    """The better of `RUNS`, since other work on the machine only ever adds to the time."""
+    model = Transformer(ModelConfig.from_recipe(ModelRecipe(), VOCAB)).initialise(0).to(torch.bfloat16)
+    plain, drafted = (
+        max((short_turns(model, speculate) for _ in range(RUNS)), key=lambda run: run["turns_per_cpu_second"])
+        for speculate in ("never", "always")
+    )
+    shown = {f"plain_{name}": plain[name] for name in ("turns_per_cpu_second", "cpu_ms_per_step")}
+    return shown | {f"drafted_{name}": value for name, value in drafted.items()}
 
 
 def conversation_of_peer(model: Any, prompts: np.ndarray, said: np.ndarray) -> Turn:

@@ -86,7 +86,10 @@ def extend_equals_forward(device: str) -> str:
     for first, last in [(0, 32), *((place, place + 1) for place in range(32, 40))]:
         starts = torch.full((3,), first, device=device)
         lengths = torch.full((3,), last - first, device=device)
-        parts.append(there.extend(asked[:, first:last], slots, starts, lengths, cache).logits_bnv)
+        step = cache.step(slots, starts, lengths)
+        fed = asked[step.rows_t, step.positions_t.clamp(max=39)]
+        wanted = (step.first_b[:, None] + torch.arange(last - first, device=device)).flatten()
+        parts.append(there.extend(fed, step, wanted).logits_rv.unflatten(0, (3, -1)))
     return apart(torch.cat(parts, dim=1), whole.cpu())
 
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.engine.builtin import BuiltinEngine, Failure
@@ -48,6 +50,90 @@ def test_greedy_is_the_same_with_and_without_speculation():
         assert one.usage.drafted == 0 < other.usage.drafted
 
 
+ARRIVALS = st.tuples(
+    st.integers(0, 4),  # steps after the one before
+    st.sampled_from([0, 1, 8, 20, 45]),  # tokens shared with others
+    st.integers(1, 30),  # tokens of its own
+    st.integers(1, 9),  # tokens to sample
+)
+
+
+@pytest.mark.parametrize("speculate", ["never", "always"])
+@settings(max_examples=12, deadline=None)
+@given(arrivals=st.lists(ARRIVALS, min_size=2, max_size=6))
+def test_any_mix_of_prompts_and_decoding_in_a_step_equals_each_row_alone(speculate, arrivals):
+    """Prompts that are read, copied or continued and rows that decode share passes; nobody notices the others."""
+    draw, requests = np.random.default_rng(5), []
+    shared = draw.integers(0, VOCAB, 60)
+    for number, (_, common, own, sampled) in enumerate(arrivals):
+        prompt = np.concatenate((shared[:common], draw.integers(0, VOCAB, own))).astype(np.int32)
+        requests.append(GenerateRequest(f"r{number}", prompt, Sampling(sampled, (), seed=number), f"c{number}"))
+    model = tiny_model()
+    engine, answers = engine_of(model, slots=4, cache_slots=3, speculate=speculate), {}
+
+    def go_on(answer):
+        """Every second conversation has one more turn."""
+        answers[answer.id] = answer
+        number = int(answer.id[1:])
+        if number % 2 == 0 and number < 100:
+            prompt = np.concatenate((requests[number].prompt, answer.tokens, shared[:3])).astype(np.int32)
+            again = GenerateRequest(f"r{number + 100}", prompt, Sampling(4, (), seed=number), f"c{number}")
+            requests.append(again)
+            engine.submit(again)
+
+    for request, (pause, *_) in zip(list(requests), arrivals, strict=True):
+        for _ in range(pause):
+            for answer in engine.step():
+                go_on(answer)
+        engine.submit(request)
+    while engine.busy:
+        for answer in engine.step():
+            go_on(answer)
+    for request in requests:
+        (alone,) = run(engine_of(model, slots=1, cache_slots=0, speculate=speculate), [request])
+        answer = answers[request.id]
+        np.testing.assert_array_equal(answer.tokens, alone.tokens)
+        np.testing.assert_allclose(answer.logprobs, alone.logprobs, atol=2e-5, rtol=0)
+        np.testing.assert_array_equal(np.sort(answer.experts, -1), np.sort(alone.experts, -1))
+        tokens = np.concatenate((request.prompt, answer.tokens))
+        with torch.no_grad():
+            whole = model(torch.from_numpy(tokens).long()[None])
+        expected = whole.logits_btv[0, request.prompt.size - 1 : -1].log_softmax(-1).numpy()
+        np.testing.assert_allclose(answer.logprobs, expected[np.arange(answer.tokens.size), answer.tokens], atol=1e-4)
+        routed = whole.experts_btlk[0, :-1].numpy()
+        np.testing.assert_array_equal(np.sort(answer.experts[:-1], -1), np.sort(routed, -1))
+
+
+def test_drafts_are_those_of_the_head_after_any_prompt_copy_turn_and_refusal():
+    """Nothing that comes out shows a draft head that reads wrong tokens or latents: its drafts would only hold less."""
+    model, shared = tiny_model(), np.random.default_rng(3).integers(0, VOCAB, 30)
+    engine, compared = engine_of(model, slots=4, cache_slots=4, speculate="always"), 0
+
+    def ask(turn, member, prompt):
+        conversation = f"c{member}"
+        sampling = Sampling(5 + member, (), seed=10 * turn + member)
+        engine.submit(GenerateRequest(f"{turn}/{member}", prompt.astype(np.int32), sampling, conversation))
+
+    for member in range(6):
+        ask(0, member, np.concatenate((shared, [member] * (member % 3))))
+    while engine.busy:
+        for answer in engine.step():
+            turn, member = map(int, answer.id.split("/"))
+            row = next(r for r in range(8) if np.array_equal(engine._rows.sampled(r), answer.tokens))
+            length = int(engine._rows.position[row]) + 1
+            if turn < 2:
+                ask(turn + 1, member, np.concatenate((engine._rows.tokens[row, :length], shared[: 2 + 9 * turn])))
+        assert bool(engine._draft.there_b.all())
+        for place, row in enumerate(engine._active.tolist()):
+            tokens = torch.from_numpy(engine._rows.tokens[None, row, : engine._rows.position[row] + 1])
+            with torch.no_grad():
+                logits = model.mtp_logits(model(tokens), tokens).logits[0][0, -1]
+            torch.testing.assert_close(engine._draft.probabilities_bv[place], logits.softmax(-1), rtol=1e-3, atol=1e-5)
+            compared += 1
+    assert compared > 60
+    assert 0 < engine.counters.accepted < engine.counters.drafted
+
+
 @pytest.mark.parametrize("speculate", ["never", "always"])
 def test_sequences_have_the_distribution_of_the_model(speculate):
     """Thousands of seeds, three tokens each, against the exact probability of every sequence."""
@@ -83,8 +169,10 @@ def decided_by(models, versions, prompt, sequences):
     cache = LatentCache(models[0].config, len(sequences), fed.shape[1], torch.float32)
 
     def feed(model, begin, end):
-        starts, lengths = torch.full_like(rows, begin), torch.full_like(rows, end - begin)
-        return model.extend(fed[:, begin:end], rows, starts, lengths, cache).logits_bnv[:, -1]
+        lengths = torch.full_like(rows, end - begin)
+        step = cache.step(rows, torch.full_like(rows, begin), lengths)
+        listed = fed[step.rows_t, step.positions_t.clamp(max=fed.shape[1] - 1)]
+        return model.extend(listed, step, step.first_b + lengths - 1).logits_rv
 
     first = len(prompt)
     feed(models[0], 0, first - 1)
@@ -193,7 +281,7 @@ def test_the_cost_of_a_step_follows_the_live_rows():
     engine = engine_of(speculate="never")
     fed = []
     extend = engine._model.extend
-    engine._model.extend = lambda tokens, *rest, **options: fed.append(len(tokens)) or extend(tokens, *rest, **options)
+    engine._model.extend = lambda tokens, step, read: fed.append(len(read)) or extend(tokens, step, read)
     requests = [GenerateRequest(f"r{i}", np.array([1], np.int32), Sampling(4 * (i + 1), ())) for i in range(8)]
     run(engine, requests)
     assert fed == [8 - step // 4 for step in range(32)]

@@ -7,14 +7,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from etude.engine import scheduler as scheduler_module
 from etude.engine.protocol import GenerateRequest, Sampling
-from etude.engine.scheduler import PATIENCE, Aborted, Scheduler
+from etude.engine.scheduler import WORTH_A_STEP, Aborted, Scheduler
 
-SLOTS, CACHE_SLOTS, CONTEXT = 4, 3, 24
+SLOTS, CACHE_SLOTS, CONTEXT = 4, 3, 48
+START = list(range(10, 28))
+"""What all prompts begin with: enough to be worth waiting for."""
 
 
 def request(name, prompt, conversation=""):
     return GenerateRequest(name, np.asarray(prompt, np.int32), Sampling(8, ()), conversation)
+
+
+def common(one, other):
+    """Tokens that two prompts begin with."""
+    width = min(one.prompt.size, other.prompt.size)
+    different = one.prompt[:width] != other.prompt[:width]
+    return int(different.argmax()) if different.any() else width
 
 
 class Simulated:
@@ -28,16 +38,14 @@ class Simulated:
         self.prefilled = 0
 
     def carry_out(self, admissions):
-        for wave in range(max((a.wave for a in admissions), default=-1) + 1):
-            members = [a for a in admissions if a.wave == wave]
-            for a in members:
-                if a.source != a.row:
-                    self.latents[a.row][: a.reused] = self.latents[a.source][: a.reused]
-            for a in members:
-                prompt = a.request.prompt.tolist()
-                for i in range(a.reused, len(prompt) - 1):
-                    self.latents[a.row][i] = (tuple(prompt[: i + 1 + self.lookahead]), self.epoch)
-                    self.prefilled += 1
+        for a in admissions:
+            if a.source != a.row:
+                self.latents[a.row][: a.reused] = self.latents[a.source][: a.reused]
+        for a in admissions:
+            prompt = a.request.prompt.tolist()
+            for i in range(a.reused, len(prompt) - 1):
+                self.latents[a.row][i] = (tuple(prompt[: i + 1 + self.lookahead]), self.epoch)
+                self.prefilled += 1
         for a in admissions:
             prompt = a.request.prompt.tolist()
             expected = [(tuple(prompt[: i + 1 + self.lookahead]), self.epoch) for i in range(len(prompt) - 1)]
@@ -59,41 +67,35 @@ class AnyOrder(RuleBasedStateMachine):
         self.scheduler = Scheduler(slots=SLOTS, cache_slots=CACHE_SLOTS, context=CONTEXT, lookahead=self.lookahead)
         self.cache = Simulated(self.scheduler, self.lookahead)
         self.waiting, self.running, self.histories = [], {}, {}
-        self.count = self.idle_steps = 0
+        self.count = 0
 
     @rule(conversation=st.integers(0, 5), tail=st.lists(st.integers(0, 1), min_size=1, max_size=4), go_on=st.booleans())
     def arrive(self, conversation, tail, go_on):
         name = f"c{conversation}"
         start = self.histories.get(name, []) if go_on else []
-        prompt = ([7, *start[1:], *tail] if start else [7, *tail])[: CONTEXT - 9]
+        prompt = [*(start or START), *tail][: CONTEXT - 9]
         self.count += 1
         arrived = request(f"r{self.count}", prompt, name)
         self.scheduler.submit(arrived)
         self.waiting.append(arrived)
 
     @rule()
-    def admit(self):
+    def step(self):
+        offered = self.waiting[: SLOTS - len(self.running)]
         admissions = self.scheduler.admit()
-        begun = [a.request.id for a in admissions]
-        assert begun == [r.id for r in self.waiting[: len(begun)]], "requests begin in the order of arrival"
-        del self.waiting[: len(begun)]
+        begun = [a.request for a in admissions]
+        assert begun[:1] == offered[:1], "whenever a row is free, the first that waits begins"
+        assert begun == [r for r in offered if r in begun], "requests begin in the order of their arrival"
+        passed = [r for r in offered if r not in begun]
+        for waits in passed:
+            assert any(common(waits, r) >= WORTH_A_STEP for r in begun), "it waits though nobody computes its prompt"
+        self.waiting = passed + self.waiting[len(offered) :]
         for a in admissions:
             assert a.row not in self.running.values(), "a row serves one request at a time"
             self.running[a.request.id] = a.row
             self.histories.setdefault(a.request.id, a.request.prompt.tolist())
         self.cache.carry_out(admissions)
         self.requests = {**getattr(self, "requests", {}), **{a.request.id: a.request for a in admissions}}
-        if admissions or not self.waiting or len(self.running) == SLOTS:
-            self.idle_steps = 0
-        assert self.running or not self.waiting, "nothing runs though requests wait"
-
-    @precondition(lambda self: self.running)
-    @rule()
-    def step(self):
-        self.admit()
-        self.idle_steps += bool(self.waiting and len(self.running) < SLOTS)
-        self.scheduler.stepped()
-        assert self.idle_steps <= PATIENCE, "a free row waited too long"
 
     @precondition(lambda self: self.running)
     @rule(pick=st.integers(0, 99), sampled=st.lists(st.integers(0, 1), max_size=8))
@@ -148,8 +150,48 @@ def test_a_group_prefills_its_prompt_once():
     prompt = list(range(40))
     for member in range(8):
         scheduler.submit(request(f"m{member}", prompt, f"c{member}"))
-    cache.carry_out(scheduler.admit())
+    (first,) = scheduler.admit()
+    cache.carry_out([first])
+    scheduler.submit(request("other", [50, 51], "c"))
+    others = scheduler.admit()
+    assert [a.request.id for a in others] == [f"m{member}" for member in range(1, 8)]
+    cache.carry_out(others)
+    # A draft head reads the token after: the last token that is shared is computed by everyone.
     assert cache.prefilled == len(prompt) - 1
+    assert {a.source for a in others} == {first.row}
+
+
+def test_who_waits_for_a_prompt_lets_others_pass_and_keeps_his_row():
+    scheduler, cache = scheduler_and_cache(slots=4, context=64)
+    cache.latents = [[None] * 64 for _ in range(scheduler.rows)]
+    for name, prompt in (("a", range(40)), ("b", range(40)), ("c", [50]), ("d", range(40)), ("e", [51])):
+        scheduler.submit(request(name, list(prompt), name))
+    steps = []
+    for _ in range(3):
+        admissions = scheduler.admit()
+        cache.carry_out(admissions)
+        steps.append([a.request.id for a in admissions])
+    assert steps == [["a", "c"], ["b", "d"], []]
+    assert scheduler.waiting == 1
+
+
+def test_one_who_waited_begins_even_if_what_he_waited_for_is_gone():
+    scheduler, _ = scheduler_and_cache(context=64)
+    for name in "ab":
+        scheduler.submit(request(name, range(40), name))
+    (first,) = scheduler.admit()
+    scheduler.discard(first.request.id)
+    (second,) = scheduler.admit()
+    assert (second.request.id, second.reused) == ("b", 0)
+
+
+def test_a_step_reads_a_bounded_number_of_prompt_tokens_but_at_least_one_prompt(monkeypatch):
+    monkeypatch.setattr(scheduler_module, "TOKENS_AT_ONCE", 30)
+    scheduler, _ = scheduler_and_cache(context=64)
+    for number, length in enumerate((40, 20, 10, 10)):
+        scheduler.submit(request(f"r{number}", [number] * length))
+    begun = [[a.request.id for a in scheduler.admit()] for _ in range(3)]
+    assert begun == [["r0"], ["r1", "r2"], ["r3"]]
 
 
 def test_a_conversation_goes_on_in_its_own_row_and_a_swap_ends_that():
@@ -200,10 +242,9 @@ def lockstep_run(order: random.Random, conversations: int, turns: int):
                 scheduler.submit(request(f"{name}/{turn[name]}", prompts[name], name))
             continue
         for a in scheduler.admit():
-            decided.append((steps, a.request.id, a.row, a.source, a.reused, a.wave))
+            decided.append((steps, a.request.id, a.row, a.source, a.reused))
             running[a.request.id] = (a.request, 1 + len(a.request.id) * (turn[a.request.conversation] + 1) % 4)
         steps += 1
-        scheduler.stepped()
         for request_id, (ended, left) in list(running.items()):
             running[request_id] = (ended, left - 1)
             if left == 1:

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from etude.model import UNKNOWN, CacheOverrun, LatentCache, ModelError, Transformer
-from etude.model import attention as attention_module
+from etude.model import CacheOverrun, LatentCache, ModelConfig, ModelError, Transformer
+from etude.model import step as step_module
+from etude.model.step import NARROW, PIECES_STEP, WIDE, Step
+from etude.recipe.model import ModelRecipe
 
 LENGTHS = [23, 9, 16, 30]
 SLOTS = torch.tensor([2, 0, 5, 3])
@@ -19,24 +23,29 @@ def long(*values: int) -> Tensor:
     return torch.tensor(values)
 
 
-def padded(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows of different lengths, filled up with a token that would disturb if it were seen."""
-    lengths = torch.tensor([len(row) for row in rows])
-    out = torch.full((len(rows), int(lengths.max())), 60)
-    for i, row in enumerate(rows):
-        out[i, : len(row)] = row
-    return out, lengths
+STRANGE = 60
+"""A token that would disturb if it were seen."""
 
 
-def feed(model: Transformer, cache: LatentCache, tokens: Tensor, plan: list[list[int]], **options: Any) -> list[Tensor]:
+def listed(step: Step, tokens: Tensor) -> Tensor:
+    """tokens[b, p] wherever row b has its position p in the step's list, the strange token in padding."""
+    return torch.where(step.real_t, tokens[step.rows_t, step.positions_t.clamp(max=tokens.shape[1] - 1)], STRANGE)
+
+
+def of_row(step: Step, row: int, count: int) -> Tensor:
+    """Where the row's tokens lie in the list."""
+    return step.first_b[row] + torch.arange(count)
+
+
+def feed(model: Transformer, cache: LatentCache, tokens: Tensor, plan: list[list[int]]) -> list[Tensor]:
     """Feeds row i of tokens in pieces plan[..][i]; the logits of every real position, per row."""
     starts, got = torch.zeros(4, dtype=torch.int64), [list[Tensor]() for _ in range(4)]
     for piece in plan:
-        rows = [tokens[i, starts[i] : starts[i] + piece[i]] for i in range(4)]
-        batch, lengths = padded(rows)
-        out = model.extend(batch, SLOTS, starts, lengths, cache, **options)
+        lengths = torch.tensor(piece)
+        step = cache.step(SLOTS, starts, lengths)
+        out = model.extend(listed(step, tokens), step)
         for i in range(4):
-            got[i].append(out.logits_bnv[i, : piece[i]])
+            got[i].append(out.logits_rv[of_row(step, i, piece[i])])
         starts = starts + lengths
     return [torch.cat(parts) for parts in got]
 
@@ -64,36 +73,64 @@ def test_padding_writes_nowhere(model_of: Any, tokens_of: Any) -> None:
     model = model_of()
     cache = LatentCache(model.config, slots=6, context=40)
     cache.latents.fill_(7.0)
-    model.extend(tokens_of(2, 8), long(4, 1), long(10, 36), long(5, 2), cache)
+    step = cache.step(long(4, 1), long(10, 37), long(13, 1))
+    model.extend(listed(step, tokens_of(2, 40)), step)
     written = (cache.latents[: model.config.num_hidden_layers, :6] != 7.0).any(-1).any(0)
     expected = torch.zeros(6, 40, dtype=torch.bool)
-    expected[4, 10:15] = True
-    expected[1, 36:38] = True
+    expected[4, 10:23] = True
+    expected[1, 37] = True
     assert torch.equal(written, expected)
 
 
-def test_experts_hidden_states_and_last_logits(model_of: Any, tokens_of: Any) -> None:
+def test_experts_hidden_states_and_logits_where_they_are_read(model_of: Any, tokens_of: Any) -> None:
     model, tokens = model_of(), tokens_of(4, 30)
     with torch.no_grad():
         whole = model(tokens)
-    batch, lengths = padded([tokens[i, :n] for i, n in enumerate(LENGTHS)])
     cache = LatentCache(model.config, slots=6, context=40)
-    zero = torch.zeros(4, dtype=torch.int64)
-    out = model.extend(batch, SLOTS, zero, lengths, cache, logits="last")
-    none = model.extend(batch, SLOTS, zero, lengths, cache, logits="none", window=40)
-    assert out.logits_bnv.shape == (4, 1, 61)
-    assert none.logits_bnv.shape == (4, 0, 61)
+    lengths = torch.tensor(LENGTHS)
+    step = cache.step(SLOTS, torch.zeros_like(lengths), lengths)
+    out = model.extend(listed(step, tokens), step, step.first_b + lengths - 1)
+    assert out.logits_rv.shape == (4, 61)
     for i, n in enumerate(LENGTHS):
-        assert torch.equal(out.experts_bnlk[i, :n], whole.experts_btlk[i, :n])
-        assert bool((out.experts_bnlk[i, n:] == UNKNOWN).all())
-        torch.testing.assert_close(out.hidden_bnh[i, :n], whole.hidden_bth[i, :n], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(out.logits_bnv[i, 0], whole.logits_btv[i, n - 1], rtol=1e-5, atol=1e-5)
+        at = of_row(step, i, n)
+        assert torch.equal(out.experts_tlk[at], whole.experts_btlk[i, :n])
+        torch.testing.assert_close(out.hidden_th[at], whole.hidden_bth[i, :n], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(out.logits_rv[i], whole.logits_btv[i, n - 1], rtol=1e-5, atol=1e-5)
 
 
-def test_scores_in_parts_change_nothing(model_of: Any, tokens_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 39), st.integers(0, 40)), min_size=1, max_size=12),
+    latents=st.sampled_from([64, 1 << 17]),
+)
+def test_a_step_lists_every_token_once(rows: list[tuple[int, int]], latents: int) -> None:
+    starts = torch.tensor([start for start, _ in rows])
+    lengths = torch.tensor([min(length, 40 - start) for start, length in rows])
+    config = ModelConfig.from_recipe(ModelRecipe(), 61)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_module, "LATENTS_AT_ONCE", latents)
+        step = LatentCache(config, 12, 40).step(torch.arange(len(rows)), starts, lengths)
+    listed = torch.stack((step.rows_t, step.positions_t), 1)[step.real_t].tolist()
+    wanted = [[b, p] for b, n in enumerate(lengths.tolist()) for p in range(int(starts[b]), int(starts[b]) + n)]
+    assert sorted(listed) == wanted
+    for b, n in enumerate(lengths.tolist()):
+        assert step.positions_t[of_row(step, b, n)].tolist() == list(range(int(starts[b]), int(starts[b]) + n))
+    assert [part.end for part in step.parts[:-1]] == [part.first for part in step.parts[1:]]
+    assert step.parts[-1].end == step.rows_t.numel()
+    padding = step.rows_t.numel() - len(wanted)
+    assert padding < len(rows) * WIDE + PIECES_STEP * (WIDE + NARROW)
+    for part in step.parts:
+        seen = (part.bias_pns == 0).sum(-1).view(-1, config.num_attention_heads)[:, 0]
+        real = step.real_t[part.first : part.end]
+        assert torch.equal(seen[real], step.positions_t[part.first : part.end][real] + 1)
+        assert part.scratch_pws.shape[0] * part.scratch_pws.shape[1] <= max(latents, 40)
+
+
+def test_attention_in_many_parts_changes_nothing(
+    model_of: Any, tokens_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, tokens = model_of(), tokens_of(4, 30)
     at_once = feed(model, LatentCache(model.config, 6, 40), tokens, [LENGTHS])
-    monkeypatch.setattr(attention_module, "SCORES_AT_ONCE", 4 * 4 * 30 * 7)
+    monkeypatch.setattr(step_module, "LATENTS_AT_ONCE", 3 * 32)
     in_parts = feed(model, LatentCache(model.config, 6, 40), tokens, [LENGTHS])
     for a, b in zip(at_once, in_parts, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
@@ -115,18 +152,14 @@ def test_drafts_equal_the_mtp_head(shaped: Transformer, tokens_of: Any) -> None:
         output = shaped(tokens)
         expected = shaped.mtp_logits(output, tokens).logits[0]
     cache = LatentCache(shaped.config, slots=6, context=40)
-    prompt = [10, 4, 12, 20]
-    hidden, lengths = torch.zeros(4, 20, 32), torch.tensor(prompt)
-    following = torch.zeros(4, 20, dtype=torch.int64)
-    for i, n in enumerate(prompt):
-        hidden[i, :n], following[i, :n] = output.hidden_bth[i, :n], tokens[i, 1 : n + 1]
-    starts = torch.zeros(4, dtype=torch.int64)
-    got = shaped.draft(hidden, following, SLOTS, starts, cache, lengths_b=lengths)
-    torch.testing.assert_close(got, expected[range(4), lengths - 1], rtol=1e-5, atol=2e-5)
-    for step in range(3):
-        at = lengths + step
-        got = shaped.draft(output.hidden_bth[range(4), at, None], tokens[range(4), at + 1, None], SLOTS, at, cache)
-        torch.testing.assert_close(got, expected[range(4), at], rtol=1e-5, atol=2e-5)
+    starts, lengths = torch.zeros(4, dtype=torch.int64), torch.tensor([10, 4, 12, 20])
+    for _ in range(4):
+        step = cache.step(SLOTS, starts, lengths)
+        hidden = torch.where(step.real_t[:, None], output.hidden_bth[step.rows_t, step.positions_t.clamp(max=29)], 9.0)
+        last = starts + lengths - 1
+        got = shaped.draft(hidden, listed(step, tokens.roll(-1, 1)), step, step.first_b + lengths - 1)
+        torch.testing.assert_close(got, expected[range(4), last], rtol=1e-5, atol=2e-5)
+        starts, lengths = last + 1, torch.ones_like(lengths)
 
 
 def test_a_prefix_is_shared(model_of: Any, tokens_of: Any) -> None:
@@ -134,20 +167,22 @@ def test_a_prefix_is_shared(model_of: Any, tokens_of: Any) -> None:
     tokens = tokens_of(3, 20)
     tokens[:, :12] = tokens[0, :12]
     cache = LatentCache(model.config, slots=4, context=32)
-    model.extend(tokens[:1, :12], long(1), long(0), long(12), cache)
+    step = cache.step(long(1), long(0), long(12))
+    model.extend(listed(step, tokens), step)
     cache.copy_prefix(1, [0, 3], 12)
-    out = model.extend(tokens[:, 12:], long(1, 0, 3), long(12, 12, 12), long(8, 8, 8), cache)
+    step = cache.step(long(1, 0, 3), long(12, 12, 12), long(8, 8, 8))
+    out = model.extend(listed(step, tokens), step)
     with torch.no_grad():
-        expected = model(tokens).logits_btv[:, 12:]
-    torch.testing.assert_close(out.logits_bnv, expected, rtol=1e-5, atol=1e-5)
+        expected = model(tokens).logits_btv
+    for i in range(3):
+        torch.testing.assert_close(out.logits_rv[of_row(step, i, 8)], expected[i, 12:], rtol=1e-5, atol=1e-5)
 
 
 def test_overruns_are_named(model_of: Any, tokens_of: Any) -> None:
     model = model_of(num_nextn_predict_layers=0)
     cache = LatentCache(model.config, slots=2, context=16)
     with pytest.raises(CacheOverrun, match="16 positions"):
-        model.extend(tokens_of(1, 4), long(0), long(13), long(4), cache)
-    with pytest.raises(CacheOverrun, match="window 8"):
-        model.extend(tokens_of(1, 4), long(0), long(8), long(4), cache, window=8)
+        cache.step(long(0), long(13), long(4))
+    step = cache.step(long(0), long(0), long(1))
     with pytest.raises(ModelError, match="no MTP head"):
-        model.draft(torch.zeros(1, 1, 32), long(1)[None], long(0), long(0), cache)
+        model.draft(torch.zeros(16, 32), tokens_of(1, 16)[0], step, step.first_b)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.model.experts import expert_matmul, experts_grouped, experts_reference, experts_wide
+from etude.model.experts import expert_matmul, experts_grouped, experts_padded, experts_reference, experts_wide
 
 Implementation = Callable[..., Tensor]
 
@@ -29,7 +29,7 @@ def result(f: Implementation, inputs: list[Tensor]) -> tuple[Tensor, list[Tensor
     return y.detach(), [leaf.grad for leaf in leaves if leaf.grad is not None]
 
 
-@pytest.mark.parametrize("f", [experts_wide, experts_grouped, expert_matmul])
+@pytest.mark.parametrize("f", [experts_wide, experts_padded, experts_grouped, expert_matmul])
 @pytest.mark.parametrize(
     ("tokens", "experts", "k", "used"), [(40, 8, 2, 8), (3, 8, 2, 8), (30, 5, 1, 2), (64, 16, 4, 6)]
 )
@@ -43,7 +43,7 @@ def test_every_form_equals_the_reference(f: Implementation, tokens: int, experts
         torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("f", [experts_wide, experts_grouped])
+@pytest.mark.parametrize("f", [experts_wide, experts_padded, experts_grouped])
 def test_bf16_stays_near(f: Implementation) -> None:
     expected = experts_reference(*case(40, 8, 2))
     y = f(*case(40, 8, 2, torch.bfloat16))

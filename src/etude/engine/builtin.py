@@ -8,12 +8,13 @@ token: live rows are an index array into the arrays of `Rows`, and the cost of a
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from etude.engine.prefill import carry_out
+from etude.engine.feeding import Feeding
 from etude.engine.protocol import (
     ContextExceeded,
     EngineError,
@@ -25,7 +26,7 @@ from etude.engine.protocol import (
     UpdateRefused,
     Usage,
 )
-from etude.engine.rows import Ints, Rows
+from etude.engine.rows import Flags, Ints, Rows
 from etude.engine.sampling import Stream, Tempered, logprobs, uniforms
 from etude.engine.scheduler import Aborted, Admission, Scheduler
 from etude.engine.speculation import Draft, propose, verify
@@ -33,9 +34,6 @@ from etude.model import LatentCache, Transformer
 from etude.recipe.acting import EngineRecipe
 from etude.weights import Tensors, WeightsError
 from etude.weights.torch_bridge import into_module
-
-WINDOW_STEP = 32
-"""Attention looks at whole blocks of this many positions, so that its shapes repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,8 @@ class _Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """What one decode step gave: column 0 for every row, column 1 where `ahead_b`."""
+class _Sampled:
+    """What one step gave: column 0 for every row, column 1 where `ahead_b`."""
 
     tokens_b2: Ints
     logprobs_b2: np.ndarray
@@ -138,7 +136,10 @@ class BuiltinEngine:
         if state is Aborted.RUNNING:
             place = self._live.index(request_id)
             answer = self._end(request_id, StopReason.ABORTED)
-            self._keep(np.delete(np.arange(self._active.size), place))
+            others = np.delete(np.arange(self._active.size), place)
+            self._keep(others)
+            if self.drafting:
+                self._draft = self._draft.select(torch.from_numpy(others))
             return answer
         if state is Aborted.BOUND:
             ticket.forsaken = True
@@ -172,9 +173,7 @@ class BuiltinEngine:
             self._begin(admissions)
         if not self._active.size:
             return []
-        step = self._decode_with_drafts() if self.drafting else self._decode()
-        self._scheduler.stepped()
-        return self._take(step)
+        return self._step_with_drafts() if self.drafting else self._step()
 
     def _check(self, request: GenerateRequest) -> None:
         vocab, context, sampling = self._model.config.vocab_size, self._rows.context, request.sampling
@@ -198,93 +197,107 @@ class BuiltinEngine:
 
     def _begin(self, admissions: list[Admission]) -> None:
         now = time.monotonic()
+        self._copy([admission for admission in admissions if admission.source != admission.row])
         for admission in admissions:
-            ticket = self._tickets[admission.request.id]
+            request, reused = admission.request, admission.reused
+            ticket = self._tickets[request.id]
             ticket.usage.seconds_waiting, ticket.since = now - ticket.since, now
-            ticket.usage.cached_tokens = admission.reused
-            self.counters.cached_tokens += admission.reused
-            self._rows.begin(admission.row, admission.request)
-        self.counters.prefilled_tokens += carry_out(
-            admissions, self._rows, self._model, self._cache, drafting=self.drafting
-        )
+            ticket.usage.cached_tokens = reused
+            self.counters.cached_tokens += reused
+            self.counters.prefilled_tokens += request.prompt.size - 1 - reused
+            self._rows.begin(admission.row, request, reused)
         self._live += [admission.request.id for admission in admissions]
-        fresh = np.full(len(admissions), -1)
         if self.drafting:
+            fresh = np.full(len(admissions), -1)
             self._draft = self._draft.select(torch.from_numpy(np.concatenate((np.arange(self._active.size), fresh))))
         self._active = np.concatenate((self._active, [admission.row for admission in admissions]))
 
-    def _decode(self) -> _Step:
+    def _copy(self, admissions: list[Admission]) -> None:
+        """Prefixes that are taken over, once for all rows that share one."""
+        shared: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for admission in admissions:
+            shared[admission.source, admission.reused].append(admission.row)
+        for (source, length), targets in shared.items():
+            self._cache.copy_prefix(source, targets, length)
+            self._rows.experts[targets, :length] = self._rows.experts[source, :length]
+
+    def _step(self) -> list[Answer]:
         rows, active = self._rows, self._active
         positions = rows.position[active]
-        tokens_b1 = torch.from_numpy(rows.tokens[active, positions])[:, None]
-        slots, starts = torch.from_numpy(active), torch.from_numpy(positions)
-        out = self._model.extend(
-            tokens_b1, slots, starts, torch.ones_like(starts), self._cache, window=self._window(positions + 1)
-        )
-        tempered = Tempered.of(out.logits_bnv[:, 0], torch.from_numpy(rows.temperatures[active]))
+        feeding = Feeding.of(rows, active, np.zeros_like(active), self._cache)
+        out = self._model.extend(feeding.tokens(), feeding.step, feeding.pending_b)
+        feeding.write_experts(out.experts_tlk)
+        tempered = Tempered.of(out.logits_rv, torch.from_numpy(rows.temperatures[active]))
         tokens = tempered.draw(uniforms(rows.seeds[active], positions + 1, Stream.TOKEN))
         totals = tempered.totals()
-        rows.experts[active, positions] = out.experts_bnlk[:, 0].numpy()
-        return _Step(
+        sampled = _Sampled(
             tokens_b2=tokens[:, None].numpy(),
             logprobs_b2=logprobs(tempered.weights_bv, totals, tokens)[:, None].numpy(),
             ahead_b=np.zeros(active.size, np.bool_),
             finite_b=torch.isfinite(totals).numpy(),
         )
+        return self._end_all(sampled, *self._take(sampled))
 
-    def _decode_with_drafts(self) -> _Step:
+    def _step_with_drafts(self) -> list[Answer]:
         rows, active, draft = self._rows, self._active, self._draft
-        positions, seeds = rows.position[active], rows.seeds[active]
-        temperatures = torch.from_numpy(rows.temperatures[active])
-        slots, starts = torch.from_numpy(active), torch.from_numpy(positions)
-        tokens_b2 = torch.stack((torch.from_numpy(rows.tokens[active, positions]), draft.tokens_b), dim=1)
+        positions, seeds, temperatures = rows.position[active], rows.seeds[active], rows.temperatures[active]
         there = draft.there_b.numpy()
-        window = self._window(positions + 1 + there)
-        out = self._model.extend(tokens_b2, slots, starts, draft.there_b + 1, self._cache, window=window)
-        verified = verify(out.logits_bnv, draft, temperatures, seeds, positions + 1)
-        ahead = verified.accepted_b.numpy()
-        experts = out.experts_bnlk.numpy()
-        rows.experts[active, positions] = experts[:, 0]
-        rows.experts[active[ahead], positions[ahead] + 1] = experts[ahead, 1]
-        # The draft head sees every position once, also of rows that end here: their latents are kept for reuse.
-        fed = verified.accepted_b + 1
-        logits = self._model.draft(
-            out.hidden_bnh, verified.tokens_b2, slots, starts, self._cache, lengths_b=fed, window=window
+        feeding = Feeding.of(rows, active, there.astype(np.int64), self._cache)
+        tokens = feeding.tokens()
+        drafts = feeding.pending_b[draft.there_b] + 1
+        tokens[drafts] = draft.tokens_b[draft.there_b]
+        # Rows without a draft have nothing ahead: their second column is the first once more, and is never read.
+        read_b2 = torch.stack((feeding.pending_b, feeding.pending_b + draft.there_b), dim=1)
+        out = self._model.extend(tokens, feeding.step, read_b2.flatten())
+        feeding.write_experts(out.experts_tlk)
+        verified = verify(
+            out.logits_rv.unflatten(0, (-1, 2)), draft, torch.from_numpy(temperatures), seeds, positions + 1
         )
-        self._draft = propose(logits, temperatures, seeds, positions + 2 + ahead)
+        ahead = verified.accepted_b.numpy()
         rows.drafted[active] += there
         rows.accepted[active] += ahead
         self.counters.drafted += int(there.sum())
         self.counters.accepted += int(ahead.sum())
-        return _Step(verified.tokens_b2.numpy(), verified.logprobs_b2.numpy(), ahead, verified.finite_b.numpy())
+        sampled = _Sampled(verified.tokens_b2.numpy(), verified.logprobs_b2.numpy(), ahead, verified.finite_b.numpy())
+        stopped, done = self._take(sampled)
+        # The draft head sees every position, also of rows that end here: their latents are kept for reuse. What it and
+        # the trunk write for a refused draft is overwritten when its place is fed again.
+        on = ~done
+        read = (feeding.pending_b + verified.accepted_b)[torch.from_numpy(on)]
+        logits = self._model.draft(out.hidden_th, feeding.following(), feeding.step, read)
+        answers = self._end_all(sampled, stopped, done)
+        self._draft = propose(logits, torch.from_numpy(temperatures[on]), seeds[on], positions[on] + 2 + ahead[on])
+        return answers
 
-    def _take(self, step: _Step) -> list[Answer]:
-        """Writes down what a step gave, and ends the rows that are done."""
+    def _take(self, sampled: _Sampled) -> tuple[Flags, Flags]:
+        """Writes down what a step gave. Which live rows sampled a stop id, and which are done."""
         rows, active, version = self._rows, self._active, self.counters.version
         positions = rows.position[active]
-        rows.record(active, positions + 1, step.tokens_b2[:, 0], step.logprobs_b2[:, 0], version)
-        stopped = rows.stops(active, step.tokens_b2[:, 0])
-        two = step.ahead_b & ~stopped & (positions + 2 < rows.limit[active])
+        rows.record(active, positions + 1, sampled.tokens_b2[:, 0], sampled.logprobs_b2[:, 0], version)
+        stopped = rows.stops(active, sampled.tokens_b2[:, 0])
+        two = sampled.ahead_b & ~stopped & (positions + 2 < rows.limit[active])
         if two.any():
             again = active[two]
-            rows.record(again, positions[two] + 2, step.tokens_b2[two, 1], step.logprobs_b2[two, 1], version)
-            stopped[two] = rows.stops(again, step.tokens_b2[two, 1])
-        rows.position[active] = positions + 1 + two
+            rows.record(again, positions[two] + 2, sampled.tokens_b2[two, 1], sampled.logprobs_b2[two, 1], version)
+            stopped[two] = rows.stops(again, sampled.tokens_b2[two, 1])
+        rows.position[active] = rows.filled[active] = positions + 1 + two
         self.counters.decode_steps += 1
         self.counters.sampled_tokens += active.size + int(two.sum())
-        done = stopped | (rows.position[active] + 1 >= rows.limit[active]) | ~step.finite_b
-        if not done.any():
-            return []
+        return stopped, stopped | (rows.position[active] + 1 >= rows.limit[active]) | ~sampled.finite_b
+
+    def _end_all(self, sampled: _Sampled, stopped: Flags, done: Flags) -> list[Answer]:
+        """Ends the rows that are done, and goes on with the others."""
         answers: list[Answer] = []
         for place in np.flatnonzero(done).tolist():
             request_id = self._live[place]
-            if not step.finite_b[place]:
+            if not sampled.finite_b[place]:
                 answers += self._fail(request_id)
                 continue
             forsaken = self._tickets[request_id].forsaken
             answer = self._end(request_id, StopReason.STOP if stopped[place] else StopReason.LENGTH)
             answers += [] if forsaken else [answer]
-        self._keep(np.flatnonzero(~done))
+        if done.any():
+            self._keep(np.flatnonzero(~done))
         return answers
 
     def _end(self, request_id: str, stop: StopReason) -> Generation:
@@ -306,9 +319,3 @@ class BuiltinEngine:
         """Goes on with the live rows at these places only."""
         self._live = [self._live[place] for place in places.tolist()]
         self._active = self._active[places]
-        if self.drafting:
-            self._draft = self._draft.select(torch.from_numpy(places))
-
-    def _window(self, ends_b: Ints) -> int:
-        longest = int(ends_b.max())
-        return min(self._rows.context, -(-longest // WINDOW_STEP) * WINDOW_STEP)

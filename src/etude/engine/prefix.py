@@ -38,7 +38,7 @@ class PrefixTable:
         self._lookahead = lookahead
 
     def begin(self, row: int, prompt: IntArray) -> None:
-        """The row will hold the prompt, all of it but the last token (which the first decode step feeds)."""
+        """The row will hold the prompt. Its last token does not count as filled: a draft head reads the one after."""
         self._tokens[row, : prompt.size] = prompt
         self._known[row] = prompt.size
         self._filled[row] = prompt.size - 1
@@ -60,10 +60,13 @@ class PrefixTable:
     def longest(
         self, prompt: IntArray, *, unsettled: NDArray[np.bool_], worth: int, preferred: int | None = None
     ) -> Match:
-        """The row to take a prefix from, the preferred one among equals. An unsettled row (its latents are about to be
-        computed) has to save `worth` tokens more than a settled one. The last token of a prompt is never taken: it
-        has to be fed."""
+        """The row to take a prefix from; the preferred one if the prompt goes on where that stopped, or among equals.
+        An unsettled row (its latents are about to be computed) has to save `worth` tokens more than a settled one. The
+        last token of a prompt is never taken: it has to be fed."""
         width = prompt.size
+        if preferred is not None and not unsettled[preferred] and self._starts(preferred, prompt):
+            known = int(self._known[preferred])
+            return Match(preferred, min(known - self._lookahead, int(self._filled[preferred]), width - 1), known)
         different = self._tokens[:, :width] != prompt
         first = np.where(different.any(axis=1), different.argmax(axis=1), width)
         common = np.minimum(first, self._known)
@@ -74,3 +77,8 @@ class PrefixTable:
         if reused[row] == 0:
             return NO_MATCH
         return Match(row, int(reused[row]), int(common[row]))
+
+    def _starts(self, row: int, prompt: IntArray) -> bool:
+        """Whether everything that is known of the row comes first in the prompt."""
+        known = int(self._known[row])
+        return 1 < known <= prompt.size and bool((self._tokens[row, :known] == prompt[:known]).all())

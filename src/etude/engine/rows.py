@@ -20,6 +20,7 @@ from etude.engine.protocol import (
 from etude.trace import UNKNOWN_EXPERT
 
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 SEED_MASK = (1 << 64) - 1
 
 
@@ -34,6 +35,8 @@ class Rows:
         self.prompt: Ints = np.zeros(rows, np.int64)
         self.position: Ints = np.zeros(rows, np.int64)
         """Of the pending token: the last one there is, not yet fed to the network."""
+        self.filled: Ints = np.zeros(rows, np.int64)
+        """Leading positions whose latents are there; what comes after, the next step feeds."""
         self.limit: Ints = np.zeros(rows, np.int64)
         """Tokens, prompt included, at which the row ends."""
         self.seeds = np.zeros(rows, np.uint64)
@@ -44,11 +47,12 @@ class Rows:
         self._stop_classes: dict[tuple[int, ...], int] = {}
         self._stops = np.zeros((0, vocab_size), np.bool_)
 
-    def begin(self, row: int, request: GenerateRequest) -> None:
+    def begin(self, row: int, request: GenerateRequest, filled: int) -> None:
         length, sampling = request.prompt.size, request.sampling
         self.tokens[row, :length] = request.prompt
         self.prompt[row] = length
         self.position[row] = length - 1
+        self.filled[row] = filled
         self.limit[row] = min(length + sampling.max_tokens, self.context)
         self.seeds[row] = sampling.seed & SEED_MASK
         self.temperatures[row] = sampling.temperature

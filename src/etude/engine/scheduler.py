@@ -2,8 +2,8 @@
 
 Invariants (property-tested over any order of arrivals, ends, aborts and swaps):
 - a row serves one request at a time; at most `slots` requests run;
-- requests begin in the order of their arrival, and whenever rows are free and requests wait, some begin within
-  `patience` decode steps, at once if nothing runs: nobody starves and the batch never runs dry;
+- whenever rows are free and requests wait, the first of them begins, and others in the order of their arrival as far as
+  rows and `TOKENS_AT_ONCE` reach; only one whose prompt another is about to compute waits, and takes it over next time;
 - a request that begins after `swapped` takes nothing from a row that older weights wrote to.
 
 There are `slots + cache_slots` rows. A finished row stays as cache, the least recently used is dropped beyond
@@ -21,15 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.engine.lockstep import Rounds
-from etude.engine.prefix import PrefixTable
+from etude.engine.prefix import Match, PrefixTable
 from etude.engine.protocol import EngineError, GenerateRequest, IntArray
 
-WAVE_WORTH = 16
-"""Tokens that waiting for another prompt of the same admission has to save: it costs a pass of its own."""
-PATIENCE = 4
-"""Decode steps that a free row may wait for company, so that prompts are prefilled together."""
-COMPANY = 8
-"""Requests begin at once when they are at least this fraction (1/8) of those that run."""
+WORTH_A_STEP = 16
+"""Tokens that a request has to save by waiting a step for the prompt of another."""
+TOKENS_AT_ONCE = 8192
+"""Tokens of prompts that one step reads: more would keep the rows that decode waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +39,6 @@ class Admission:
     source: int
     """Equal to `row` when nothing has to be copied."""
     reused: int
-    wave: int
-    """Admissions of a wave read only rows that were ready before it: copy, then prefill, wave by wave."""
 
 
 class Aborted(StrEnum):
@@ -78,7 +74,6 @@ class Scheduler:
         self._rounds = Rounds() if lockstep else None
         self._queue: deque[GenerateRequest] = self._rounds.queue if self._rounds else deque()
         self._epoch = 0
-        self._patience = PATIENCE
 
     @property
     def lockstep(self) -> bool:
@@ -136,23 +131,29 @@ class Scheduler:
             return Aborted.REMOVED
         return Aborted.RUNNING if request_id in self._running else Aborted.UNKNOWN
 
-    def stepped(self) -> None:
-        """A decode step was made."""
-        if self._queue and len(self._running) < self._slots:
-            self._patience -= 1
-
     def admit(self) -> list[Admission]:
-        """What begins now, to be carried out before the next decode step."""
+        """What begins now: copies first, then one pass reads the rest of the prompts."""
         if self._rounds and not self._running and not self._queue:
             for conversation in self._rounds.begin() or ():
                 self._demote(conversation)
-        ready = min(self._slots - len(self._running), len(self._queue))
-        if ready == 0 or (ready * COMPANY < len(self._running) and self._patience > 0):
-            return []
-        self._patience = PATIENCE
-        waves: dict[int, int] = {}
         unsettled = np.zeros(self.rows, np.bool_)
-        return [self._place(self._queue.popleft(), waves, unsettled) for _ in range(ready)]
+        admissions: list[Admission] = []
+        later: list[GenerateRequest] = []
+        tokens = 0
+        for _ in range(min(self._slots - len(self._running), len(self._queue))):
+            request = self._queue[0]
+            match = self._match(request, unsettled)
+            if match.row >= 0 and unsettled[match.row]:
+                later.append(self._queue.popleft())
+                continue
+            tokens += request.prompt.size - match.reused
+            if admissions and tokens > TOKENS_AT_ONCE:
+                break
+            self._queue.popleft()
+            admissions.append(self._place(request, match))
+            unsettled[admissions[-1].row] = True
+        self._queue.extendleft(reversed(later))
+        return admissions
 
     def finish(self, request_id: str, sampled: IntArray) -> None:
         """The request has ended; what it left in its row is kept for reuse, unless older weights had a part in it."""
@@ -185,9 +186,12 @@ class Scheduler:
             raise EngineError(f"request {request_id} does not run")
         return self._running[request_id].row
 
-    def _place(self, request: GenerateRequest, waves: dict[int, int], unsettled: NDArray[np.bool_]) -> Admission:
+    def _match(self, request: GenerateRequest, unsettled: NDArray[np.bool_]) -> Match:
+        own = self._row_of.get(request.conversation)
+        return self.prefixes.longest(request.prompt, unsettled=unsettled, worth=WORTH_A_STEP, preferred=own)
+
+    def _place(self, request: GenerateRequest, match: Match) -> Admission:
         own = self._row_of.pop(request.conversation, None)
-        match = self.prefixes.longest(request.prompt, unsettled=unsettled, worth=WAVE_WORTH, preferred=own)
         source = match.row
         if own is not None and own == source and match.common > self.prefixes.filled(own):
             # The conversation goes on where it stopped: no copy.
@@ -199,12 +203,9 @@ class Scheduler:
                 self._cached.move_to_end(source)
         if match.reused == 0:
             source = row
-        wave = waves.get(source, -1) + 1 if source != row else 0
-        waves[row] = wave
-        unsettled[row] = True
         self._running[request.id] = _Running(request, row, self._epoch)
         self.prefixes.begin(row, request.prompt)
-        return Admission(request, row, source, match.reused, wave)
+        return Admission(request, row, source, match.reused)
 
     def _demote(self, conversation: str) -> None:
         row = self._row_of.pop(conversation, None)

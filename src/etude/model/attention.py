@@ -13,17 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.cache import LayerStep
 from etude.model.config import LATENT_NORM_EPS, ModelConfig
 from etude.model.norm import RMSNorm
 from etude.model.rope import rotate
+from etude.model.step import LayerStep
 
 LONG = 2048
 """From this length on the scores of a whole sequence are never held in memory."""
 QUERY_BLOCK = 128
 """Queries per explicit matmul: a block skips the keys behind it, which saves nearly half of a causal square."""
-SCORES_AT_ONCE = 1 << 25
-"""Scores of a cached step that may exist at a time."""
 
 Rotation = tuple[Tensor, Tensor]
 
@@ -80,8 +78,8 @@ class LatentAttention(nn.Module):
         if isinstance(context, Mask):
             y = self._expanded(q_nope, q_rope, latent, k_rope, context)
         else:
-            context.write(torch.cat((latent, k_rope.squeeze(2)), dim=-1))
-            y = self._absorbed(q_nope, q_rope, context)
+            context.write(torch.cat((latent, k_rope.squeeze(2)), dim=-1).squeeze(0))
+            y = self._absorbed(q_nope.squeeze(0), q_rope.squeeze(0), context).unsqueeze(0)
         out: Tensor = self.o_proj(y)
         return out
 
@@ -99,29 +97,26 @@ class LatentAttention(nn.Module):
         return attend(q, k, v.transpose(1, 2), mask.bias, config.softmax_scale).transpose(1, 2).flatten(2)
 
     def _absorbed(self, q_nope: Tensor, q_rope: Tensor, context: LayerStep) -> Tensor:
+        """Of the flat list of a step's tokens, [T, heads, ...]."""
         config = self.config
-        batch, n, heads, _ = q_nope.shape
-        up = self.kv_b_proj.weight.view(heads, -1, config.kv_lora_rank)
+        up = self.kv_b_proj.weight.view(config.num_attention_heads, -1, config.kv_lora_rank)
         up_k, up_v = up.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
-        q_latent = torch.bmm(q_nope.flatten(0, 1).transpose(0, 1), up_k).transpose(0, 1).unflatten(0, (batch, n))
-        q = torch.cat((q_latent, q_rope), dim=-1) * config.softmax_scale
-        keys, bias = context.read(), context.step.bias_bn1w
-        at_once = max(1, SCORES_AT_ONCE // (batch * heads * context.step.window))
-        parts = [
-            _attend_latents(q[:, i : i + at_once], keys, bias[:, i : i + at_once], config.kv_lora_rank)
-            for i in range(0, n, at_once)
+        q_latent = torch.bmm(q_nope.transpose(0, 1), up_k).transpose(0, 1)
+        q_thw = torch.cat((q_latent, q_rope), dim=-1)
+        scale = config.softmax_scale
+        mixed = [
+            _attend_latents(q_thw[part.first : part.end], context.read(part), part.bias_pns, scale)
+            for part in context.step.parts
         ]
-        mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        y = torch.bmm(mixed.flatten(0, 1).transpose(0, 1), up_v.transpose(1, 2))
-        return y.transpose(0, 1).reshape(batch, n, -1)
+        # The rotary part of the mix is thrown away: cheaper than copying the latents without it.
+        mixed_thr = (mixed[0] if len(mixed) == 1 else torch.cat(mixed))[..., : config.kv_lora_rank]
+        return torch.bmm(mixed_thr.transpose(0, 1), up_v.transpose(1, 2)).transpose(0, 1).flatten(1)
 
 
-def _attend_latents(q_bnhw: Tensor, keys_bsw: Tensor, bias_bn1s: Tensor, rank: int) -> Tensor:
-    batch, n, heads, _ = q_bnhw.shape
-    scores = torch.bmm(q_bnhw.flatten(1, 2), keys_bsw.transpose(1, 2))
-    scores.view(batch, n, heads, -1).add_(bias_bn1s)
-    # The rotary part of the mix is thrown away: cheaper than copying the latents without it.
-    return torch.bmm(scores.softmax(-1), keys_bsw).view(batch, n, heads, -1)[..., :rank]
+def _attend_latents(q_thw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: float) -> Tensor:
+    q_pnw = q_thw.view(len(keys_psw), -1, q_thw.shape[-1])
+    scores_pns = torch.baddbmm(bias_pns, q_pnw, keys_psw.transpose(1, 2), alpha=scale)
+    return torch.bmm(scores_pns.softmax(-1), keys_psw).view_as(q_thw)
 
 
 def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.model.attention import LatentAttention, Mask, Rotation
-from etude.model.cache import LayerStep
 from etude.model.config import ModelConfig
 from etude.model.experts import expert_matmul
 from etude.model.norm import RMSNorm
 from etude.model.router import Replay, Router, Routing
+from etude.model.step import LayerStep
 
 
 class FeedForward(nn.Module):

@@ -1,11 +1,14 @@
 """The matmuls of the routed experts: every one of them goes through `expert_matmul`.
 
-Three implementations compute the same function:
+Four implementations compute the same function:
 - `experts_reference`: one expert after the other, plain torch. The seam's specification; low-precision kernels are held
   against it.
 - `experts_grouped`: tokens sorted by expert, grouped matmuls. Fastest for training batches.
 - `experts_wide`: all experts as one wide SwiGLU with a gate per block. It computes experts that nobody asked for, yet
   wins for the few dozen tokens of a decode step of a small model, where the number of calls is what costs.
+- `experts_padded`: every expert gets as many rows as the busiest, rounded up, so that three batched matmuls do. For the
+  few hundred tokens of a step of a small model: grouped matmuls would meet other shapes at every call, and on a CPU
+  the first matmul of a shape costs several times the later ones.
 """
 
 from __future__ import annotations
@@ -16,10 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-WIDE_MAX_PAIRS = 1024
-"""Token-expert pairs up to which the wide form is tried."""
-WIDE_MAX_WIDTH = 4096
-"""Widest concatenation of all experts for which it pays."""
+WIDE_MAX_PAIRS = 256
+"""Token-expert pairs up to which the wide form is taken."""
+PADDED_MAX_PAIRS = 4096
+"""And the padded one; the cost of a new shape is small beside that of more."""
+SMALL_WIDTH = 4096
+"""Widest concatenation of all experts for which either pays."""
+ROWS_STEP = 32
 
 
 def expert_matmul(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -28,9 +34,11 @@ def expert_matmul(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tens
     gate and up are [E, I, D], down is [E, D, I]; the experts of one token are distinct.
     """
     width = gate.shape[0] * gate.shape[1]
-    few = experts_nk.numel() <= WIDE_MAX_PAIRS and width <= WIDE_MAX_WIDTH
-    if few and not torch.is_grad_enabled():
-        return experts_wide(x_nd, experts_nk, gates_nk, gate, up, down)
+    if width <= SMALL_WIDTH and not torch.is_grad_enabled():
+        if experts_nk.numel() <= WIDE_MAX_PAIRS:
+            return experts_wide(x_nd, experts_nk, gates_nk, gate, up, down)
+        if experts_nk.numel() <= PADDED_MAX_PAIRS:
+            return experts_padded(x_nd, experts_nk, gates_nk, gate, up, down)
     if _grouped_fits(x_nd, gate):
         return experts_grouped(x_nd, experts_nk, gates_nk, gate, up, down)
     return experts_reference(x_nd, experts_nk, gates_nk, gate, up, down)
@@ -54,6 +62,24 @@ def experts_wide(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tenso
     h = F.silu(F.linear(x_nd, gate.reshape(-1, d))) * F.linear(x_nd, up.reshape(-1, d))
     h = (h.view(-1, experts, inner) * weight_ne.unsqueeze(-1)).flatten(1)
     return F.linear(h, down.permute(1, 0, 2).reshape(d, -1))
+
+
+def experts_padded(
+    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tensor, up: Tensor, down: Tensor
+) -> Tensor:
+    experts, choices = gate.shape[0], experts_nk.shape[1]
+    flat = experts_nk.flatten()
+    count = torch.bincount(flat, minlength=experts)
+    rows = -(-int(count.max()) // ROWS_STEP) * ROWS_STEP
+    order = flat.argsort(stable=True)
+    pair = torch.arange(flat.numel(), device=flat.device)
+    turn = pair - (count.cumsum(0) - count).repeat_interleave(count)  # within its expert, of the pairs in order
+    place = torch.empty_like(order).scatter_(0, order, turn).add_(flat * rows)
+    token = torch.zeros(experts * rows, dtype=torch.int64, device=flat.device).scatter_(0, place, pair // choices)
+    x = x_nd.index_select(0, token).view(experts, rows, -1)
+    y = torch.bmm(F.silu(torch.bmm(x, gate.mT)) * torch.bmm(x, up.mT), down.mT)
+    y = y.flatten(0, 1).index_select(0, place).view(*experts_nk.shape, -1)
+    return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
 
 
 def experts_grouped(

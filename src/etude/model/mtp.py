@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from etude.model.attention import Mask, Rotation
 from etude.model.block import Block
-from etude.model.cache import LayerStep
 from etude.model.config import ModelConfig
 from etude.model.norm import RMSNorm
 from etude.model.router import Routing
+from etude.model.step import LayerStep
 
 
 class SharedHead(nn.Module):

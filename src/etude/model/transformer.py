@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from etude.model.attention import Mask
 from etude.model.block import Block, MixtureOfExperts
-from etude.model.cache import CacheStep, LatentCache
 from etude.model.config import ModelConfig
 from etude.model.errors import ModelError
 from etude.model.mtp import MtpLayer
 from etude.model.norm import RMSNorm
 from etude.model.rope import Rotary
-from etude.model.router import UNKNOWN, Replay, Routing
+from etude.model.router import Replay, Routing
+from etude.model.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,13 @@ class MtpOutput:
 
 @dataclass(frozen=True, slots=True)
 class ExtendOutput:
-    logits_bnv: Tensor
-    """fp32; n is 1 for logits="last" and 0 for "none"."""
-    hidden_bnh: Tensor
-    experts_bnlk: Tensor
-    """UNKNOWN where a row is padding."""
+    """Of the flat list of a step's tokens; what padding has in it means nothing."""
+
+    logits_rv: Tensor
+    """fp32."""
+    hidden_th: Tensor
+    """After the final norm."""
+    experts_tlk: Tensor
 
 
 class Transformer(nn.Module):
@@ -148,59 +150,34 @@ class Transformer(nn.Module):
         return MtpOutput(logits, torch.cat(routings) if routings else empty)
 
     @torch.inference_mode()
-    def extend(
-        self,
-        tokens_bn: Tensor,
-        slots_b: Tensor,
-        starts_b: Tensor,
-        lengths_b: Tensor,
-        cache: LatentCache,
-        *,
-        window: int | None = None,
-        logits: Literal["all", "last", "none"] = "all",
-    ) -> ExtendOutput:
-        """Feeds the first lengths_b[i] tokens of row i at positions starts_b[i]... of slot slots_b[i].
+    def extend(self, tokens_t: Tensor, step: Step, read_r: Tensor | None = None) -> ExtendOutput:
+        """Feeds the tokens of a step (`cache.step(...)`), prompts and single tokens alike. Logits are those at the
+        tokens `read_r` of the list; None stands for all.
 
-        Serves prefill and decode alike. Slots of one call are distinct. Rows are independent: padding and neighbours
-        change nothing but rounding.
+        Rows are independent: padding and neighbours change nothing but rounding.
         """
-        batch, n = tokens_bn.shape
-        step = cache.step(slots_b, starts_b, lengths_b, n, window)
-        rotation = self.rotary(step.positions_bn)
-        x = self._embed(tokens_bn)
+        rotation = self.rotary(step.positions_t[None])
+        x = self._embed(tokens_t[None])
         routings: list[Routing] = []
         for layer, block in enumerate(self.layers):
-            x, routing = block(x, rotation, step.of(cache, layer))
+            x, routing = block(x, rotation, step.of(layer))
             routings += [routing] if routing is not None else []
-        hidden = self.norm(x)
-        experts = self._experts(routings, batch, n).masked_fill(~step.real_bn[:, :, None, None], UNKNOWN)
-        read = hidden[:, :0] if logits == "none" else _last(hidden, lengths_b) if logits == "last" else hidden
-        return ExtendOutput(self._logits(read), hidden, experts)
+        hidden = self.norm(x).squeeze(0)
+        experts = self._experts(routings, 1, len(tokens_t)).squeeze(0)
+        return ExtendOutput(self._logits(hidden if read_r is None else hidden[read_r]), hidden, experts)
 
     @torch.inference_mode()
-    def draft(
-        self,
-        hidden_bnh: Tensor,
-        next_bn: Tensor,
-        slots_b: Tensor,
-        starts_b: Tensor,
-        cache: LatentCache,
-        *,
-        lengths_b: Tensor | None = None,
-        window: int | None = None,
-    ) -> Tensor:
-        """One step of the first MTP head: logits [B, V] for the token after the last of next_bn.
+    def draft(self, hidden_th: Tensor, next_t: Tensor, step: Step, read_r: Tensor) -> Tensor:
+        """The same step through the first MTP head: logits for the token after the next one of the tokens `read_r`.
 
-        hidden_bnh are the trunk's hidden states at positions starts_b[i]..., next_bn the tokens one position later.
-        Feed every position once, prompt included: the head attends to its own latents.
+        hidden_th are the trunk's hidden states, next_t the tokens one position later. Feed every position once, prompt
+        included: the head attends to its own latents.
         """
         if not self.mtp:
             raise ModelError("the model has no MTP head: num_nextn_predict_layers is 0")
-        lengths = torch.full_like(starts_b, next_bn.shape[1]) if lengths_b is None else lengths_b
-        step: CacheStep = cache.step(slots_b, starts_b, lengths, next_bn.shape[1], window)
-        layer = step.of(cache, self.config.num_hidden_layers)
-        hidden, _ = self.mtp[0](self._embed(next_bn), hidden_bnh, self.rotary(step.positions_bn), layer)
-        return self._logits(_last(hidden, lengths)).squeeze(1)
+        layer = step.of(self.config.num_hidden_layers)
+        hidden, _ = self.mtp[0](self._embed(next_t[None]), hidden_th[None], self.rotary(step.positions_t[None]), layer)
+        return self._logits(hidden[0, read_r])
 
     def balance(self, load_le: Tensor, rate: float, mtp_load_ke: Tensor | None = None) -> None:
         """Moves every router's bias one step towards even load (after an optimizer step, from its batch's load)."""
@@ -254,11 +231,3 @@ def _positions(tokens_bt: Tensor, positions_bt: Tensor | None, documents_bt: Ten
 def _in_any_layer(marks: list[Tensor | None], batch: int, length: int) -> Tensor | None:
     marked = [mark_n for mark_n in marks if mark_n is not None]
     return torch.stack(marked).any(0).view(batch, length) if marked else None
-
-
-def _last(hidden_bnh: Tensor, lengths_b: Tensor) -> Tensor:
-    """The hidden state of each row's last real token, [B, 1, H]."""
-    if hidden_bnh.shape[1] == 1:
-        return hidden_bnh
-    rows = torch.arange(hidden_bnh.shape[0], device=hidden_bnh.device)
-    return hidden_bnh[rows, (lengths_b - 1).clamp(min=0)].unsqueeze(1)

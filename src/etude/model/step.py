@@ -1,0 +1,149 @@
+"""Where the tokens of one pass over the cache lie: rows of any length as one flat list.
+
+Everything that is done per token (projections, norms, experts) runs once over the whole list. Only attention needs
+rows: each is cut into pieces of one width, and pieces of like size form a part that attends at once. So a row that
+decodes and a prompt that is read for the first time share a pass, and little of it is padding.
+
+Invariants: a row's tokens lie side by side; only its last piece is padded; padding is written to the cache's spare slot
+and never read. Numbers of pieces and windows are rounded up, so that shapes repeat: matmuls of a new shape cost several
+times what they cost later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from etude.model.errors import CacheOverrun
+
+if TYPE_CHECKING:
+    from etude.model.cache import LatentCache
+
+NARROW, WIDE = 2, 8
+"""Tokens of a piece. Narrow ones are for rows that decode: the pending token and a draft; 1 where most have none."""
+PIECES_STEP = 8
+WINDOW_STEP = 64
+CHUNK = 64
+"""Tokens, padding included, for which a shorter window is worth another part."""
+LATENTS_AT_ONCE = 1 << 17
+"""Latents that a part gathers at most: it bounds the memory of attention, whatever the rows of a pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Pieces that attend together, `width` tokens each, from token `first` of the list on."""
+
+    first: int
+    width: int
+    slots_p: Tensor
+    bias_pns: Tensor
+    """For every token and head: 0 for the positions that the token sees, else -inf."""
+    scratch_pws: Tensor
+    """Where the layers gather latents: memory that is already mapped, layer after layer and step after step."""
+
+    @property
+    def end(self) -> int:
+        return self.first + self.slots_p.numel() * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One pass: row b feeds lengths_b[b] tokens, at positions starts_b[b] ... of slot slots_b[b]."""
+
+    cache: LatentCache
+    rows_t: Tensor
+    """The row of every token; that of padding means nothing."""
+    positions_t: Tensor
+    real_t: Tensor
+    places_t: Tensor
+    """Flat index of every token's latent in a layer of the cache."""
+    first_b: Tensor
+    """Where each row's first token lies in the list; the others follow it."""
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def plan(cls, cache: LatentCache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
+        ends_b = starts_b + lengths_b
+        needed = int(ends_b.max())
+        if needed > cache.context:
+            raise CacheOverrun(f"position {needed - 1} does not fit a cache of {cache.context} positions")
+        first_b = torch.zeros_like(starts_b)
+        narrow = 1 if 2 * int((lengths_b <= 1).sum()) > len(lengths_b) else NARROW
+        narrow_b = lengths_b <= narrow
+        parts: list[Part] = []
+        tokens: list[tuple[Tensor, Tensor, Tensor]] = []
+        first = 0
+        for width, chosen_b in ((narrow, narrow_b), (WIDE, ~narrow_b)):
+            rows = chosen_b.nonzero().squeeze(1)
+            if not rows.numel():
+                continue
+            rows = rows[ends_b[rows].argsort(stable=True)]
+            row_p, number_p = rows, torch.zeros_like(rows)
+            if width == WIDE:
+                pieces_r = (lengths_b[rows] + width - 1) // width
+                row_p = rows.repeat_interleave(pieces_r)
+                before_r = pieces_r.cumsum(0) - pieces_r
+                number_p = torch.arange(row_p.numel(), device=rows.device) - before_r.repeat_interleave(pieces_r)
+                first_b[rows] = first + before_r * width
+            else:
+                first_b[rows] = torch.arange(first, first + rows.numel() * width, width, device=rows.device)
+            missing = -row_p.numel() % PIECES_STEP if row_p.numel() > PIECES_STEP else 0
+            if missing:
+                row_p, number_p = F.pad(row_p, (0, missing)), F.pad(number_p, (0, missing), value=-1)
+            positions_pn = (starts_b[row_p] + number_p * width)[:, None] + torch.arange(width, device=rows.device)
+            real_pn = (positions_pn < ends_b[row_p, None]) & (number_p >= 0)[:, None]
+            positions_pn = positions_pn.clamp(min=0)
+            tokens.append((row_p.repeat_interleave(width), positions_pn.flatten(), real_pn.flatten()))
+            slots_p = torch.where(number_p >= 0, slots_b[row_p], cache.slots)
+            ends_p = torch.where(number_p >= 0, ends_b[row_p], 0)
+            parts += _parts(cache, first, slots_p, positions_pn, ends_p)
+            first += positions_pn.numel()
+        rows_t, positions_t, real_t = (torch.cat(column) for column in zip(*tokens, strict=True))
+        places_t = torch.where(real_t, slots_b[rows_t] * cache.context + positions_t, cache.spare)
+        return cls(cache, rows_t, positions_t, real_t, places_t, first_b, tuple(parts))
+
+    def of(self, layer: int) -> LayerStep:
+        return LayerStep(self, self.cache.latents[layer])
+
+
+def _parts(cache: LatentCache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
+    """Pieces that come in the order of their rows' ends, cut wherever the window gets a step wider."""
+    width = positions_pn.shape[1]
+    pieces, chunk = ends_p.numel(), CHUNK // width
+    longest = F.pad(ends_p, (0, -pieces % chunk)).view(-1, chunk).amax(1).clamp(min=1)
+    windows = (min(cache.context, -(-end // WINDOW_STEP) * WINDOW_STEP) for end in longest.tolist())
+    begin = 0
+    for window, alike in groupby(windows):
+        end, at_once = min(pieces, begin + len(list(alike)) * chunk), max(1, LATENTS_AT_ONCE // window)
+        for start in range(begin, end, at_once):
+            stop = min(end, start + at_once)
+            hidden_pns = torch.arange(window, device=slots_p.device) > positions_pn[start:stop, :, None]
+            bias_pns = torch.zeros(hidden_pns.shape, dtype=cache.latents.dtype, device=slots_p.device)
+            bias_pns.masked_fill_(hidden_pns, float("-inf"))
+            bias_pns = bias_pns.unsqueeze(2).expand(-1, -1, cache.heads, -1).flatten(1, 2)
+            scratch = cache.scratch(stop - start, window)
+            yield Part(first + start * width, width, slots_p[start:stop], bias_pns, scratch)
+        begin = end
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStep:
+    step: Step
+    latents: Tensor
+
+    def write(self, latent_tw: Tensor) -> None:
+        self.latents.view(-1, latent_tw.shape[-1]).index_copy_(0, self.step.places_t, latent_tw)
+
+    def read(self, part: Part) -> Tensor:
+        """[pieces, window, latent width], valid until the next part reads.
+
+        A copy even where a view would do: matmuls on the strided view cost more.
+        """
+        live = self.latents[:, : part.scratch_pws.shape[1]]
+        return torch.index_select(live, 0, part.slots_p, out=part.scratch_pws)
