@@ -48,10 +48,10 @@ def pool_of(split: Split, *, family_seen: bool = True) -> Pool:
 def side_of(source: str) -> Split:
     """By the text of a function from our templates: it is equal, up to names, where the syntax tree is. Parsing would
     take thirty times as long."""
-    return split_of(f"instance/1:{_normal_form(source)}")
+    return split_of(f"instance/1:{normal_form(source)}")
 
 
-def _normal_form(source: str) -> str:
+def normal_form(source: str) -> str:
     names: dict[str, str] = {}
 
     def word(match: re.Match[str]) -> str:
