@@ -1,7 +1,7 @@
 """What is compared: items (a file of a task, a document, a trace) and their prints, which equal content shares.
 
-Four kinds of print: a task itself; a Python function, by its syntax tree; a stretch of code of any language, by its
-tokens; thirteen words of prose in a row.
+Five kinds of print: a task itself; a Python function, by its syntax tree, and once more with its numbers (an instance);
+a stretch of code of any language, by its tokens; thirteen words of prose in a row.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Item:
         """Were there any to compare?"""
         found = fingerprints(source, smallest=smallest)
         self.prints.update({("function", int(one.shape, 16)): one.name for one in found})
+        self.prints.update({("instance", int(one.instance, 16)): one.name for one in found})
         return bool(found)
 
     def add_code(self, source: str) -> None:
