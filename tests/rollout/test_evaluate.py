@@ -172,6 +172,13 @@ def test_touches_of_a_split_are_counted_in_the_journal(dev, tmp_path):
     assert run(dev, Rollouts(), tmp_path, name="before").summary.touch == 1
 
 
+def test_the_number_of_edits_can_be_bounded(dev, tmp_path):
+    for most in (None, 1):
+        rollouts = Rollouts()
+        run(dev, rollouts, tmp_path, name=f"at most {most}", max_edits=most)
+        assert {job.max_edits for job in rollouts.jobs} == {most}
+
+
 def test_other_splits_are_refused(train, tmp_path):
     with pytest.raises(SplitViolation):
         run(train, Rollouts(), tmp_path)

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.recipe.acting import CellsRecipe, TasksRecipe
@@ -62,6 +62,7 @@ def test_the_test_has_the_cells_that_the_recipe_asks_for(tmp_path: Path) -> None
     assert [task.cell for task in tasks].count(Cell.UNSEEN_FAMILY) == 3
 
 
+@settings(deadline=None)
 @given(st.integers(1, 400), st.lists(st.integers(1, 20), min_size=4, max_size=4))
 def test_any_number_of_tasks_has_its_shares_of_cells(count: int, weights: list[int]) -> None:
     shares = {cell: weight / sum(weights) for cell, weight in zip(Cell, weights, strict=True)}

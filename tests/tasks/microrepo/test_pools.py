@@ -40,6 +40,9 @@ def test_the_text_tells_instances_apart_as_the_syntax_tree_does() -> None:
         assert by_tree.setdefault(found.instance, text) == text
         assert by_text.setdefault(text, found.instance) == found.instance
     assert len(by_tree) > 5000
+    grades = "def rate(age):\n    if age >= 9:\n        return 'warm'\n    return 'cold'"
+    others = grades.replace("warm", "good").replace("cold", "bad").replace("age", "size").replace("rate", "grade")
+    assert normal_form(grades) == normal_form(others) != normal_form(grades.replace("9", "8"))
 
 
 def test_no_instance_has_two_sides_and_every_side_has_many() -> None:
@@ -61,7 +64,7 @@ def held(pool: Pool, seed: int, kinds: tuple[str, ...]) -> set[Fingerprint]:
     return {one for text in texts for one in fingerprints(text)}
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(SEEDS, SEEDS)
 def test_no_repository_that_trains_holds_an_instance_of_one_that_tests(learnt: int, tested: int) -> None:
     train = {one.instance for one in held(pool_of(Split.TRAIN), learnt, SEEN_KINDS)}
