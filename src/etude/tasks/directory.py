@@ -102,12 +102,12 @@ def read_task(directory: Path, allowed: Collection[Split]) -> Task:
         family=family,
         kind=problem.text("metadata.etude.kind", ""),
         directory=directory,
-        cell=Cell(cell_text) if cell_text else None,
         limits=TaskLimits(**known),
         provenance=dict(problem.table("metadata.etude.provenance")),
         verifier=dict(problem.table("metadata.etude.verifier")),
         deterministic=problem.texts("metadata.etude.deterministic"),
         config=config,
+        cell=Cell(cell_text) if cell_text else None,
     )
     return task.require(*allowed)
 

@@ -67,8 +67,6 @@ class Task:
     kind: str
     """Finer than category: the kind of bug, say. Used by reports, never shown to the agent."""
     directory: Path
-    cell: Cell | None = None
-    """For reports too; None where the source makes no such difference."""
     limits: TaskLimits = field(default_factory=TaskLimits)
     provenance: dict[str, Any] = field(default_factory=dict)
     """Generator, version, seed: enough to make it again."""
@@ -79,6 +77,8 @@ class Task:
     deterministic: tuple[str, ...] = ()
     """Commands whose output depends on the workspace's files alone, not on the clock or on random numbers: rollouts
     with equal files may share it. Only whoever makes the task can know, so none is assumed."""
+    cell: Cell | None = None
+    """Used by reports, never shown to the agent; None where the source makes no such difference."""
 
     def require(self, *allowed: Split) -> Task:
         """Returns itself if its split is among the allowed ones; every reader of tasks calls this."""

@@ -62,10 +62,10 @@ class MicroRepoSource:
             family=damage.function.family.name,
             kind=damage.kind,
             directory=directory,
-            cell=cell,
             limits=TaskLimits(verifier_seconds=10.0),
             provenance={"source": self.name, "version": self.version, "seed": seed, "index": index},
             deterministic=(f"python {CHECK}", f"python3 {CHECK}"),
+            cell=cell,
             config={
                 "verifier": {"timeout_sec": 10.0},
                 "agent": {"timeout_sec": 300.0},
