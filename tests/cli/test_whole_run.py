@@ -34,6 +34,7 @@ SMALL = [
     "rl.prompts_per_step=2",
     "rl.group=2",
     "evaluation.samples=1",
+    "evaluation.one_edit=true",
 ]
 
 
@@ -113,7 +114,10 @@ def test_summary_holds_what_is_promised(run) -> None:
     assert list(summary["seconds"]) == list(json.loads((run.root / "lineage.json").read_text())["stages"])
     assert summary["waits"]["driver"]["trainer"] > 0
     assert summary["weights"]["published"] == summary["rl"]["steps"] == 2
-    assert summary["rl"]["test_evaluations"] == 2
+    assert summary["rl"]["test_evaluations"] == 4, "before and after, each with one edit too"
+    assert summary["rl"].keys() >= {"first_edit_after", "one_edit_before", "one_edit_after", "one_edit_greedy_after"}
+    assert sum(cell["tasks"] for cell in summary["cells"].values()) == summary["rl"]["tasks"]
+    assert all(0 <= cell["pass1_after"] <= 1 for cell in summary["cells"].values())
 
 
 def test_the_folder_is_private_and_its_recipe_loads(run) -> None:

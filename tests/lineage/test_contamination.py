@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,16 +12,16 @@ import pytest
 
 from etude.corpus import Document, Gathered
 from etude.lineage import contamination
-from etude.lineage.contamination import require_separate, task_hashes, without_held_out
+from etude.lineage.contamination import require_separate, task_functions, without_held_out
 from etude.lineage.state import LineageError
 from etude.recipe.acting import TasksRecipe
-from etude.tasks import Split, Task, apply_diff, generate_tasks, read_files, reference_diff
+from etude.tasks import Cell, Split, Task, apply_diff, function_hashes, generate_tasks, read_files, reference_diff
 from etude.tasks.overlap import code_in
 
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
-    return generate_tasks(TasksRecipe(train=12, dev=4, test=6), 5, tmp_path_factory.mktemp("tasks"))
+    return generate_tasks(TasksRecipe(train=12, dev=4, test=8), 5, tmp_path_factory.mktemp("tasks"))
 
 
 def sources(task: Task) -> dict[str, str]:
@@ -42,6 +45,54 @@ def test_a_train_task_that_is_a_test_task_in_disguise_is_refused(tasks: list[Tas
     told = f"the train task copy holds a function of the test task {test.id}"
     with pytest.raises(LineageError, match=told):
         require_separate([*tasks, replace(test, id="copy", split=Split.TRAIN)], proven)
+
+
+@pytest.fixture(scope="module")
+def twin(tasks: list[Task]) -> Task:
+    """A test task of a family that train tasks are of, one of which it looks like."""
+    return next(task for task in tasks if task.split is Split.TEST and task.cell is Cell.BOTH_SEEN)
+
+
+def rewritten(task: Task, folder: Path, change: Callable[[str], str]) -> Task:
+    """A train task with the same workspace and solution, but for what `change` does to each line."""
+    directory = folder / "rewritten"
+    shutil.copytree(task.directory, directory)
+    for file in [*directory.rglob("*.py"), directory / "solution" / "patch.diff"]:
+        if file.name != "check.py" and "tests" not in file.parts:
+            file.write_text("".join(change(line) for line in file.read_text().splitlines(keepends=True)))
+    return replace(task, id="rewritten", split=Split.TRAIN, cell=Cell.BOTH_SEEN, kind="op", directory=directory)
+
+
+def with_other_numbers(line: str) -> str:
+    return line if line.startswith("@@") else re.sub(r"\d+", lambda number: f"7{number[0]}", line)
+
+
+def test_of_a_seen_family_other_numbers_may_be_learnt_and_other_names_may_not(
+    tasks: list[Task], twin: Task, tmp_path: Path
+) -> None:
+    other = rewritten(twin, tmp_path / "a", with_other_numbers)
+    require_separate([*tasks, other])
+    assert {one.shape for one in task_functions(other)} == {one.shape for one in task_functions(twin)}
+    for name, change in (("b", renamed), ("c", lambda line: line)):
+        with pytest.raises(LineageError, match=f"the train task rewritten holds a function of the test task {twin.id}"):
+            require_separate([*tasks, rewritten(twin, tmp_path / name, change)])
+
+
+def test_of_an_unseen_family_other_numbers_hide_nothing(tasks: list[Task], tmp_path: Path) -> None:
+    test = next(task for task in tasks if task.cell is Cell.UNSEEN_FAMILY and task.split is Split.TEST)
+    with pytest.raises(LineageError, match=f"holds a function of the test task {test.id}"):
+        require_separate([*tasks, replace(rewritten(test, tmp_path, with_other_numbers), family="other")])
+
+
+def test_a_cell_that_is_not_true_is_refused(tasks: list[Task]) -> None:
+    train = next(task for task in tasks if task.split is Split.TRAIN)
+    for cell, change, told in (
+        (Cell.UNSEEN_FAMILY, {"family": train.family}, f"its family '{train.family}' is unseen"),
+        (Cell.UNSEEN_KIND, {"kind": train.kind}, f"its kind '{train.kind}' is unseen"),
+    ):
+        test = next(task for task in tasks if task.split is Split.TEST and task.cell is cell)
+        with pytest.raises(LineageError, match=f"the test task {test.id} says that {told}"):
+            require_separate([replace(test, **change), *(task for task in tasks if task is not test)])
 
 
 def test_a_set_that_was_found_separate_is_not_looked_through_again(
@@ -71,15 +122,20 @@ def test_documents_that_hold_a_held_out_function_are_dropped(tasks: list[Task]) 
     assert dropped == {"generated": len(stolen) + len(listed)}
 
 
+def test_documents_may_hold_seen_families_with_other_numbers(tasks: list[Task], twin: Task) -> None:
+    held_out = [task for task in tasks if task.split is not Split.TRAIN]
+    same = [text for text in sources(twin).values() if "def " in text]
+    other = ["".join(map(with_other_numbers, text.splitlines(keepends=True))) for text in same]
+    clean, dropped = without_held_out(Gathered([*map(document, same), *map(document, other)], [], []), held_out)
+    assert [one.text for one in clean.train] == other
+    assert dropped == {"generated": len(same)}
+
+
 def test_no_generated_document_holds_a_held_out_function(tasks: list[Task]) -> None:
-    from etude.tasks import function_hashes
     from etude.tasks.microrepo.documents import make_document
 
-    forbidden = task_hashes(task for task in tasks if task.split is not Split.TRAIN)
-    seen = 0
-    for index in range(400):
-        for code in code_in(make_document(3, index).text):
-            hashes = function_hashes(code)
-            seen += len(hashes)
-            assert not hashes & forbidden
-    assert seen > 300, "documents hold functions that can be compared"
+    made = [document(make_document(3, index).text) for index in range(400)]
+    held_out = [task for task in tasks if task.split is not Split.TRAIN]
+    assert without_held_out(Gathered(made, [], []), held_out) == (Gathered(made, [], []), {})
+    held = [found for one in made for code in code_in(one.text) for found in function_hashes(code)]
+    assert len(held) > 300, "documents hold functions that can be compared"

@@ -57,6 +57,10 @@ def test_the_default_recipe_is_supported() -> None:
     ("sections", "said"),
     [
         ({"compute": {"device": "cuda"}}, r'compute\.device = "cuda"'),
+        (
+            {"sft": {"kinds": ["op", "bool"]}},
+            r"sft\.kinds: no train task is of the kind 'bool', expected some of op, cmp",
+        ),
         ({"corpus": {"sources": []}}, r"corpus\.sources = \[\] and corpus\.folders = \[\]: there is nothing to read"),
         (
             {"corpus": {"sources": ["stdlib"]}},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -85,6 +86,9 @@ def test_scores_and_files(dev, tmp_path):
     assert summary.valid_calls == pytest.approx(0.75)
     assert summary.summarised == pytest.approx(3 / 15)
     assert sum(score.tasks for score in summary.by_kind.values()) == 3
+    assert {cell: score.tasks for cell, score in summary.by_cell.items()} == dict(Counter(task.cell for task in dev))
+    for score in summary.by_cell.values():
+        assert (score.pass1.mean, score.passk.mean, score.greedy.mean) == (0.25, 1.0, 1.0)
     assert seen[0] == (0, 15)
     assert seen[-1] == (15, 15)
     folder = tmp_path / "eval" / "before"
@@ -166,6 +170,13 @@ def test_touches_of_a_split_are_counted_in_the_journal(dev, tmp_path):
     assert run(dev, Rollouts(), tmp_path, name="before").summary.touch == 1
     assert run(dev, Rollouts(), tmp_path, name="after").summary.touch == 2
     assert run(dev, Rollouts(), tmp_path, name="before").summary.touch == 1
+
+
+def test_the_number_of_edits_can_be_bounded(dev, tmp_path):
+    for most in (None, 1):
+        rollouts = Rollouts()
+        run(dev, rollouts, tmp_path, name=f"at most {most}", max_edits=most)
+        assert {job.max_edits for job in rollouts.jobs} == {most}
 
 
 def test_other_splits_are_refused(train, tmp_path):

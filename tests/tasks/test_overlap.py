@@ -140,10 +140,12 @@ def _numbered(text: str) -> str:
 
 
 def test_splits_of_a_task_set_are_told_apart(train_tasks: list[Task], tasks_folder: Path) -> None:
-    make_tasks(open_source("microrepo"), Split.TEST, 10, 1, tasks_folder)
+    made = make_tasks(open_source("microrepo"), Split.TEST, 10, 1, tasks_folder)
     train, test = (list(read_side(tasks_folder, split)) for split in (Split.TRAIN, Split.TEST))
     assert len(train) > len(test) > 10
-    assert find_leaks(train, test) == []
+    assert find_leaks(train, test, numbers=True) == []
+    seen = {task.id for task in made if task.cell is not None and task.cell.family_seen}
+    assert {leak.b.partition(":")[0] for leak in find_leaks(train, test)} <= seen, "the families are the same"
     assert Leak("task", train_tasks[0].id, train_tasks[0].id, 1, train_tasks[0].id) in find_leaks(train, train)
 
 
@@ -185,6 +187,20 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, name: str, data: bytes, tol
     (tmp_path / name).write_bytes(data)
     with pytest.raises(OverlapError, match=told):
         list(read_side(tmp_path))
+
+
+def test_other_numbers_are_other_functions_where_that_is_asked_for() -> None:
+    def item(name: str, text: str) -> Item:
+        found = Item(name)
+        assert found.add_functions(text)
+        return found
+
+    first, others = (
+        item("a", PYTHON),
+        [item("b", PYTHON.replace("box", "bag")), item("c", PYTHON.replace("= 0", "= 1"))],
+    )
+    assert [(leak.what, leak.b) for leak in find_leaks([first], others)] == [("function", "b"), ("function", "c")]
+    assert [(leak.what, leak.b) for leak in find_leaks([first], others, numbers=True)] == [("instance", "b")]
 
 
 def test_the_command_prints_a_table_and_fails_if_there_is_a_leak(

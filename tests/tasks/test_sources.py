@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from etude.recipe.acting import TasksRecipe
-from etude.tasks import Split, UnknownSource, generate_tasks, open_source, register_source
-from etude.tasks.microrepo import KINDS, MicroRepoSource, families_of
+from etude.recipe.acting import CellsRecipe, TasksRecipe
+from etude.tasks import Cell, Split, UnknownSource, generate_tasks, make_tasks, open_source, read_task, register_source
+from etude.tasks.microrepo import KINDS, SEEN_KINDS, UNSEEN_KINDS, MicroRepoSource, families_of
+from etude.tasks.microrepo.source import cell_at
+from etude.tasks.task import TaskError
 
 RECIPE = TasksRecipe(train=12, dev=3, test=4)
 
@@ -31,13 +36,48 @@ def test_generation_is_deterministic_and_goes_on_where_it_was(tmp_path: Path) ->
     assert others != whole
 
 
-def test_families_decide_the_split_and_every_kind_is_offered_in_each(tmp_path: Path) -> None:
-    for task in generate_tasks(RECIPE, 9, tmp_path):
-        assert task.family in {family.name for family in families_of(task.split)}
-    only = MicroRepoSource(["noret"])
-    assert {only.make(Split.TEST, index, 1, tmp_path)[0].kind for index in range(5)} == {"noret"}
-    kinds = {MicroRepoSource().make(Split.TEST, index, 1, tmp_path)[0].kind for index in range(120)}
-    assert kinds == set(KINDS)
+def test_a_cell_says_truly_what_training_has_met(tmp_path: Path) -> None:
+    learnt = {family.name for family in families_of(Split.TRAIN)}
+    source = MicroRepoSource()
+    for split, cells in (
+        (Split.TRAIN, {Cell.BOTH_SEEN}),
+        (Split.DEV, {Cell.BOTH_SEEN, Cell.UNSEEN_FAMILY}),
+        (Split.TEST, set(Cell)),
+    ):
+        tasks = [source.make(split, index, 1, tmp_path / str(index))[0] for index in range(150)]
+        assert {task.cell for task in tasks} == cells
+        for task in tasks:
+            assert task.cell is not None
+            assert (task.family in learnt) is task.cell.family_seen
+            assert task.cell.family_seen or task.family in {family.name for family in families_of(split)}
+            assert task.kind in (SEEN_KINDS if task.cell.kind_seen else UNSEEN_KINDS)
+        assert {task.kind for task in tasks} == set(KINDS if split is Split.TEST else SEEN_KINDS)
+
+
+def test_the_test_has_the_cells_that_the_recipe_asks_for(tmp_path: Path) -> None:
+    recipe = TasksRecipe(train=1, dev=1, test=12, test_cells=CellsRecipe(
+        both_seen=0.0, unseen_family=0.25, unseen_kind=0.75, both_unseen=0.0))  # fmt: skip
+    tasks = [task for task in generate_tasks(recipe, 2, tmp_path) if task.split is Split.TEST]
+    assert [task.cell for task in tasks].count(Cell.UNSEEN_KIND) == 9
+    assert [task.cell for task in tasks].count(Cell.UNSEEN_FAMILY) == 3
+
+
+@settings(deadline=None)
+@given(st.integers(1, 400), st.lists(st.integers(1, 20), min_size=4, max_size=4))
+def test_any_number_of_tasks_has_its_shares_of_cells(count: int, weights: list[int]) -> None:
+    shares = {cell: weight / sum(weights) for cell, weight in zip(Cell, weights, strict=True)}
+    drawn = Counter(cell_at(index, shares) for index in range(count))
+    assert all(abs(drawn[cell] - share * count) < 3 for cell, share in shares.items())
+
+
+def test_a_cell_is_kept_on_disk_and_never_shown(tmp_path: Path) -> None:
+    (task,) = make_tasks(open_source("microrepo"), Split.TEST, 1, 1, tmp_path)
+    assert read_task(task.directory, {Split.TEST}).cell is task.cell is Cell.BOTH_SEEN
+    shown = {name: data for name, data in contents(task.directory).items() if name != "task.toml"}
+    assert not [name for name, data in shown.items() if b"both_seen" in data]
+    (task.directory / "task.toml").write_text((task.directory / "task.toml").read_text().replace("both_seen", "most"))
+    with pytest.raises(TaskError, match=r"metadata.etude.cell: expected both_seen or .*, found 'most'"):
+        read_task(task.directory, {Split.TEST})
 
 
 def test_a_source_of_ones_own_is_registered_by_name() -> None:

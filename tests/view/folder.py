@@ -23,6 +23,7 @@ def _said(role: str, content: str) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
+CELLS = ("both_seen", "unseen_family", "unseen_kind", "both_unseen")
 GOOD = [
     _said("system", "fix the code"),
     _said("user", "fix scale_load"),
@@ -82,7 +83,8 @@ def _evaluation(paths: RunPaths, name: str, solved: float) -> None:
     folder = paths.evaluation(name)
     folder.mkdir(parents=True)
     scores = {key: _estimate(solved) for key in ("pass1", "passk", "greedy")}
-    (folder / "summary.json").write_text(json.dumps({"name": name, "k": 4, **scores}))
+    cells = {key: {"tasks": 1, **scores} for key in CELLS} if name.startswith("test") else {}
+    (folder / "summary.json").write_text(json.dumps({"name": name, "k": 4, **scores, "by_cell": cells}))
     if not name.startswith("test"):
         return
     rows, traces = [], []
@@ -109,6 +111,7 @@ def write_run(root: Path, *, steps: int = 40) -> RunPaths:
     rl = {"k": 4, "pass1_before": 0.2, "pass1_after": 0.6, "passk_before": 0.4, "passk_after": 0.8, "greedy_after": 0.7}
     rl |= {"trained_tokens": 123456, "multi_version_share": 0.2, "summary_share": 0.3, "staleness_mean": 1.2}
     summary = {
+        "cells": {key: {"tasks": 7, **{name: rl[name] for name in ("pass1_before", "pass1_after")}} for key in CELLS},
         "pretrain": {"loss_before": 6.9, "loss_after": 1.2},
         "long": {"late_loss_before": 3.0, "late_loss_after": 1.4},
         "mtp": {"accepted_per_draft": 0.7},

@@ -16,6 +16,7 @@ from etude.view import closing_table, plain, write_report
 from etude.view.data import read_run
 from etude.view.plots import FIGURES
 from etude.view.rollouts import pairs
+from etude.view.table import cell_table
 
 
 class Page(HTMLParser):
@@ -110,6 +111,16 @@ def test_the_closing_table_reads_well(finished) -> None:
     assert "test tasks solved, pass@4" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
     assert closing_table({}) == []
+
+
+def test_the_four_cells_are_told_before_and_after(finished, page) -> None:
+    lines = cell_table(read_run(finished).summary)
+    met = [("seen", "seen"), ("unseen", "seen"), ("seen", "unseen"), ("unseen", "unseen")]
+    assert [(line.family, line.kind) for line in lines] == met
+    assert lines[0].tasks == 7
+    assert lines[0].scores == (("20.0%", "60.0%"), ("", ""), ("", ""))
+    assert page.count("20.0% &rarr; 60.0%") == 4
+    assert cell_table({}) == []
 
 
 def test_no_torch_is_needed() -> None:

@@ -89,8 +89,10 @@ def _show(summary: dict[str, Any], report: Path, seconds: float) -> None:
     whole = sum(summary["seconds"].values())
     now = "" if seconds >= whole - 60 else f", {_minutes(seconds)} of them just now"
     print(f"\n{_minutes(whole)} in all{now}")
-    if (looks := summary.get("rl", {}).get("test_evaluations", 0)) > 2:
-        print(f"mind: this run has been evaluated on its test tasks {looks} times; before and after RL make 2")
+    rl = summary.get("rl", {})
+    planned = 4 if "one_edit_after" in rl else 2
+    if (looks := rl.get("test_evaluations", 0)) > planned:
+        print(f"mind: this run has been evaluated on its test tasks {looks} times; before and after RL make {planned}")
     print(f"report  {_near(report)}\nplots   {_near(report.parent / 'plots')}")
     print(f"next    etude chat {_near(report.parent)}")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from etude.lineage.state import LineageError
 from etude.recipe import Recipe
+from etude.tasks.microrepo import SEEN_KINDS
 
 _NEEDED_BYTES = 500_000_000
 
@@ -51,6 +52,10 @@ def require_supported(recipe: Recipe) -> None:
     if not recipe.corpus.sources and not recipe.corpus.folders:
         raise LineageError(
             "corpus.sources = [] and corpus.folders = []: there is nothing to read; name a source or a folder"
+        )
+    if never := [kind for kind in recipe.sft.kinds if kind not in SEEN_KINDS]:
+        raise LineageError(
+            f"sft.kinds: no train task is of the kind {never[0]!r}, expected some of {', '.join(SEEN_KINDS)}"
         )
     lookup_steps = round(recipe.pretrain.lookup_share * recipe.pretrain.steps)
     if lookup_steps and "generated" not in recipe.corpus.sources:

@@ -50,7 +50,8 @@ def plan_run(recipe: Recipe) -> RunPlan:
     rollout = recipe.engine.context
     sampled = recipe.rl.steps * recipe.rl.prompts_per_step * recipe.rl.group * rollout
     stages.append(("rl", sampled, sampled / pace * (1 + _DECODE_COST)))
-    evaluated = 2 * recipe.tasks.test * (recipe.evaluation.samples + recipe.evaluation.greedy) * rollout
+    tries = (recipe.evaluation.samples + recipe.evaluation.greedy) * (1 + recipe.evaluation.one_edit)
+    evaluated = 2 * recipe.tasks.test * tries * rollout
     stages.append(("evaluate", evaluated, evaluated / pace * _DECODE_COST))
     longest = max(recipe.pretrain.batch * recipe.pretrain.length, recipe.rl.microbatch_tokens)
     activations = longest * (config.hidden_size * 40 * config.num_hidden_layers + config.vocab_size * 3) * 4

@@ -14,6 +14,7 @@ from etude.journal import append_rows, drop_torn_line
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
 from etude.lineage.state import LineageError
+from etude.lineage.summary import one_edit
 from etude.recipe import Recipe
 from etude.rl import Crew, RlRun, dismiss, gather_crew
 from etude.rollout import RolloutJob, RolloutResult, evaluate
@@ -60,17 +61,22 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
 async def evaluate_test(context: RunContext) -> dict[str, Any]:
     """The same test tasks with the model before RL and the one after it: the lineage's one touch of the split."""
     await asyncio.to_thread(require_held_out, context)
-    results = {}
+    results: dict[str, Any] = {}
     stages = ("sft", "rl")
-    for place, stage in enumerate(stages):
+    caps = (None, 1) if context.recipe.evaluation.one_edit else (None,)
 
-        def progress(done: int, total: int, before: int = place) -> None:
-            context.screen.update("evaluate", {"step": before * total + done, "total": len(stages) * total})
+    def progress(done: int, total: int) -> None:
+        whole = len(stages) * len(caps) * total
+        context.screen.update("evaluate", {"step": len(results) * total + done, "total": whole})
 
+    for stage in stages:
         engine = await start_engine(context, f"engine-{stage}", context.paths.model(stage))
         worker = await start_worker(context, engine, f"evaluator-{stage}", ("test",))
         try:
-            results[stage] = await engine.watched(_evaluate(context, worker, Split.TEST, f"test-{stage}", progress))
+            for cap in caps:
+                name = stage if cap is None else one_edit(stage)
+                work = _evaluate(context, worker, Split.TEST, f"test-{name}", progress, max_edits=cap)
+                results[name] = await engine.watched(work)
         finally:
             await dismiss(engine, boxed=[worker])
     return results
@@ -119,6 +125,7 @@ async def _evaluate(
     split: Split,
     name: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    max_edits: int | None = None,
 ) -> dict[str, Any]:
     recipe = context.recipe
 
@@ -135,6 +142,8 @@ async def _evaluate(
         split=split,
         seed=recipe.seed,
         journal=context.journal,
+        max_edits=max_edits,
+        first_edits=max_edits is None,
         progress=progress,
     )
     summary = evaluation.summary

@@ -9,6 +9,7 @@ from etude.lineage.context import RunContext
 from etude.lineage.line import Stage
 from etude.lineage.prepare import make_corpus, make_demonstrations, make_tasks, require_long_documents
 from etude.lineage.reinforce import evaluate_test, run_rl
+from etude.lineage.summary import one_edit
 from etude.lineage.supervise import run_service_stage
 
 
@@ -51,7 +52,7 @@ STAGES: tuple[Stage, ...] = (
         "evaluate",
         "test",
         ("evaluation", "harness", "engine", "sandbox"),
-        ("eval/test-sft/results.jsonl", "eval/test-rl/results.jsonl"),
+        tuple(f"eval/test-{name}/results.jsonl" for stage in ("sft", "rl") for name in (stage, one_edit(stage))),
         evaluate_test,
     ),
 )

@@ -40,17 +40,42 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
         before, after = (_json(paths.evaluation(name) / "summary.json") for name in ("test-sft", "test-rl"))
         summary["sft"]["valid_calls"] = before["valid_calls"]
         summary["rl"] |= {"tasks": before["tasks"], "k": before["k"], "test_evaluations": after["touch"]}
-        for key in ("pass1", "passk", "greedy", "first_edit"):
-            for name, evaluation in (("before", before), ("after", after)):
-                found = evaluation.get(key)
-                summary["rl"][f"{key}_{name}"] = None if found is None else found["mean"]
-                summary["rl"][f"{key}_{name}_interval"] = None if found is None else [found["low"], found["high"]]
+        summary["rl"] |= _compared(before, after, ("pass1", "passk", "greedy", "first_edit"))
+        capped = [paths.evaluation(one_edit(name)) / "summary.json" for name in ("test-sft", "test-rl")]
+        if all(file.exists() for file in capped):
+            summary["rl"] |= _one_edit(*map(_json, capped))
+        first, second = (evaluation.get("by_cell", {}) for evaluation in (before, after))
+        summary["cells"] = {
+            name: {"tasks": first[name]["tasks"], **_compared(first[name], second[name], ("pass1", "passk", "greedy"))}
+            for name in sorted(first.keys() & second.keys())
+        }
     summary["seconds"] = {name: round(record.seconds, 1) for name, record in state.stages.items()}
     summary["sessions"] = {name: record.sessions for name, record in state.stages.items()}
     summary["waits"] = waits(paths.journal)
     if summary.get("engine"):
         summary["waits"].setdefault("engine", {})["requests"] = round(summary["engine"]["seconds_idle"], 3)
     return summary
+
+
+def one_edit(evaluation: str) -> str:
+    """The name of the same evaluation with at most one edit per rollout."""
+    return f"{evaluation}-one-edit"
+
+
+def _one_edit(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    first, second = ({"one_edit": found["pass1"], "one_edit_greedy": found["greedy"]} for found in (before, after))
+    return _compared(first, second, ("one_edit", "one_edit_greedy")) | {"test_evaluations": after["touch"]}
+
+
+def _compared(before: dict[str, Any], after: dict[str, Any], scores: Iterable[str]) -> dict[str, Any]:
+    """`<score>_before`, `<score>_before_interval` and the same after; None where there was nothing to score."""
+    compared: dict[str, Any] = {}
+    for score in scores:
+        for when, evaluation in (("before", before), ("after", after)):
+            found = evaluation.get(score)
+            compared[f"{score}_{when}"] = None if found is None else found["mean"]
+            compared[f"{score}_{when}_interval"] = None if found is None else [found["low"], found["high"]]
+    return compared
 
 
 def _rl(result: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:

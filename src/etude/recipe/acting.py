@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from math import isclose
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from etude.recipe.section import Section
+
+
+class CellsRecipe(Section):
+    """What the test asks for: the shares of four cells, which make 1."""
+
+    both_seen: float = Field(0.4, ge=0, le=1)
+    """Families and kinds of bug that training has, in instances that it has not."""
+    unseen_family: float = Field(0.25, ge=0, le=1)
+    """Families that training has not."""
+    unseen_kind: float = Field(0.2, ge=0, le=1)
+    """Kinds of bug that training has not, in families that it has."""
+    both_unseen: float = Field(0.15, ge=0, le=1)
+    """Neither the family nor the kind was in training."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> CellsRecipe:
+        if not isclose(sum(self.model_dump().values()), 1.0, abs_tol=1e-6):
+            raise ValueError("expected both_seen, unseen_family, unseen_kind and both_unseen to make 1")
+        return self
 
 
 class TasksRecipe(Section):
@@ -18,6 +38,7 @@ class TasksRecipe(Section):
     """Tasks of the evaluations during RL, by which settings are chosen."""
     test: int = Field(64, ge=1)
     """Tasks of the one evaluation at the end."""
+    test_cells: CellsRecipe = CellsRecipe()
     gate_runs: int = Field(3, ge=1)
     """How often the reference must pass before a task may be used."""
 
@@ -85,5 +106,8 @@ class EvaluationRecipe(Section):
     """Rollouts per task at temperature 1, for pass@1 and pass@k."""
     greedy: bool = True
     """Whether each task is also tried once without chance."""
+    one_edit: bool = False
+    """Whether the test is also run, before and after RL, with at most one edit per rollout: it takes as long again, and
+    tells better repairs from more attempts."""
     concurrency: int = Field(128, ge=1)
     """Rollouts in flight together."""

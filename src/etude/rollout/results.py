@@ -41,6 +41,8 @@ class Sample:
     sampled_tokens: int
     summaries: int
     seconds: float
+    cell: str = ""
+    """What of the task was met in training; empty where its source makes no such difference."""
 
     @property
     def passed(self) -> bool:
@@ -75,6 +77,7 @@ def sample_of(result: RolloutResult, task: Task) -> Sample:
         sampled_tokens=trace.usage.sampled_tokens,
         summaries=trace.usage.summaries,
         seconds=round(trace.timing.get("total", 0.0), 3),
+        cell=task.cell or "",
     )
 
 

@@ -26,6 +26,16 @@ class GroupScore:
 
 
 @dataclass(frozen=True, slots=True)
+class CellScore:
+    """Of the tasks of which the same was met in training."""
+
+    tasks: int
+    pass1: Estimate | None
+    passk: Estimate | None
+    greedy: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     name: str
     split: str
@@ -56,6 +66,8 @@ class Summary:
     turns: float
     edits: float
     sampled_tokens: float
+    by_cell: dict[str, CellScore]
+    """Empty where the tasks have no cells."""
     by_kind: dict[str, GroupScore]
     by_family: dict[str, GroupScore]
 
@@ -77,6 +89,10 @@ def summarise(
     drawn = [sample for sample in valid if not sample.greedy]
     greedy = [sample for sample in valid if sample.greedy]
     calls = sum(sample.tool_calls for sample in valid)
+    celled: dict[str, list[Sample]] = defaultdict(list)
+    for sample in valid:
+        if sample.cell:
+            celled[sample.cell].append(sample)
 
     def mean(values: Iterable[float]) -> float:
         found = list(values)
@@ -102,8 +118,19 @@ def summarise(
         turns=mean(sample.turns for sample in valid),
         edits=mean(sample.edits for sample in valid),
         sampled_tokens=mean(sample.sampled_tokens for sample in valid),
+        by_cell={cell: _cell_score(celled[cell], k, seed) for cell in sorted(celled)},
         by_kind=_by(valid, lambda sample: sample.kind),
         by_family=_by(valid, lambda sample: sample.family),
+    )
+
+
+def _cell_score(samples: Sequence[Sample], k: int, seed: int) -> CellScore:
+    drawn, greedy = [s for s in samples if not s.greedy], [s for s in samples if s.greedy]
+    return CellScore(
+        tasks=len({sample.task for sample in samples}),
+        pass1=estimate(list(scores(drawn).values()), seed),
+        passk=estimate(_passk(drawn, k), seed) if k > 1 else None,
+        greedy=estimate(list(scores(greedy).values()), seed),
     )
 
 

@@ -23,7 +23,7 @@ from etude.tasks.oracle import OraclePolicy
 from etude.tasks.seal import Finding, SealReport
 from etude.tasks.sources import TaskSource, UnknownSource, generate_tasks, make_tasks, open_source, register_source
 from etude.tasks.surface import is_protected
-from etude.tasks.task import Split, SplitViolation, Task, TaskError, TaskLimits, split_of
+from etude.tasks.task import Cell, Split, SplitViolation, Task, TaskError, TaskLimits, split_of
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers import Stand, Verifier, open_verifier, register_verifier
 
@@ -31,6 +31,7 @@ __all__ = [
     "Bounds",
     "Case",
     "CasesError",
+    "Cell",
     "DiffError",
     "Environments",
     "Evidence",

@@ -19,7 +19,7 @@ from typing import Any
 
 from etude.tasks import toml
 from etude.tasks.formats.harbor import Harbor, parse_harbor, parts_of
-from etude.tasks.task import Split, Task, TaskError, TaskLimits, split_of
+from etude.tasks.task import Cell, Split, Task, TaskError, TaskLimits, split_of
 
 SCHEMA_VERSION = "1.0"
 REPOSITORY = "environment/repo"
@@ -60,6 +60,8 @@ def task_config(task: Task) -> dict[str, Any]:
     metadata["category"] = task.category
     ours = metadata.setdefault("etude", {})
     ours.update(id=task.id, split=task.split.value, family=task.family, kind=task.kind)
+    if task.cell is not None:
+        ours["cell"] = task.cell.value
     ours["limits"] = ours.get("limits", {}) | asdict(task.limits)
     ours["provenance"] = copy.deepcopy(task.provenance)
     if task.verifier:
@@ -89,6 +91,9 @@ def read_task(directory: Path, allowed: Collection[Split]) -> Task:
     split_text = problem.text("metadata.etude.split", split_of(family).value)
     if split_text not in list(Split):
         raise problem.error("metadata.etude.split", "train, dev or test", split_text)
+    cell_text = problem.text("metadata.etude.cell", "")
+    if cell_text and cell_text not in list(Cell):
+        raise problem.error("metadata.etude.cell", " or ".join(Cell), cell_text)
     task = Task(
         id=identity,
         instruction=_instruction(directory, harbor),
@@ -102,6 +107,7 @@ def read_task(directory: Path, allowed: Collection[Split]) -> Task:
         verifier=dict(problem.table("metadata.etude.verifier")),
         deterministic=problem.texts("metadata.etude.deterministic"),
         config=config,
+        cell=Cell(cell_text) if cell_text else None,
     )
     return task.require(*allowed)
 

@@ -1,6 +1,7 @@
-"""Normalised hashes of functions: equal for functions that differ only in names, texts, comments and layout.
+"""Fingerprints of functions, equal for functions that differ only in names, texts, comments and layout.
 
-Whatever trains and whatever tests must share none of them, so that a held-out task is held out.
+A shape does not see numbers either, an instance does. What trains and what tests share no shape where the family is
+held out, and no instance anywhere.
 """
 
 from __future__ import annotations
@@ -8,15 +9,24 @@ from __future__ import annotations
 import ast
 import hashlib
 import warnings
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    name: str
+    shape: str
+    instance: str
+    """The shape and its numbers."""
 
 
 def function_hashes(source: str) -> set[str]:
-    """One hash for each function in a module's source; none for text that is not Python."""
-    return {digest for _, digest in named_hashes(source)}
+    """The shape of each function in a module's source; none for text that is not Python."""
+    return {found.shape for found in fingerprints(source)}
 
 
-def named_hashes(source: str, *, smallest: int = 0) -> list[tuple[str, str]]:
-    """Name and hash of each function whose syntax tree has at least so many nodes."""
+def fingerprints(source: str, *, smallest: int = 0) -> list[Fingerprint]:
+    """Of each function whose syntax tree has at least so many nodes."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Old escapes in strings are not our business.
@@ -24,38 +34,54 @@ def named_hashes(source: str, *, smallest: int = 0) -> list[tuple[str, str]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    shaped = ((function.name, _shape(function)) for function in functions)
-    return [(name, _hash(shape)) for name, shape in shaped if len(shape) - shape.count(")") >= smallest]
+    walks = ((function.name, _Walk.over(function)) for function in functions)
+    return [
+        Fingerprint(name, _hash(walk.shape), _hash([*walk.shape, *walk.numbers]))
+        for name, walk in walks
+        if len(walk.shape) - walk.shape.count(")") >= smallest
+    ]
 
 
-def _shape(function: ast.AST) -> list[str]:
-    shape: list[str] = []
-    _walk(function, {}, shape)
-    return shape
+def _hash(parts: list[str]) -> str:
+    return hashlib.sha256(" ".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
-def _hash(shape: list[str]) -> str:
-    return hashlib.sha256(" ".join(shape).encode("utf-8", "surrogatepass")).hexdigest()[:24]
+@dataclass(slots=True)
+class _Walk:
+    names: dict[str, int] = field(default_factory=dict)
+    shape: list[str] = field(default_factory=list)
+    numbers: list[str] = field(default_factory=list)
+    """In the order in which the shape has a place for them."""
 
+    @classmethod
+    def over(cls, function: ast.AST) -> _Walk:
+        walk = cls()
+        walk.visit(function)
+        return walk
 
-def _walk(node: ast.AST, names: dict[str, int], shape: list[str]) -> None:
-    shape.append(type(node).__name__)
-    for field, value in ast.iter_fields(node):
-        if field == "body" and isinstance(value, list) and value and _is_text(value[0]):
-            # A docstring says nothing about what the code does.
-            value = value[1:]
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, ast.AST):
-                if not isinstance(item, ast.expr_context):
-                    _walk(item, names, shape)
-            elif isinstance(item, str) and field in ("id", "arg", "name"):
-                shape.append(str(names.setdefault(item, len(names))))
-            elif isinstance(node, ast.Constant) and field == "value":
-                # Numbers and texts are what templates vary; True, False and None are part of the shape.
-                shape.append(repr(item) if item is None or isinstance(item, bool) else type(item).__name__)
-            elif field != "type_comment":
-                shape.append(repr(item))
-    shape.append(")")
+    def visit(self, node: ast.AST) -> None:
+        self.shape.append(type(node).__name__)
+        for name, value in ast.iter_fields(node):
+            if name == "body" and isinstance(value, list) and value and _is_text(value[0]):
+                # A docstring says nothing about what the code does.
+                value = value[1:]
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, ast.AST):
+                    if not isinstance(item, ast.expr_context):
+                        self.visit(item)
+                elif isinstance(item, str) and name in ("id", "arg", "name"):
+                    self.shape.append(str(self.names.setdefault(item, len(self.names))))
+                elif isinstance(node, ast.Constant) and name == "value":
+                    self._constant(item)
+                elif name != "type_comment":
+                    self.shape.append(repr(item))
+        self.shape.append(")")
+
+    def _constant(self, value: object) -> None:
+        # Numbers and texts are what templates vary; True, False and None are part of the shape.
+        self.shape.append(repr(value) if value is None or isinstance(value, bool) else type(value).__name__)
+        if isinstance(value, int | float | complex) and not isinstance(value, bool):
+            self.numbers.append(repr(value))
 
 
 def _is_text(node: object) -> bool:

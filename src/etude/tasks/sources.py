@@ -35,19 +35,19 @@ class TaskSource(Protocol):
         ...
 
 
-_SOURCES: dict[str, Callable[[], TaskSource]] = {
+_SOURCES: dict[str, Callable[[TasksRecipe], TaskSource]] = {
     # By name, so that a source is imported only when it is used.
-    "microrepo": lambda: import_module("etude.tasks.microrepo.source").MicroRepoSource(),
-    "debugging": lambda: import_module("etude.tasks.categories.debugging").DebuggingSource(),
-    "images": lambda: import_module("etude.tasks.categories.images").ImagesSource(),
-    "workflows": lambda: import_module("etude.tasks.categories.workflows").WorkflowsSource(),
-    "devops": lambda: import_module("etude.tasks.categories.devops").DevopsSource(),
-    "features": lambda: import_module("etude.tasks.categories.features").FeaturesSource(),
-    "migration": lambda: import_module("etude.tasks.categories.migration").MigrationSource(),
-    "review": lambda: import_module("etude.tasks.categories.review").ReviewSource(),
-    "documentation": lambda: import_module("etude.tasks.categories.documentation").DocumentationSource(),
-    "refactor": lambda: import_module("etude.tasks.categories.refactor").RefactorSource(),
-    "testing": lambda: import_module("etude.tasks.categories.testing").TestingSource(),
+    "microrepo": lambda recipe: import_module("etude.tasks.microrepo.source").MicroRepoSource(recipe.test_cells),
+    "debugging": lambda _: import_module("etude.tasks.categories.debugging").DebuggingSource(),
+    "images": lambda _: import_module("etude.tasks.categories.images").ImagesSource(),
+    "workflows": lambda _: import_module("etude.tasks.categories.workflows").WorkflowsSource(),
+    "devops": lambda _: import_module("etude.tasks.categories.devops").DevopsSource(),
+    "features": lambda _: import_module("etude.tasks.categories.features").FeaturesSource(),
+    "migration": lambda _: import_module("etude.tasks.categories.migration").MigrationSource(),
+    "review": lambda _: import_module("etude.tasks.categories.review").ReviewSource(),
+    "documentation": lambda _: import_module("etude.tasks.categories.documentation").DocumentationSource(),
+    "refactor": lambda _: import_module("etude.tasks.categories.refactor").RefactorSource(),
+    "testing": lambda _: import_module("etude.tasks.categories.testing").TestingSource(),
 }
 
 
@@ -55,22 +55,22 @@ def register_source(name: str, make: Callable[[], TaskSource]) -> None:
     """Adds a source under a name of its own."""
     if name in _SOURCES:
         raise ValueError(f"there is a task source {name!r} already")
-    _SOURCES[name] = make
+    _SOURCES[name] = lambda _: make()
 
 
 def source_names() -> list[str]:
     return sorted(_SOURCES)
 
 
-def open_source(name: str) -> TaskSource:
+def open_source(name: str, recipe: TasksRecipe | None = None) -> TaskSource:
     if name not in _SOURCES:
         raise UnknownSource(f"no task source {name!r}; there are: {', '.join(sorted(_SOURCES))}")
-    return _SOURCES[name]()
+    return _SOURCES[name](recipe or TasksRecipe())
 
 
 def generate_tasks(recipe: TasksRecipe, seed: int, folder: Path) -> list[Task]:
     """Makes `<folder>/<split>/<task id>/` for every task of the recipe, or finds it made; all splits, in order."""
-    source = open_source(recipe.source)
+    source = open_source(recipe.source, recipe)
     counts = {Split.TRAIN: recipe.train, Split.DEV: recipe.dev, Split.TEST: recipe.test}
     return [task for split, count in counts.items() for task in make_tasks(source, split, count, seed, folder)]
 

@@ -26,6 +26,23 @@ class Split(StrEnum):
     TEST = "test"
 
 
+class Cell(StrEnum):
+    """What of a task was met in training: others of its family, others of its kind. The task itself never was."""
+
+    BOTH_SEEN = "both_seen"
+    UNSEEN_FAMILY = "unseen_family"
+    UNSEEN_KIND = "unseen_kind"
+    BOTH_UNSEEN = "both_unseen"
+
+    @property
+    def family_seen(self) -> bool:
+        return self in (Cell.BOTH_SEEN, Cell.UNSEEN_KIND)
+
+    @property
+    def kind_seen(self) -> bool:
+        return self in (Cell.BOTH_SEEN, Cell.UNSEEN_FAMILY)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
     """Budgets are the model's: exceeding them is a fail. The wall clock is a safety net: its expiry is an error."""
@@ -45,7 +62,8 @@ class Task:
     category: str
     split: Split
     family: str
-    """What the split was decided by: the template family, or the repository."""
+    """What the task is one of many of: the template family, or the repository. It decides the split, but for families
+    that are met in training and in the test, each with its own instances (`cell`)."""
     kind: str
     """Finer than category: the kind of bug, say. Used by reports, never shown to the agent."""
     directory: Path
@@ -59,6 +77,8 @@ class Task:
     deterministic: tuple[str, ...] = ()
     """Commands whose output depends on the workspace's files alone, not on the clock or on random numbers: rollouts
     with equal files may share it. Only whoever makes the task can know, so none is assumed."""
+    cell: Cell | None = None
+    """Used by reports, never shown to the agent; None where the source makes no such difference."""
 
     def require(self, *allowed: Split) -> Task:
         """Returns itself if its split is among the allowed ones; every reader of tasks calls this."""

@@ -10,12 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from etude.tasks.task import Cell
 from etude.view.data import RunData
+from etude.view.table import met
 
 BLUE, ORANGE, GREEN, GREY = "#3465a4", "#d9822b", "#4c956c", "#8d99ae"
 _STYLE_FONT = 9
 DEV_EVALUATION = "dev-step-"
 """Evaluations of RL as it goes are named by this and the step."""
+_TESTED = {"test-sft": ("before RL", GREY), "test-rl": ("after RL", BLUE)}
+"""Evaluations of the test, in order, and how they are drawn."""
 
 
 def learning(data: RunData) -> Figure | None:
@@ -74,30 +78,29 @@ def health(data: RunData) -> Figure | None:
 
 def scores(data: RunData) -> Figure | None:
     """pass@1 and pass@k on the test split before and after RL, with intervals."""
-    names = [(name, data.evaluations[name]) for name in ("test-sft", "test-rl") if name in data.evaluations]
+    names = [(name, data.evaluations[name]) for name in _TESTED if name in data.evaluations]
     if not names:
         return None
     figure, (axis,) = _panels(1, 3.0)
     metrics = [("pass1", "pass@1"), ("passk", f"pass@{names[0][1].get('k', 'k')}"), ("greedy", "greedy")]
     metrics = [(key, label) for key, label in metrics if all(e.get(key) is not None for _, e in names)]
     for place, (name, evaluation) in enumerate(names):
-        found = [evaluation[key] for key, _ in metrics]
-        heights = [estimate["mean"] for estimate in found]
-        errors = [[e["mean"] - e["low"] for e in found], [e["high"] - e["mean"] for e in found]]
-        positions = [index + (place - 0.5) * 0.36 for index in range(len(metrics))]
-        label = "before RL" if name == "test-sft" else "after RL"
-        color = GREY if name == "test-sft" else BLUE
-        whiskers = {"linewidth": 0.9, "ecolor": "#374151"}
-        axis.bar(positions, heights, 0.34, yerr=errors, capsize=3, color=color, label=label, error_kw=whiskers)
-        for x, estimate in zip(positions, found, strict=True):
-            text = f"{100 * estimate['mean']:.0f}%"
-            axis.annotate(text, (x, estimate["high"]), (0, 3), textcoords="offset points", ha="center", fontsize=8)
-    axis.set_xticks(range(len(metrics)), [label for _, label in metrics])
-    axis.set_xlim(-0.6, len(metrics) - 0.4)
-    axis.set_ylim(0, 1.1)
-    axis.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
-    axis.legend(frameon=False, fontsize=_STYLE_FONT - 1, loc="upper left", bbox_to_anchor=(1, 1))
-    _label(axis, "test tasks solved", "", "share")
+        _bars(axis, place, name, [evaluation[key] for key, _ in metrics])
+    _shares(axis, "test tasks solved", [label for _, label in metrics])
+    return figure
+
+
+def cells(data: RunData) -> Figure | None:
+    """pass@1 before and after RL, by what was met in training: family, kind of bug, both or neither."""
+    found: dict[str, dict[str, Any]] = {name: data.evaluations.get(name, {}).get("by_cell", {}) for name in _TESTED}
+    present = [cell for cell in Cell if all(by_cell.get(cell, {}).get("pass1") for by_cell in found.values())]
+    if not present:
+        return None
+    figure, (axis,) = _panels(1, 3.0)
+    for place, (name, by_cell) in enumerate(found.items()):
+        _bars(axis, place, name, [by_cell[cell]["pass1"] for cell in present])
+    labels = [f"family {met(cell.family_seen)}\nkind {met(cell.kind_seen)}" for cell in present]
+    _shares(axis, "test tasks solved (pass@1), by what was met in training", labels)
     return figure
 
 
@@ -117,6 +120,7 @@ def waiting(data: RunData) -> Figure | None:
 
 FIGURES: dict[str, Callable[[RunData], Figure | None]] = {
     "scores": scores,
+    "cells": cells,
     "learning": learning,
     "reinforcement": reinforcement,
     "health": health,
@@ -145,6 +149,28 @@ def _panels(count: int, height: float) -> tuple[Figure, Sequence[Axes]]:
         axis.grid(axis="y", color="#e5e7eb", linewidth=0.6)
         axis.set_axisbelow(True)
     return figure, list(axes)
+
+
+def _bars(axis: Axes, place: int, evaluation: str, found: Sequence[dict[str, float]]) -> None:
+    """One side of each pair of bars, with intervals."""
+    label, color = _TESTED[evaluation]
+    errors = [[e["mean"] - e["low"] for e in found], [e["high"] - e["mean"] for e in found]]
+    positions = [index + (place - 0.5) * 0.36 for index in range(len(found))]
+    heights = [estimate["mean"] for estimate in found]
+    whiskers = {"linewidth": 0.9, "ecolor": "#374151"}
+    axis.bar(positions, heights, 0.34, yerr=errors, capsize=3, color=color, label=label, error_kw=whiskers)
+    for x, estimate in zip(positions, found, strict=True):
+        text = f"{100 * estimate['mean']:.0f}%"
+        axis.annotate(text, (x, estimate["high"]), (0, 3), textcoords="offset points", ha="center", fontsize=8)
+
+
+def _shares(axis: Axes, title: str, labels: Sequence[str]) -> None:
+    axis.set_xticks(range(len(labels)), labels)
+    axis.set_xlim(-0.6, len(labels) - 0.4)
+    axis.set_ylim(0, 1.1)
+    axis.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
+    axis.legend(frameon=False, fontsize=_STYLE_FONT - 1, loc="upper left", bbox_to_anchor=(1, 1))
+    _label(axis, title, "", "share")
 
 
 def _curve(data: RunData, axis: Axes, stage: str, name: str, title: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude.tasks.task import Cell
+
 Summary = dict[str, Any]
 
 
@@ -48,9 +50,49 @@ def closing_table(summary: Summary) -> list[Line]:
         ("pass1", "test tasks solved, pass@1"),
         ("passk", f"test tasks solved, pass@{k}"),
         ("greedy", "test tasks solved, greedy"),
+        ("first_edit", "solved by the first edit"),
+        ("one_edit", "solved, one edit allowed"),
     ):
         add("rl", shows, _at(summary, f"rl.{key}_before", _percent), _at(summary, f"rl.{key}_after", _percent))
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class CellLine:
+    family: str
+    kind: str
+    """Was it met in training?"""
+    tasks: int
+    scores: tuple[tuple[str, str], ...]
+    """Before and after, in the order of `cell_scores`."""
+
+
+def cell_scores(summary: Summary) -> list[tuple[str, str]]:
+    """Key and title of what is told of each cell."""
+    k = summary.get("rl", {}).get("k")
+    return [("pass1", "pass@1"), ("passk", f"pass@{k}"), ("greedy", "greedy")]
+
+
+def cell_table(summary: Summary) -> list[CellLine]:
+    found = summary.get("cells", {})
+
+    def shown(place: str) -> str:
+        return _at(found, place, _percent) or ""
+
+    return [
+        CellLine(
+            met(cell.family_seen),
+            met(cell.kind_seen),
+            found[cell]["tasks"],
+            tuple((shown(f"{cell}.{key}_before"), shown(f"{cell}.{key}_after")) for key, _ in cell_scores(summary)),
+        )
+        for cell in Cell
+        if cell in found
+    ]
+
+
+def met(seen: bool) -> str:
+    return "seen" if seen else "unseen"
 
 
 def counters(summary: Summary) -> list[tuple[str, str]]:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from etude.tasks import Split, function_hashes
-from etude.tasks.microrepo import KINDS, documents, families_of, read_documents, write_documents
+from etude.tasks.microrepo import SEEN_KINDS, documents, pool_of, read_documents, write_documents
 from etude.tasks.microrepo.documents import make_document
 
 
@@ -55,20 +56,40 @@ def test_a_fix_is_the_true_one() -> None:
         assert function_hashes("\n".join(lines))
 
 
-def test_fixes_show_every_kind_of_bug_of_train_families_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(family.split is Split.TRAIN for family in documents.FAMILIES)
-    assert families_of(Split.TRAIN) == documents.FAMILIES
+def words(line: str) -> Counter[str]:
+    return Counter(re.findall(r"\w+|[^\w\s]+", line))
+
+
+def test_no_fix_is_of_an_unseen_kind() -> None:
+    """Told by the lines alone: what an edit puts in the place of what."""
+    compared = 0
+    for text in [d.text for d in (make_document(2, index) for index in range(600)) if d.kind == "fix"]:
+        _, _, *listing, edit, _ = text.split("\n")
+        number, right = edit.split(" ", 3)[2:]
+        wrong = listing[int(number) - 1].partition(" ")[2]
+        out, into = words(wrong) - words(right), words(right) - words(wrong)
+        changed = set(out + into)
+        assert changed - {"and", "or", "not", "True", "False"} or not changed, f"bool: {wrong} -> {right}"
+        assert {*out, *into} not in ({"<", "<="}, {">", ">="}), f"off1: {wrong} -> {right}"
+        assert "range(" not in right or out != Counter(["-", "1"]), f"off1: {wrong} -> {right}"
+        assert into not in (Counter(["-", "1"]), Counter(["+", "1"])), f"off1: {wrong} -> {right}"
+        compared += 1
+    assert compared > 250
+
+
+def test_fixes_show_every_seen_kind_of_bug_of_what_may_be_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pool_of(Split.TRAIN) == documents.POOL
     shown: Counter[str] = Counter()
     draw = documents.draw_broken
 
-    def counted(families, kind, *args, **named):
-        assert families == documents.FAMILIES
-        broken = draw(families, kind, *args, **named)
+    def counted(pool, kind, *args, **named):
+        assert pool is documents.POOL
+        broken = draw(pool, kind, *args, **named)
         shown[broken.mutation.kind] += 1
         return broken
 
     monkeypatch.setattr(documents, "draw_broken", counted)
     fixes = sum(make_document(1, index).kind == "fix" for index in range(400))
-    assert shown.keys() == set(KINDS)
+    assert shown.keys() == set(SEEN_KINDS)
     assert shown.total() == fixes
-    assert min(shown.values()) > 0.4 * fixes / len(KINDS), "no kind is rare"
+    assert min(shown.values()) > 0.4 * fixes / len(SEEN_KINDS), "no kind is rare"

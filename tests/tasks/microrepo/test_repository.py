@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from etude.tasks import Split
-from etude.tasks.microrepo import families_of
+from etude.tasks.microrepo import KINDS, pool_of
 from etude.tasks.microrepo.repository import CHECK, draw_repository
 
 
@@ -21,7 +21,7 @@ def check(files: dict[str, str], folder: Path) -> str:
 
 def test_the_check_shows_the_bug_and_then_that_it_is_gone(tmp_path: Path) -> None:
     for seed in range(20):
-        repository = draw_repository(families_of(Split.TRAIN), random.Random(seed))
+        repository = draw_repository(pool_of(Split.TRAIN), random.Random(seed), KINDS)
         files, damage = repository.files(), repository.damage
         folder = tmp_path / str(seed)
         folder.mkdir()
@@ -37,7 +37,7 @@ def test_the_check_shows_the_bug_and_then_that_it_is_gone(tmp_path: Path) -> Non
 
 
 def test_broken_code_is_a_short_line_without_paths(tmp_path: Path) -> None:
-    repository = draw_repository(families_of(Split.TRAIN), random.Random(1))
+    repository = draw_repository(pool_of(Split.TRAIN), random.Random(1), KINDS)
     file = repository.damage.file
     assert check({**repository.files(), file: "def f(:\n"}, tmp_path) == f"FAIL {file} line 1: syntax error\n"
     assert check({**repository.files(), file: "1 / 0\n"}, tmp_path) == f"FAIL {file}: ZeroDivisionError\n"

@@ -270,6 +270,9 @@ def overlap(
         Path, typer.Argument(help="Tasks, documents, a corpus, traces or source files; PATH:dev for one split.")
     ],
     second: Annotated[Path, typer.Argument(help="What to compare it with.")],
+    numbers: Annotated[
+        bool, typer.Option("--numbers", help="Functions with other numbers are other functions.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find what two collections share.
@@ -280,14 +283,14 @@ def overlap(
 
     \b
     Examples:
-      etude tasks overlap runs/tiny/documents runs/tiny/tasks/test
-      etude tasks overlap runs/tiny/tasks:train runs/tiny/tasks:dev
+      etude tasks overlap runs/tiny/documents runs/tiny/tasks/test --numbers
+      etude tasks overlap runs/tiny/tasks:train runs/tiny/tasks:dev --numbers
       etude tasks overlap ~/code ./benchmark --json
     """
 
     def verb() -> int:
         from etude.cli.tasks.overlap import overlap_command
 
-        return overlap_command(first, second, as_json)
+        return overlap_command(first, second, as_json, numbers)
 
     finish(verb)

@@ -15,8 +15,9 @@ _SHOWN = 40
 _SAMPLE = 60
 
 
-def overlap_command(first: Path, second: Path, as_json: bool) -> int:
-    leaks = find_leaks(*(read_side(*_side(place)) for place in (first, second)))
+def overlap_command(first: Path, second: Path, as_json: bool, numbers: bool = False) -> int:
+    one, other = (read_side(*_side(place)) for place in (first, second))
+    leaks = find_leaks(one, other, numbers=numbers)
     if as_json:
         print(json.dumps([asdict(leak) for leak in leaks], indent=1, ensure_ascii=False))
         return FAILED if leaks else 0

@@ -10,7 +10,11 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-KINDS = ("op", "cmp", "const", "var", "minmax", "cmp2", "off1", "noret", "bool")
+SEEN_KINDS = ("op", "cmp", "const", "var", "minmax", "swap", "start", "noret")
+UNSEEN_KINDS = ("off1", "bool")
+"""In no document, train task or dev task: for the test alone. One is near to what is seen: `off1` mostly spoils the
+comparisons that `cmp` turns, in another way. One is far: nothing else touches `and`, `or`, `not`, True or False."""
+KINDS = SEEN_KINDS + UNSEEN_KINDS
 
 _OPERATORS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"),
               ast.Mod: ("%", "//")}  # fmt: skip
@@ -53,18 +57,16 @@ Edit = tuple[str, ast.expr | ast.stmt, int, int, str]
 def _edits(
     function: ast.FunctionDef, lines: list[str], groups: Mapping[str, str], rng: random.Random
 ) -> Iterator[Edit]:
-    compares = 0
-    # In reading order, so that the first comparison is the first that a reader meets.
     nodes = [n for part in function.body for n in ast.walk(part) if isinstance(n, ast.expr | ast.stmt)]
+    starts = {node.value for node in nodes if isinstance(node, ast.Assign)}
     for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)):
         if isinstance(node, ast.Compare):
-            compares += 1
             left, right = node.left, node.comparators[0]
-            kind = "cmp" if compares == 1 else "cmp2"
-            yield from _symbol(kind, lines, left, right, _FLIPPED.get(type(node.ops[0])))
+            yield from _symbol("cmp", lines, left, right, _FLIPPED.get(type(node.ops[0])))
             yield from _symbol("off1", lines, left, right, _LOOSENED.get(type(node.ops[0])))
         elif isinstance(node, ast.BinOp):
             yield from _symbol("op", lines, node.left, node.right, _OPERATORS.get(type(node.op)))
+            yield from _swap(node, lines[node.lineno - 1])
             if isinstance(node.op, ast.Add | ast.Sub) and _is_int(node.right, 1):
                 assert node.left.end_col_offset is not None
                 assert node.right.end_col_offset is not None
@@ -82,7 +84,8 @@ def _edits(
             elif type(node.value) is int:
                 wrong = max(0, node.value + rng.choice((-3, -2, -1, 1, 2, 3, 10)))
                 new = wrong if wrong != node.value else node.value + 1
-                yield "const", node, node.col_offset, node.end_col_offset, str(new)
+                kind = "start" if node in starts else "const"
+                yield kind, node, node.col_offset, node.end_col_offset, str(new)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield from _call(node, node.func)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.end_col_offset is not None:
@@ -101,6 +104,18 @@ def _call(node: ast.Call, name: ast.Name) -> Iterator[Edit]:
         end = node.args[-1].end_col_offset
         assert end is not None
         yield "off1", node, end, end, " - 1"
+
+
+def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
+    """Exchanges the operands where their order matters."""
+    sign = {ast.Sub: "-", ast.FloorDiv: "//"}.get(type(node.op))
+    if sign is None or node.left.end_col_offset is None or node.end_col_offset is None:
+        return
+    # Brackets are no part of an operand, but of what stands on its side of the sign.
+    at = line.index(sign, node.left.end_col_offset)
+    left, right = line[node.col_offset : at].rstrip(), line[at + len(sign) : node.end_col_offset].lstrip()
+    if left != right:
+        yield "swap", node, node.col_offset, node.end_col_offset, f"{right} {sign} {left}"
 
 
 def _symbol(

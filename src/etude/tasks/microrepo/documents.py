@@ -1,11 +1,11 @@
-"""Generated documents for pretraining, from train families only.
+"""Generated documents for pretraining, from what may be learnt only: train families, their train instances, seen kinds.
 
 Three kinds: "module" (code with assertions), "lookup" (a short numbered listing, then lines of it by file and number:
 copying comes first), "fix" (a FAIL line, the numbered file, the edit that repairs it). Listings are made by the code of
 the harness's `read` tool and edits are written as its calls, so that what is learnt here is what the agent will see.
 
-Fixes show every kind of bug, also those that demonstrations leave out: RL can only reinforce what the model sometimes
-does, so a kind may be rare to it but must not be unknown.
+Fixes show every seen kind of bug, also those that demonstrations leave out: RL can only reinforce what the model
+sometimes does, so a kind may be rare to it but must not be unknown.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from etude.harness.schema import builtin_schema
 from etude.harness.tools.files import numbered
 from etude.journal import write_atomically
 from etude.tasks.microrepo import words
-from etude.tasks.microrepo.bugs import KINDS
-from etude.tasks.microrepo.families import families_of
-from etude.tasks.microrepo.function import Function, draw_function, draw_inputs, outcomes
+from etude.tasks.microrepo.bugs import SEEN_KINDS
+from etude.tasks.microrepo.function import Function, draw_inputs, outcomes
+from etude.tasks.microrepo.pools import pool_of
 from etude.tasks.microrepo.repository import draw_broken, fail_line, show
 from etude.tasks.task import Split
 from etude.text.calls import format_call
 
-VERSION = 1
+VERSION = 2
 PER_FILE = 2000
 SHARES = (("lookup", 0.3), ("fix", 0.55), ("module", 0.15))
-FAMILIES = families_of(Split.TRAIN)
+POOL = pool_of(Split.TRAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def make_document(seed: int, index: int) -> Document:
         return Document(kind, _lookup(rng))
     if kind == "module":
         return Document(kind, _module(rng))
-    return Document(kind, _fix(rng, rng.choice(KINDS)))
+    return Document(kind, _fix(rng, rng.choice(SEEN_KINDS)))
 
 
 def listing(file: str, text: str) -> str:
@@ -95,7 +95,7 @@ def edit_call(file: str, line: int, text: str) -> str:
 def _functions(rng: random.Random, count: int) -> list[Function]:
     functions: list[Function] = []
     for _ in range(count):
-        functions.append(draw_function(rng.choice(FAMILIES), rng, [f.name for f in functions]))
+        functions.append(POOL.draw(rng, [f.name for f in functions]))
     return functions
 
 
@@ -123,8 +123,8 @@ def _module(rng: random.Random) -> str:
 
 
 def _fix(rng: random.Random, kind: str) -> str:
-    broken = draw_broken(FAMILIES, kind, rng, inputs=10)
-    others = [draw_function(rng.choice(FAMILIES), rng, [broken.function.name]) for _ in range(rng.choice((0, 0, 1)))]
+    broken = draw_broken(POOL, kind, rng, inputs=10)
+    others = [POOL.draw(rng, [broken.function.name]) for _ in range(rng.choice((0, 0, 1)))]
     functions = [broken.function, *others]
     rng.shuffle(functions)
     wrong = f"# {broken.function.intent}\n{broken.mutation.apply(broken.function.source)}\n"

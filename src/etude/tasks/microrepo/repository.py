@@ -16,6 +16,7 @@ from etude.tasks.microrepo import words
 from etude.tasks.microrepo.bugs import KINDS, Mutation, mutations
 from etude.tasks.microrepo.families import Family
 from etude.tasks.microrepo.function import Function, draw_function, draw_inputs, outcomes
+from etude.tasks.microrepo.pools import Pool
 
 VISIBLE = 4
 CHECK = "check.py"
@@ -81,36 +82,38 @@ class Broken:
     """What the first input comes to with the bug, as the check prints it."""
 
 
-def draw_broken(families: Sequence[Family], kind: str, rng: random.Random, inputs: int = 24) -> Broken:
-    """A function of one of the families with a bug of this kind that changes what some inputs come to."""
-    able = [family for family in families if kind in kinds_of(family)]
+def draw_broken(pool: Pool, kind: str, rng: random.Random, inputs: int = 24) -> Broken:
+    """A function of the pool with a bug of this kind that changes what some inputs come to; the pool has it both ways,
+    sound and damaged."""
+    able = pool.keeping(lambda family: kind in kinds_of(family))
     while True:
-        function = draw_function(rng.choice(able), rng)
-        broken = _break(function, kind, rng, inputs)
+        function = able.draw(rng)
+        found = [m for m in mutations(function.source, function.groups, rng) if m.kind == kind]
+        candidates = [m for m in found if able.admits(m.apply(function.source))]
+        broken = _break(function, candidates, rng, inputs) if candidates else None
         if broken is not None:
             return broken
 
 
-def _break(function: Function, kind: str, rng: random.Random, inputs: int) -> Broken | None:
-    pool = draw_inputs(function, rng, inputs)
-    right = outcomes(function.source, function.name, pool)
-    candidates = [m for m in mutations(function.source, function.groups, rng) if m.kind == kind]
+def _break(function: Function, candidates: list[Mutation], rng: random.Random, count: int) -> Broken | None:
+    inputs = draw_inputs(function, rng, count)
+    right = outcomes(function.source, function.name, inputs)
     rng.shuffle(candidates)
     for mutation in candidates:
-        wrong = outcomes(mutation.apply(function.source), function.name, pool)
+        wrong = outcomes(mutation.apply(function.source), function.name, inputs)
         failing = [i for i, (a, b) in enumerate(zip(right, wrong, strict=True)) if a != b]
         # A variable used before it is set is not a slip that anyone makes.
         if len(failing) < 3 or any(o.raised in ("UnboundLocalError", "NameError") for o in wrong):
             continue
         # One failing input is shown, the other visible ones are as they come, and most failing ones stay hidden.
         first = rng.choice(failing)
-        order = [first, *(i for i in range(len(pool)) if i != first)]
+        order = [first, *(i for i in range(len(inputs)) if i != first)]
         values = [right[i].value for i in order]
         return (
             Broken(
                 function,
                 mutation,
-                inputs=tuple(pool[i] for i in order),
+                inputs=tuple(inputs[i] for i in order),
                 expected=tuple(value for value in values if value is not None),
                 got=_got(wrong[first].value, wrong[first].raised),
             )
@@ -142,10 +145,10 @@ def fail_line(broken: Broken) -> str:
     return f"FAIL {broken.function.name}({call}) {broken.got}, expected {show(broken.expected[0])}"
 
 
-def draw_repository(families: Sequence[Family], rng: random.Random, kinds: Collection[str] = KINDS) -> Repository:
+def draw_repository(pool: Pool, rng: random.Random, kinds: Collection[str]) -> Repository:
     """Draws the kind first, so that each is equally likely, then a family that offers it."""
-    offered = [kind for kind in KINDS if kind in kinds and any(kind in kinds_of(f) for f in families)]
-    broken = draw_broken(families, rng.choice(offered), rng)
+    offered = [kind for kind in KINDS if kind in kinds and any(kind in kinds_of(f) for f in pool.families)]
+    broken = draw_broken(pool, rng.choice(offered), rng)
     # Most are small, and some are large enough that working on them outgrows a small context.
     count = rng.choice((1, 1, 1, 2, 2, 3, 3))
     sizes = [2 if count == 3 else rng.choice((1, 1, 2)) for _ in range(count)]
@@ -153,13 +156,13 @@ def draw_repository(families: Sequence[Family], rng: random.Random, kinds: Colle
     home = rng.randrange(len(sizes))
     taken = {broken.function.name}
     # A second function of the broken one's family would show what is right.
-    others = [family for family in families if family is not broken.function.family]
+    others = pool.keeping(lambda family: family is not broken.function.family)
     modules: list[Module] = []
     visible, hidden = _cases(broken, names[home])
     for place, (name, size) in enumerate(zip(names, sizes, strict=True)):
         functions: list[Function] = []
         for _ in range(size - (place == home)):
-            function = draw_function(rng.choice(others), rng, taken)
+            function = others.draw(rng, taken)
             functions.append(function)
             taken.add(function.name)
             shown, kept = _sound_cases(function, name, rng)

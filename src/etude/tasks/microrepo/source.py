@@ -1,50 +1,71 @@
-"""The microrepo task source: repositories with one injected bug as Harbor task directories."""
+"""The microrepo task source: repositories with one injected bug as Harbor task directories.
+
+Every task has a cell, by its split and index alone: train tasks are of seen families and kinds, dev tasks of seen
+kinds, half of them in families of their own, and test tasks of all four cells in the recipe's shares.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from importlib import resources
+from itertools import accumulate
 from pathlib import Path
 
 from etude.harness.diff import unified_diff
+from etude.recipe.acting import CellsRecipe
 from etude.tasks.cases import dump_cases
 from etude.tasks.directory import REPOSITORY, WORKDIR
-from etude.tasks.microrepo.bugs import KINDS
-from etude.tasks.microrepo.families import families_of
+from etude.tasks.microrepo.bugs import SEEN_KINDS, UNSEEN_KINDS
+from etude.tasks.microrepo.pools import pool_of
 from etude.tasks.microrepo.repository import CHECK, Repository, draw_repository
-from etude.tasks.task import Split, Task, TaskLimits
+from etude.tasks.task import Cell, Split, Task, TaskLimits
 
 _DOCKERFILE = f"FROM python:3.11-slim\nWORKDIR {WORKDIR}\nCOPY repo/ {WORKDIR}/\n"
 _TEST = '#!/bin/sh\n# Writes /logs/verifier/reward.txt.\nexec python3 "$(dirname "$0")/verify.py"\n'
 _SOLVE = f'#!/bin/sh\ncd {WORKDIR} && patch -p1 < "$(dirname "$0")/patch.diff"\n'
 _BOX = resources.files("etude.tasks.box")
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 class MicroRepoSource:
     name = "microrepo"
-    version = 1
+    version = 2
 
-    def __init__(self, kinds: Collection[str] = KINDS) -> None:
-        self.kinds = tuple(kind for kind in KINDS if kind in kinds)
+    def __init__(self, test: CellsRecipe | None = None) -> None:
+        test = test or CellsRecipe()
+        shares = {
+            Cell.BOTH_SEEN: test.both_seen,
+            Cell.UNSEEN_FAMILY: test.unseen_family,
+            Cell.UNSEEN_KIND: test.unseen_kind,
+            Cell.BOTH_UNSEEN: test.both_unseen,
+        }
+        self._shares = {
+            Split.TRAIN: {Cell.BOTH_SEEN: 1.0},
+            Split.DEV: {Cell.BOTH_SEEN: 0.5, Cell.UNSEEN_FAMILY: 0.5},
+            Split.TEST: {cell: share for cell, share in shares.items() if share},
+        }
         self._helpers = {f"tests/{name}": (_BOX / name).read_bytes() for name in ("run_cases.py", "verify.py")}
 
     def make(self, split: Split, index: int, seed: int, directory: Path) -> tuple[Task, Mapping[str, bytes]]:
         # A text seeds by a hash of its bytes, the same on every machine.
         rng = random.Random(f"microrepo/{self.version}/{seed}/{split.value}/{index}")
-        repository = draw_repository(families_of(split), rng, self.kinds)
+        cell = cell_at(index, self._shares[split])
+        pool = pool_of(split, family_seen=cell.family_seen)
+        repository = draw_repository(pool, rng, SEEN_KINDS if cell.kind_seen else UNSEEN_KINDS)
         damage = repository.damage
         task = Task(
             id=f"{self.name}-{split.value}-{index:05d}",
             instruction=instruction(repository, rng),
             category="debugging",
-            split=damage.function.family.split,
+            split=split,
             family=damage.function.family.name,
             kind=damage.kind,
             directory=directory,
             limits=TaskLimits(verifier_seconds=10.0),
             provenance={"source": self.name, "version": self.version, "seed": seed, "index": index},
             deterministic=(f"python {CHECK}", f"python3 {CHECK}"),
+            cell=cell,
             config={
                 "verifier": {"timeout_sec": 10.0},
                 "agent": {"timeout_sec": 300.0},
@@ -54,6 +75,13 @@ class MicroRepoSource:
             },
         )
         return task, self._helpers | _files(repository)
+
+
+def cell_at(index: int, shares: Mapping[Cell, float]) -> Cell:
+    """Multiples of the golden ratio fall evenly: of any number of tasks each cell has its share, but for one or two."""
+    point = (index + 0.5) * _GOLDEN % 1.0
+    reached = zip(shares, accumulate(shares.values()), strict=True)
+    return next((cell for cell, end in reached if point < end), list(shares)[-1])
 
 
 def instruction(repository: Repository, rng: random.Random) -> str:

@@ -15,7 +15,7 @@ PLACES = 5
 @dataclass(frozen=True, slots=True)
 class Leak:
     what: str
-    """The kind of what is shared: task, function, code or text."""
+    """The kind of what is shared: task, function or instance, code or text."""
     a: str
     """Where in the first."""
     b: str
@@ -26,12 +26,14 @@ class Leak:
     """One of it, as the second side has it."""
 
 
-def find_leaks(first: Iterable[Item], second: Iterable[Item]) -> list[Leak]:
-    """Every pair of items that share something, a leak for each kind of it, the largest first."""
+def find_leaks(first: Iterable[Item], second: Iterable[Item], *, numbers: bool = False) -> list[Leak]:
+    """Every pair of items that share something, a leak for each kind of it, the largest first. `numbers`: functions are
+    the same only if theirs are."""
+    other = "function" if numbers else "instance"
     places: dict[Print, list[str]] = defaultdict(list)
     for item in first:
         for mark in item.prints:
-            if len(places[mark]) < PLACES:
+            if mark[0] != other and len(places[mark]) < PLACES:
                 places[mark].append(item.where)
     leaks: list[Leak] = []
     for item in second:

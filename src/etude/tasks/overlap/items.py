@@ -1,7 +1,7 @@
 """What is compared: items (a file of a task, a document, a trace) and their prints, which equal content shares.
 
-Four kinds of print: a task itself; a Python function, by its syntax tree; a stretch of code of any language, by its
-tokens; thirteen words of prose in a row.
+Five kinds of print: a task itself; a Python function, by its syntax tree, and once more with its numbers (an instance);
+a stretch of code of any language, by its tokens; thirteen words of prose in a row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import resources
 from etude.tasks.diff import DiffError, apply_diff, parse_diff
 from etude.tasks.directory import REPOSITORY, read_files
 from etude.tasks.gate import other_diffs, reference_diff
-from etude.tasks.hashes import named_hashes
+from etude.tasks.hashes import fingerprints
 from etude.tasks.overlap.tokens import digest_of, windows
 from etude.tasks.surface import is_protected
 from etude.tasks.task import Task, TaskError
@@ -41,8 +41,9 @@ class Item:
 
     def add_functions(self, source: str, *, smallest: int = SMALLEST) -> bool:
         """Were there any to compare?"""
-        found = {("function", int(digest, 16)): name for name, digest in named_hashes(source, smallest=smallest)}
-        self.prints.update(found)
+        found = fingerprints(source, smallest=smallest)
+        self.prints.update({("function", int(one.shape, 16)): one.name for one in found})
+        self.prints.update({("instance", int(one.instance, 16)): one.name for one in found})
         return bool(found)
 
     def add_code(self, source: str) -> None:

@@ -1,0 +1,63 @@
+"""Where functions are drawn from: some families and, of families that are learnt, the instances of one split.
+
+An instance is a function with its numbers; names and words do not count. Its hash decides its side, whether it is sound
+or damaged and whichever family and bug it came from, so pools of two sides never draw the same instance.
+"""
+
+from __future__ import annotations
+
+import keyword
+import random
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from etude.tasks.microrepo.families import Family, families_of
+from etude.tasks.microrepo.function import Function, draw_function
+from etude.tasks.task import Split, split_of
+
+_WORD = re.compile(r"'[^']*'|[A-Za-z_]\w*")
+_KEYWORDS = frozenset(keyword.kwlist)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    families: tuple[Family, ...]
+    side: Split | None = None
+    """Whose instances; None: all there are."""
+
+    def admits(self, source: str) -> bool:
+        return self.side is None or side_of(source) is self.side
+
+    def draw(self, rng: random.Random, taken: Collection[str] = ()) -> Function:
+        """A sound function whose name is none of `taken`."""
+        while True:
+            function = draw_function(rng.choice(self.families), rng, taken)
+            if self.admits(function.source):
+                return function
+
+    def keeping(self, wanted: Callable[[Family], bool]) -> Pool:
+        return replace(self, families=tuple(family for family in self.families if wanted(family)))
+
+
+def pool_of(split: Split, *, family_seen: bool = True) -> Pool:
+    """Of the families that are learnt, this split's instances; or the families that are this split's alone."""
+    return Pool(families_of(Split.TRAIN), split) if family_seen else Pool(families_of(split))
+
+
+def side_of(source: str) -> Split:
+    """By the text of a function from our templates: it is equal, up to names, where the syntax tree is. Parsing would
+    take thirty times as long."""
+    return split_of(f"instance/1:{normal_form(source)}")
+
+
+def normal_form(source: str) -> str:
+    names: dict[str, str] = {}
+
+    def word(match: re.Match[str]) -> str:
+        text = match[0]
+        if text in _KEYWORDS:
+            return text
+        return "''" if text.startswith("'") else names.setdefault(text, f"n{len(names)}")
+
+    return _WORD.sub(word, source)

@@ -1,0 +1,100 @@
+"""What trains and what tests never draw the same: by instance where the family is shared, else by shape."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.tasks import Split
+from etude.tasks.hashes import Fingerprint, fingerprints
+from etude.tasks.microrepo import FAMILIES, KINDS, SEEN_KINDS, Family, Pool, families_of, mutations, pool_of
+from etude.tasks.microrepo.function import draw_function
+from etude.tasks.microrepo.pools import normal_form, side_of
+from etude.tasks.microrepo.repository import draw_repository
+from etude.tasks.overlap import code_in
+
+SEEDS = st.integers(0, 2**32)
+
+
+def sources(families: tuple[Family, ...], seeds: int) -> Iterator[str]:
+    """Functions of the families, sound and with every bug."""
+    for family in families:
+        for seed in range(seeds):
+            rng = random.Random(seed)
+            function = draw_function(family, rng)
+            yield function.source
+            for mutation in mutations(function.source, function.groups, rng):
+                yield mutation.apply(function.source)
+
+
+def test_the_text_tells_instances_apart_as_the_syntax_tree_does() -> None:
+    by_tree: dict[str, str] = {}
+    by_text: dict[str, str] = {}
+    for source in sources(FAMILIES, 3):
+        (found,) = fingerprints(source)
+        text = normal_form(source)
+        assert by_tree.setdefault(found.instance, text) == text
+        assert by_text.setdefault(text, found.instance) == found.instance
+    assert len(by_tree) > 5000
+    grades = "def rate(age):\n    if age >= 9:\n        return 'warm'\n    return 'cold'"
+    others = grades.replace("warm", "good").replace("cold", "bad").replace("age", "size").replace("rate", "grade")
+    assert normal_form(grades) == normal_form(others) != normal_form(grades.replace("9", "8"))
+
+
+def test_no_instance_has_two_sides_and_every_side_has_many() -> None:
+    sides: dict[str, set[str]] = {split: set() for split in Split}
+    for source in sources(families_of(Split.TRAIN), 4):
+        sides[side_of(source)].update(one.instance for one in fingerprints(source))
+    train, dev, test = (sides[split] for split in Split)
+    assert not train & dev
+    assert not train & test
+    assert not dev & test
+    assert len(dev) > 400
+    assert len(test) > 800
+
+
+def held(pool: Pool, seed: int, kinds: tuple[str, ...]) -> set[Fingerprint]:
+    """Every function of a repository, damaged and repaired."""
+    repository = draw_repository(pool, random.Random(seed), kinds)
+    texts = [*repository.files().values(), *(module.text for module in repository.modules)]
+    return {one for text in texts for one in fingerprints(text)}
+
+
+@settings(max_examples=50, deadline=None)
+@given(SEEDS, SEEDS)
+def test_no_repository_that_trains_holds_an_instance_of_one_that_tests(learnt: int, tested: int) -> None:
+    train = {one.instance for one in held(pool_of(Split.TRAIN), learnt, SEEN_KINDS)}
+    for split in (Split.DEV, Split.TEST):
+        assert not train & {one.instance for one in held(pool_of(split), tested, KINDS)}
+
+
+def test_what_hundreds_of_train_repositories_and_documents_hold_is_new_to_the_test() -> None:
+    from etude.tasks.microrepo.documents import make_document
+
+    learnt = {one for seed in range(200) for one in held(pool_of(Split.TRAIN), seed, SEEN_KINDS)}
+    for index in range(200):
+        learnt |= {one for code in code_in(make_document(7, index).text) for one in fingerprints(code)}
+    shapes, instances = {one.shape for one in learnt}, {one.instance for one in learnt}
+    assert len(instances) > 500
+    for split in (Split.DEV, Split.TEST):
+        shared = {one for seed in range(60) for one in held(pool_of(split), seed, KINDS)}
+        assert not instances & {one.instance for one in shared}
+        assert shapes & {one.shape for one in shared}, "their families are the same"
+        own = {one for seed in range(60) for one in held(pool_of(split, family_seen=False), seed, KINDS)}
+        assert not shapes & {one.shape for one in own}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("split", list(Split))
+def test_a_pool_has_every_kind_on_its_side_sound_and_damaged(split: Split, kind: str) -> None:
+    repository = draw_repository(pool_of(split), random.Random(5), [kind])
+    damage = repository.damage
+    function = damage.function.source
+    lines = function.split("\n")
+    lines[lines.index(damage.right)] = damage.wrong
+    assert side_of(function) is side_of("\n".join(lines)) is split
+    assert damage.kind == kind
