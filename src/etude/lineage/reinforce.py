@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
 from etude.lineage.state import LineageError
 from etude.recipe import Recipe
+from etude.recipe.acting import EvaluationRecipe
 from etude.rl import Crew, RlRun, dismiss, gather_crew
 from etude.rollout import RolloutJob, RolloutResult, evaluate
 from etude.tasks import Split
@@ -33,11 +34,13 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
         append_rows(metrics, [values])
         context.screen.update("rl", values)
 
+    on_dev = recipe.evaluation.model_copy(update={"samples": recipe.rl.evaluate_samples})
+
     async def evaluate_dev(crew: Crew, step: int) -> None:
         name = f"dev-step-{step:06d}"
         # Its summary is written last: an earlier life of the driver finished it, with these very weights.
         if not (paths.evaluation(name) / "summary.json").exists():
-            await _evaluate(context, crew.evaluator, Split.DEV, name)
+            await _evaluate(context, crew.evaluator, on_dev, Split.DEV, name)
 
     try:
         context.screen.update("rl", {"step": 0, "total": recipe.rl.steps})
@@ -58,10 +61,10 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
 
 
 async def evaluate_test(context: RunContext) -> dict[str, Any]:
-    """The same test tasks with the model before RL and the one after it: the lineage's one touch of the split."""
+    """The same test tasks with the model of SFT and that of the stage after: the lineage's one touch of the split."""
     await asyncio.to_thread(require_held_out, context)
     results = {}
-    stages = ("sft", "rl")
+    stages = ("sft", "continued" if context.recipe.continued.seconds else "rl")
     for place, stage in enumerate(stages):
 
         def progress(done: int, total: int, before: int = place) -> None:
@@ -70,14 +73,15 @@ async def evaluate_test(context: RunContext) -> dict[str, Any]:
         engine = await start_engine(context, f"engine-{stage}", context.paths.model(stage))
         worker = await start_worker(context, engine, f"evaluator-{stage}", ("test",))
         try:
-            results[stage] = await engine.watched(_evaluate(context, worker, Split.TEST, f"test-{stage}", progress))
+            work = _evaluate(context, worker, context.recipe.evaluation, Split.TEST, f"test-{stage}", progress)
+            results[stage] = await engine.watched(work)
         finally:
             await dismiss(engine, boxed=[worker])
     return results
 
 
-async def start_engine(context: RunContext, name: str, model: Path) -> Supervised:
-    """An engine that serves one finished model, with every core."""
+async def start_engine(context: RunContext, name: str, model: Path, store: str | None = None) -> Supervised:
+    """An engine that serves a finished model, with every core; with a store, also its newer versions."""
     recipe, compute = context.recipe, context.compute()
     return await start_supervised(
         await context.cluster(),
@@ -89,6 +93,7 @@ async def start_engine(context: RunContext, name: str, model: Path) -> Supervise
         recipe.engine.model_dump(mode="json"),
         compute.dtype_name,
         compute.threads,
+        store,
     )
 
 
@@ -108,6 +113,16 @@ async def start_worker(context: RunContext, engine: Supervised, name: str, split
     )
 
 
+def rollouts_of(context: RunContext, worker: Supervised) -> Callable[[RolloutJob], Awaitable[RolloutResult]]:
+    """One rollout after another by this worker, whatever becomes of it."""
+
+    async def rollout(job: RolloutJob) -> RolloutResult:
+        result: RolloutResult = await worker.call("rollout", job, deadline=context.recipe.harness.wall_seconds * 2)
+        return result
+
+    return rollout
+
+
 def _free_running(recipe: Recipe) -> Recipe:
     """Evaluation outside RL never runs in lockstep."""
     return recipe.model_copy(update={"rl": recipe.rl.model_copy(update={"mode": "async"})})
@@ -116,24 +131,19 @@ def _free_running(recipe: Recipe) -> Recipe:
 async def _evaluate(
     context: RunContext,
     worker: Supervised,
+    recipe: EvaluationRecipe,
     split: Split,
     name: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    recipe = context.recipe
-
-    async def rollout(job: RolloutJob) -> RolloutResult:
-        result: RolloutResult = await worker.call("rollout", job, deadline=recipe.harness.wall_seconds * 2)
-        return result
-
     evaluation = await evaluate(
         usable_tasks(context, split),
-        rollout,
-        recipe.evaluation,
+        rollouts_of(context, worker),
+        recipe,
         context.paths.evaluation(name),
         name=name,
         split=split,
-        seed=recipe.seed,
+        seed=context.recipe.seed,
         journal=context.journal,
         progress=progress,
     )

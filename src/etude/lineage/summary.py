@@ -36,15 +36,18 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
         engine = _engine_totals(rows)
         summary["weights"] = _weights(rows, engine)
         summary["engine"] = _engine(engine)
+    if "continued" in results:
+        summary["continued"] = dict(results["continued"])
     if "evaluate" in results:
-        before, after = (_json(paths.evaluation(name) / "summary.json") for name in ("test-sft", "test-rl"))
+        end = "continued" if "continued" in results else "rl"
+        before, after = (_json(paths.evaluation(name) / "summary.json") for name in ("test-sft", f"test-{end}"))
         summary["sft"]["valid_calls"] = before["valid_calls"]
-        summary["rl"] |= {"tasks": before["tasks"], "k": before["k"], "test_evaluations": after["touch"]}
+        summary[end] |= {"tasks": before["tasks"], "k": before["k"], "test_evaluations": after["touch"]}
         for key in ("pass1", "passk", "greedy", "first_edit"):
             for name, evaluation in (("before", before), ("after", after)):
                 found = evaluation.get(key)
-                summary["rl"][f"{key}_{name}"] = None if found is None else found["mean"]
-                summary["rl"][f"{key}_{name}_interval"] = None if found is None else [found["low"], found["high"]]
+                summary[end][f"{key}_{name}"] = None if found is None else found["mean"]
+                summary[end][f"{key}_{name}_interval"] = None if found is None else [found["low"], found["high"]]
     summary["seconds"] = {name: round(record.seconds, 1) for name, record in state.stages.items()}
     summary["sessions"] = {name: record.sessions for name, record in state.stages.items()}
     summary["waits"] = waits(paths.journal)

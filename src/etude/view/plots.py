@@ -74,7 +74,7 @@ def health(data: RunData) -> Figure | None:
 
 def scores(data: RunData) -> Figure | None:
     """pass@1 and pass@k on the test split before and after RL, with intervals."""
-    names = [(name, data.evaluations[name]) for name in ("test-sft", "test-rl") if name in data.evaluations]
+    names = [(name, data.evaluations[name]) for name in data.ends if name in data.evaluations]
     if not names:
         return None
     figure, (axis,) = _panels(1, 3.0)
@@ -85,7 +85,8 @@ def scores(data: RunData) -> Figure | None:
         heights = [estimate["mean"] for estimate in found]
         errors = [[e["mean"] - e["low"] for e in found], [e["high"] - e["mean"] for e in found]]
         positions = [index + (place - 0.5) * 0.36 for index in range(len(metrics))]
-        label = "before RL" if name == "test-sft" else "after RL"
+        end = "SFT went on" if "continued" in data.stages else "RL"
+        label = f"before {end}" if name == "test-sft" else f"after {end}"
         color = GREY if name == "test-sft" else BLUE
         whiskers = {"linewidth": 0.9, "ecolor": "#374151"}
         axis.bar(positions, heights, 0.34, yerr=errors, capsize=3, color=color, label=label, error_kw=whiskers)
