@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from etude.cluster import Supervised, start_supervised
-from etude.journal import append_rows, drop_torn_line
+from etude.journal import append_rows, drop_torn_line, read_metrics
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
 from etude.lineage.state import LineageError
@@ -29,9 +30,11 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
     drop_torn_line(metrics)
     cluster, fleet = await context.cluster(), await context.fleet()
     crew = await gather_crew(recipe, paths, context.compute(), cluster, context.journal, fleet)
+    begun = time.monotonic() - max((row.get("elapsed", 0.0) for row in read_metrics(metrics)), default=0.0)
 
     def update(values: dict[str, Any]) -> None:
-        append_rows(metrics, [values])
+        # Of all sessions: what a killed one did after its last step is done again, and counts once.
+        append_rows(metrics, [values | {"elapsed": time.monotonic() - begun}])
         context.screen.update("rl", values)
 
     on_dev = recipe.evaluation.model_copy(update={"samples": recipe.rl.evaluate_samples})

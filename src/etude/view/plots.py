@@ -40,7 +40,10 @@ def reinforcement(data: RunData) -> Figure | None:
     figure, axes = _panels(4, 2.6)
     _draw(axes[0], steps, solved, label="training rollouts")
     dev = [e for name, e in sorted(data.evaluations.items()) if name.startswith(DEV_EVALUATION)]
-    for key, style, color, label in (("pass1", "o-", ORANGE, "dev pass@1"), ("passk", "s--", GREEN, "dev pass@k")):
+    for key, style, color, label in (
+        ("pass1", "o-", ORANGE, "dev pass@1"),
+        ("passk", "s--", GREEN, f"dev pass@{_best_of(dev)}"),
+    ):
         points = [(int(e["name"].removeprefix(DEV_EVALUATION)), e[key]["mean"]) for e in dev if e.get(key)]
         if points:
             axes[0].plot([p[0] for p in points], [p[1] for p in points], style, color=color, label=label, markersize=4)
@@ -53,22 +56,29 @@ def reinforcement(data: RunData) -> Figure | None:
     return figure
 
 
+def _best_of(evaluations: Sequence[dict[str, Any]]) -> int | str:
+    found = {evaluation["k"] for evaluation in evaluations}
+    return found.pop() if len(found) == 1 else "k"
+
+
 def health(data: RunData) -> Figure | None:
-    """Is RL well behaved? Entropy, mismatch with the engine, staleness, versions."""
+    """Is RL well behaved? Entropy, clipped tokens, mismatch with the engine, staleness, masked rollouts, versions."""
     if not data.series("rl", "entropy")[0]:
         return None
-    figure, axes = _panels(4, 2.6)
+    figure, axes = _panels(3, 4.8, rows=2)
     _curve(data, axes[0], "rl", "entropy", "entropy (nats)")
+    _curve(data, axes[1], "rl", "clipped_share", "tokens beyond the trust region")
     for name, color, label in (("mismatch_mean", BLUE, "mean"), ("mismatch_p99", ORANGE, "p99")):
         steps, values = data.series("rl", name)
-        axes[1].plot(steps, values, _line(steps), color=color, label=label, markersize=4)
+        axes[2].plot(steps, values, _line(steps), color=color, label=label, markersize=4)
     if any(value > 0 for name in ("mismatch_mean", "mismatch_p99") for value in data.series("rl", name)[1]):
-        axes[1].set_yscale("log")
-        axes[1].tick_params(axis="y", which="both", labelsize=_STYLE_FONT - 2)
-    axes[1].legend(frameon=False, fontsize=_STYLE_FONT - 2)
-    _label(axes[1], "|log-prob trainer - engine|", "step", "")
-    _curve(data, axes[2], "rl", "staleness", "staleness (versions)")
-    _curve(data, axes[3], "rl", "delta_share", "delta, share of full size")
+        axes[2].set_yscale("log")
+        axes[2].tick_params(axis="y", which="both", labelsize=_STYLE_FONT - 2)
+    axes[2].legend(frameon=False, fontsize=_STYLE_FONT - 2)
+    _label(axes[2], "|log-prob trainer - engine|", "step", "")
+    _curve(data, axes[3], "rl", "staleness", "staleness (versions)")
+    _curve(data, axes[4], "rl", "masked_share", "masked rollouts, share")
+    _curve(data, axes[5], "rl", "delta_share", "delta, share of full size")
     return figure
 
 
@@ -137,9 +147,10 @@ def draw_all(data: RunData, folder: Path) -> dict[str, Path]:
     return drawn
 
 
-def _panels(count: int, height: float) -> tuple[Figure, Sequence[Axes]]:
+def _panels(count: int, height: float, rows: int = 1) -> tuple[Figure, Sequence[Axes]]:
+    """`count` panels in each row, one list."""
     figure = Figure(figsize=(max(3.0 * count, 6.0), height), layout="constrained")
-    axes = figure.subplots(1, count, squeeze=False)[0]
+    axes = figure.subplots(rows, count, squeeze=False).ravel()
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=_STYLE_FONT - 1)
