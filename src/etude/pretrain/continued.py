@@ -26,7 +26,7 @@ from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict
 
 _UNKNOWN_END = 1_000_000
-"""Steps that a first round counts with: none of the time is used up yet, and so nothing decays."""
+"""Steps that the first round counts with: how many the time will hold is not known yet, and nothing decays."""
 
 
 class ContinuedTrainer:
@@ -90,8 +90,8 @@ class ContinuedTrainer:
         rows = TraceRows(traces, other_token_loss=stage.other_token_loss)
         stream = rows.stream(f"round {number}", length=stage.length, seed=self.recipe.seed)
         batches, steps = Mixture.of({stream: 1.0}), -(-stream.epoch_rows() // stage.batch)
-        if used_share > 0:
-            self.optimizer.total_steps = round(self.optimizer.finished / used_share)
+        if self.optimizer.finished:
+            self.optimizer.total_steps = round(self.optimizer.finished / max(used_share, 1e-3))
         losses = []
         for step in range(steps):
             self.optimizer.zero_grad()
