@@ -129,9 +129,8 @@ def test_a_run_that_continued_sft_is_shown_as_one_that_did_rl(tmp_path) -> None:
     paths.summary.write_text(json.dumps(summary))
     data = read_run(paths)
     assert data.ends == ("test-sft", "test-continued")
-    assert [line.shows for line in closing_table(summary) if line.stage == "continued"][
-        0
-    ] == "test tasks solved, pass@1"
+    shown = [line.shows for line in closing_table(summary) if line.stage == "continued"]
+    assert shown[0] == "test tasks solved, pass@1"
     assert FIGURES["scores"](data) is not None
     assert len(pairs(data)) > 0
 
