@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BEST_OF = 8
+WHEN = ("before", "after")
 CURVES = ("entropy", "clipped_share", "mismatch_p99", "staleness", "masked_share", "truncated", "claimed_but_failed")
 
 
@@ -31,7 +32,11 @@ def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
     folders = {"sft": paths.evaluation("test-sft"), arm.name: paths.evaluation(f"test-{arm.name}")}
     dev = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in on_dev(paths)]
     rl = read_metrics(paths.metrics("rl"))
+    capped = {
+        when: paths.evaluation(f"{folder.name}-one-edit") for when, folder in zip(WHEN, folders.values(), strict=True)
+    }
     return {
+        "one_edit": {when: outcomes(folder) for when, folder in capped.items() if folder.exists()},
         "seconds": {name: round(record.seconds, 1) for name, record in stages.items()},
         "before": outcomes(folders["sft"]),
         "after": outcomes(folders[arm.name]),
@@ -50,6 +55,8 @@ def conclude(rows: Rows) -> dict[str, Any]:
     against = [(other["after"], figures["after"]) for figures, other in rows.pairs("rl", "continued")]
     ends = [figures["behaviour"] for figures in rl.values()]
     counts = [len(figures["after"]) for figures in rl.values()]
+    capped = [tuple(figures["one_edit"].get(when, {}) for when in WHEN) for figures in rl.values()]
+    one_edit = [(before, after) for before, after in capped if before and after]
     pass1_gain, over_continued = gain(pairs, pass1), gain(against, pass1)
     return {
         "tasks": counts[0] if counts else None,
@@ -71,6 +78,9 @@ def conclude(rows: Rows) -> dict[str, Any]:
         "pass8_gain_ci": interval(gain(pairs, at(BEST_OF))),
         "cells": _cells(pairs),
         **_ends(ends, "first_edit"),
+        "one_edit_before": number(mean([before for before, _ in one_edit], pass1)),
+        "one_edit_after": number(mean([after for _, after in one_edit], pass1)),
+        "one_edit_gain_ci": interval(gain(one_edit, pass1)),
         **_ends(ends, "truncated"),
         **_ends(ends, "turns_per_solved"),
         **_ends(ends, "tokens_per_solved"),

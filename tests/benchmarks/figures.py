@@ -29,6 +29,7 @@ def spine(arm: str, seed: int) -> dict[str, Any]:
     curve = [[step, 0.1 + 0.01 * step] for step in (1, 2, 3)]
     names = ("entropy", "staleness", "truncated", "claimed_but_failed")
     return {
+        "one_edit": {"before": outcomes(0.2, seed), "after": outcomes(0.5, seed)} if seed > 1 else {},
         "seconds": seconds,
         "before": outcomes(0.3, seed),
         "after": outcomes(0.6 if arm == "rl" else 0.4, seed),

@@ -92,6 +92,7 @@ def test_the_spine_has_the_keys_that_are_promised() -> None:
     assert found["pass1_gain"] == pytest.approx(found["rl_pass1"] - found["sft_pass1"], abs=2e-4)
     low, high = found["pass1_gain_ci"]
     assert low < found["pass1_gain"] < high
+    assert found["one_edit_before"] < found["one_edit_after"], "of the seeds that were also run with one edit"
     assert set(found["cells"]) == {"both_seen", "both_unseen"}
 
 
