@@ -14,9 +14,10 @@ COLORS = (GREY, ORANGE, BLUE, GREEN)
 _FONT = 9
 
 
-def panels(count: int, height: float = 2.8) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(max(3.2 * count, 4.5), height), layout="constrained")
-    axes = list(figure.subplots(1, count, squeeze=False)[0])
+def panels(count: int, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """`count` panels in each row."""
+    figure = Figure(figsize=(max(3.2 * count, 4.5), 2.8 * rows), layout="constrained")
+    axes = list(figure.subplots(rows, count, squeeze=False).ravel())
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=_FONT - 1)
@@ -45,7 +46,8 @@ def bars(axis: Axes, groups: Mapping[str, Mapping[str, Estimate | None]]) -> Non
             middle, means, width * 0.92, yerr=errors, capsize=2, color=color, label=arm, error_kw={"linewidth": 0.9}
         )
     axis.set_xticks(range(len(groups)), list(groups), fontsize=_FONT - 1)
-    legend(axis)
+    axis.set_ylim(top=1.3 * axis.get_ylim()[1])  # the legend stands above the bars
+    legend(axis, loc="upper left", ncols=2)
 
 
 def seeds(axis: Axes, lines: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]]) -> None:
@@ -55,9 +57,10 @@ def seeds(axis: Axes, lines: Mapping[str, Mapping[int, Sequence[tuple[float, flo
             x, y = zip(*points, strict=True) if points else ((), ())
             label = arm if number == 0 else None
             axis.plot(x, y, "o-", color=COLORS[(place + 1) % len(COLORS)], linewidth=1.2, markersize=3, label=label)
-    legend(axis)
+    if len(lines) > 1:
+        legend(axis)
 
 
-def legend(axis: Axes) -> None:
+def legend(axis: Axes, **where: str | int) -> None:
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(frameon=False, fontsize=_FONT - 2)
+        axis.legend(frameon=False, fontsize=_FONT - 2, **where)

@@ -55,7 +55,7 @@ def conclude(rows: Rows) -> dict[str, Any]:
     slopes = []
     for seed in rows.seeds:
         points = [(run["loss"], run["reward"]) for run in runs if run["seed"] == seed]
-        if len(points) > 1:
+        if len({loss for loss, _ in points}) > 1:
             loss, reward = zip(*points, strict=True)
             slopes.append(float(np.polyfit(loss, reward, 1)[0]))
     slope = across_seeds(slopes)

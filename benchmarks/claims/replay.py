@@ -36,13 +36,13 @@ def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
 
 
 def conclude(rows: Rows) -> dict[str, Any]:
-    probed = [_means(figures["probes"]) for figures in rows.of("filter").values()]
+    probed = [_means(figures["probes"]) for figures in rows.of("filter").values() if figures["probes"]]
     found: dict[str, Any] = {}
     for place, mode in enumerate(MODES):
         found[f"p99_{mode}"] = [round(means[place], 5) for means in probed]
         found[f"dev_pass1_{mode}"] = number(mean([f["dev"] for f in rows.of(mode).values()], pass1))
     for mode in ("on", "filter"):
-        ratio = across_seeds([means[MODES.index(mode)] / means[0] for means in probed])
+        ratio = across_seeds([means[MODES.index(mode)] / means[0] for means in probed if means[0] > 0])
         found[f"p99_{mode}_of_off"], found[f"p99_{mode}_of_off_ci"] = number(ratio), interval(ratio)
     gained = gain([(off["dev"], on["dev"]) for off, on in rows.pairs("off", "filter")], pass1)
     found["dev_gain_of_filter"], found["dev_gain_of_filter_ci"] = number(gained), interval(gained)

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
 BEST_OF = 8
 WHEN = ("before", "after")
-CURVES = ("entropy", "clipped_share", "mismatch_p99", "staleness", "masked_share", "truncated", "claimed_but_failed")
+PANELS = {
+    "rollouts": ("truncated", "claimed_but_failed"),
+    "entropy (nats)": ("entropy",),
+    "tokens beyond the trust region": ("clipped_share",),
+    "|log-prob trainer - engine|, p99": ("mismatch_p99",),
+    "staleness (versions)": ("staleness",),
+    "masked rollouts": ("masked_share",),
+}
+"""What keeps RL well behaved, over its steps."""
+LABELS = {"truncated": "ran out of budget", "claimed_but_failed": "claimed success, failed"}
+CURVES = tuple(name for names in PANELS.values() for name in names)
 
 
 def _as_long_as_rl(rows: Rows, seed: int) -> list[str] | None:
@@ -55,7 +65,7 @@ def conclude(rows: Rows) -> dict[str, Any]:
     against = [(other["after"], figures["after"]) for figures, other in rows.pairs("rl", "continued")]
     ends = [figures["behaviour"] for figures in rl.values()]
     counts = [len(figures["after"]) for figures in rl.values()]
-    capped = [tuple(figures["one_edit"].get(when, {}) for when in WHEN) for figures in rl.values()]
+    capped = [tuple(figures.get("one_edit", {}).get(when, {}) for when in WHEN) for figures in rl.values()]
     one_edit = [(before, after) for before, after in capped if before and after]
     pass1_gain, over_continued = gain(pairs, pass1), gain(against, pass1)
     return {
@@ -143,7 +153,7 @@ def draw(rows: Rows) -> Figure | None:
     rl, continued = rows.of("rl"), rows.of("continued")
     if not rl:
         return None
-    figure, axes = panels(4)
+    figure, axes = panels(4, rows=2)
     evaluations = {
         "SFT": [figures["before"] for figures in rl.values()],
         "SFT continued": [figures["after"] for figures in continued.values()],
@@ -164,9 +174,9 @@ def draw(rows: Rows) -> Figure | None:
         },
     )
     title(axes[1], "dev tasks solved", "step of RL")
-    for axis, names in ((axes[2], ("truncated", "claimed_but_failed")), (axes[3], ("entropy", "staleness"))):
-        seeds(axis, {n.replace("_", " "): {seed: f["curves"][n] for seed, f in rl.items()} for n in names})
-        title(axis, " and ".join(n.replace("_", " ") for n in names), "step of RL")
+    for axis, (name, of) in zip(axes[2:], PANELS.items(), strict=True):
+        seeds(axis, {LABELS.get(one, one): {seed: f["curves"][one] for seed, f in rl.items()} for one in of})
+        title(axis, name, "step of RL")
     return figure
 
 

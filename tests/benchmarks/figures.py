@@ -27,7 +27,7 @@ def spine(arm: str, seed: int) -> dict[str, Any]:
     seconds = {"sft": 30.0, arm: 400.0}
     behaviour = {"first_edit": 0.3, "truncated": 0.1, "turns_per_solved": 5.0, "tokens_per_solved": 80.0}
     curve = [[step, 0.1 + 0.01 * step] for step in (1, 2, 3)]
-    names = ("entropy", "staleness", "truncated", "claimed_but_failed")
+    names = ("entropy", "clipped_share", "mismatch_p99", "staleness", "masked_share", "truncated", "claimed_but_failed")
     return {
         "one_edit": {"before": outcomes(0.2, seed), "after": outcomes(0.5, seed)} if seed > 1 else {},
         "seconds": seconds,
