@@ -44,7 +44,7 @@ def _diff_class(line: str) -> str:
 
 
 _CAPTIONS = {
-    "scores": "The test tasks, kept aside until now: the same ones after SFT and at the end. Bars are 95% intervals.",
+    "scores": "The test tasks, kept aside until the end: the same ones before RL and after it. Bars are 95% intervals.",
     "learning": "Loss of the supervised stages as they ran.",
     "reinforcement": "RL: what got solved, and what it cost. The dev split is evaluated while the run goes on.",
     "health": "RL: entropy, clipped tokens, mismatch of trainer and engine, age of data, masked rollouts, deltas.",
