@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 RECIPE ?= recipes/tiny.toml
 
-.PHONY: setup tools quickstart test test-full lint smoke bench gpu clean
+.PHONY: setup tools quickstart test test-full lint smoke bench claims gpu clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -36,9 +36,12 @@ smoke: setup              ## the whole line shrunk to minutes, with assertions
 	@$(PY) scripts/smoke.py
 
 bench: setup              ## make bench NAME=deltas [RECORD=1]: one benchmark, one JSON line last; RECORD keeps it in docs/results.md
-	@test -n "$(NAME)" || { echo "usage: make bench NAME=...; there are: $$(ls benchmarks/[a-z]*.py | xargs -n1 basename | sed 's/\.py//' | tr '\n' ' ')"; exit 2; }
+	@test -n "$(NAME)" || { echo "usage: make bench NAME=...; there are: $$(ls benchmarks/[a-z]*.py benchmarks/claims/[a-z]*.py | grep -v /table.py | sed 's:benchmarks/::; s:\.py::' | tr '\n' ' ')"; exit 2; }
 	@test -f "benchmarks/$(NAME).py" || { echo "there is no benchmarks/$(NAME).py"; exit 2; }
 	@RECORD=$(RECORD) $(PY) benchmarks/$(NAME).py
+
+claims: setup             ## the README's table of claims, from the rows of docs/claims/rows.jsonl alone
+	@$(PY) benchmarks/claims/table.py
 
 gpu:                      ## what needs a GPU, with the torch that is there
 	@sh benchmarks/gpu/run.sh

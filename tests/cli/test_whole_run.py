@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from etude.journal import read_metrics
 from etude.recipe import load_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -127,6 +128,32 @@ def test_the_folder_is_private_and_its_recipe_loads(run) -> None:
     assert all(record["done"] and len(record["output"]) == 16 for record in stages.values())
     assert stages["corpus"]["sessions"] == 2
     assert stages["rl"]["inputs"]["sft"] == stages["sft"]["output"]
+
+
+def test_the_clock_of_rl_runs_on(run) -> None:
+    clock = [row["elapsed"] for row in read_metrics(run.root / "stages/rl/metrics.jsonl")]
+    assert len(clock) == 2
+    assert 0 < clock[0] < clock[1]
+
+
+def test_another_run_takes_over_what_would_come_out_the_same(run) -> None:
+    runs = run.root.parent
+    again = [name for name in run.command if name not in ("--name", "small")]
+    part = [*again, "rl.steps=1", "--name", "part", "--reuse", str(runs), "--until", "rl"]
+    shown = subprocess.run(part, capture_output=True, text=True, check=False, timeout=300)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stderr.count("taken over from small") == 7
+    assert "RL                made anew: small differs in rl, harness" in shown.stderr
+    stages = json.loads((runs / "part/lineage.json").read_text())["stages"]
+    assert list(stages) == ["tasks", "corpus", "pretrain", "long", "mtp", "demonstrations", "sft", "rl"]
+    assert [record["taken_from"] for record in stages.values()] == ["../small"] * 7 + [""]
+    assert not (runs / "part/eval/test-sft").exists(), "the test is not touched before its stage"
+    whole = [*again, "--name", "whole", "--reuse", str(run.root)]
+    shown = subprocess.run(whole, capture_output=True, text=True, check=False, timeout=300)
+    assert shown.stderr.count("taken over from small") == 9
+    table = [line for line in run.again.stdout.splitlines() if line.startswith(("pretrain", "sft", "rl"))]
+    assert [line for line in shown.stdout.splitlines() if line.startswith(("pretrain", "sft", "rl"))] == table
+    assert "Rollouts side by side" in (runs / "whole/report.html").read_text()
 
 
 def test_the_report_can_be_written_again(run) -> None:

@@ -9,10 +9,19 @@ import pytest
 from rich.console import Console
 
 from etude.journal import Journal, RunPaths, read_journal
-from etude.lineage import LineageError, LineageState, Stage, require_room, require_unchanged, run_line, sole_driver
+from etude.lineage import (
+    LineageError,
+    LineageState,
+    Stage,
+    require_room,
+    require_stage,
+    require_unchanged,
+    run_line,
+    sole_driver,
+)
 from etude.lineage.context import RunContext
 from etude.lineage.screen import Screen
-from etude.lineage.stages import STAGES
+from etude.lineage.stages import STAGES, stages_of
 from etude.lineage.state import output_digest, recipe_digest
 from etude.recipe import Recipe
 
@@ -22,10 +31,10 @@ RECIPE = Recipe.model_validate({"name": "r", "compute": {"dtype": "float32", "th
 class Work:
     """A stage that writes a file in parts and can be interrupted between any two."""
 
-    def __init__(self, name: str, parts: int) -> None:
+    def __init__(self, name: str, parts: int, needs: tuple[str, ...] = ()) -> None:
         self.name, self.parts, self.interrupt_after = name, parts, -1
         self.calls = 0
-        self.stage = Stage(name, name, ("tasks",), (f"{name}.txt",), self.run)
+        self.stage = Stage(name, name, ("tasks",), (f"{name}.txt",), self.run, needs=needs)
 
     async def run(self, context: RunContext) -> dict[str, int]:
         self.calls += 1
@@ -47,10 +56,10 @@ def open_context(root, recipe: Recipe = RECIPE) -> RunContext:
     return RunContext(recipe, paths, LineageState.load(paths.lineage), journal, Screen(journal, Console(quiet=True)))
 
 
-def run(root, works: list[Work], recipe: Recipe = RECIPE) -> RunContext:
+def run(root, works: list[Work], recipe: Recipe = RECIPE, until: str | None = None) -> RunContext:
     context = open_context(root, recipe)
     try:
-        asyncio.run(run_line(context, [work.stage for work in works]))
+        asyncio.run(run_line(context, [work.stage for work in works], until=until))
     finally:
         context.journal.close()
     return context
@@ -92,7 +101,7 @@ def test_the_journal_says_why_a_stage_ended(tmp_path) -> None:
 
 
 def test_inputs_and_outputs_are_on_record(tmp_path) -> None:
-    works = [Work(name, 2) for name in ("one", "two")]
+    works = [Work("one", 2), Work("two", 2, needs=("one",))]
     state = run(tmp_path / "run", works).state
     one, two = state.stages["one"], state.stages["two"]
     assert one.inputs == {}
@@ -117,9 +126,44 @@ def test_a_changed_recipe_is_refused_by_name_and_nothing_runs(tmp_path) -> None:
 
 
 def test_every_section_of_the_recipe_belongs_to_a_stage() -> None:
-    covered = {section for stage in STAGES for section in stage.sections}
+    continued = stages_of(Recipe.model_validate({"name": "r", "continued": {"seconds": 60}}))
+    covered = {section.partition(".")[0] for stage in (*STAGES, *continued) for section in stage.sections}
     assert covered == set(Recipe.model_fields) - {"schema_version", "name", "seed", "cluster"}
     require_unchanged(RECIPE, LineageState(), STAGES)
+
+
+def test_a_stage_needs_earlier_ones_only() -> None:
+    continued = Recipe.model_validate({"name": "r", "continued": {"seconds": 60}})
+    for line in (stages_of(RECIPE), stages_of(continued)):
+        names = [stage.name for stage in line]
+        assert all(set(stage.needs) <= set(names[:place]) for place, stage in enumerate(line))
+    assert [stage.name for stage in stages_of(RECIPE)] == [stage.name for stage in STAGES]
+    assert "continued" in names
+    assert "rl" not in names
+
+
+def test_a_single_field_may_be_what_a_stage_depends_on() -> None:
+    other = RECIPE.model_copy(update={"tasks": RECIPE.tasks.model_copy(update={"dev": 7})})
+    assert recipe_digest(RECIPE, ["tasks.train"]) == recipe_digest(other, ["tasks.train"])
+    assert recipe_digest(RECIPE, ["tasks.dev"]) != recipe_digest(other, ["tasks.dev"])
+
+
+def test_a_line_may_end_early_and_go_on_later(tmp_path) -> None:
+    works = [Work(name, 1) for name in ("one", "two", "three")]
+    run(tmp_path / "run", works, until="two")
+    assert [work.calls for work in works] == [1, 1, 0]
+    run(tmp_path / "run", works, until="one")
+    run(tmp_path / "run", works)
+    assert [work.calls for work in works] == [1, 1, 1]
+    with pytest.raises(LineageError, match="no stage 'four': expected one of one, two, three"):
+        require_stage("four", [work.stage for work in works])
+
+
+def test_a_stage_that_the_recipe_has_no_more_is_refused(tmp_path) -> None:
+    works = [Work(name, 1) for name in ("one", "two")]
+    run(tmp_path / "run", works)
+    with pytest.raises(LineageError, match="begun with stage two"):
+        run(tmp_path / "run", works[:1])
 
 
 @pytest.mark.parametrize(

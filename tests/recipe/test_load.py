@@ -160,3 +160,34 @@ def test_what_a_table_leaves_out_has_the_default_of_its_place(tmp_path) -> None:
 def test_a_folder_is_no_recipe(tmp_path) -> None:
     with pytest.raises(RecipeError, match="Is a directory"):
         load_recipe(tmp_path)
+
+
+def test_a_recipe_may_stand_on_another(tmp_path: Path) -> None:
+    (tmp_path / "below.toml").write_text('name = "below"\nseed = 4\n[rl]\nsteps = 7\noptimizer = { lr = 1e-3 }\n')
+    (tmp_path / "arms").mkdir()
+    arm = tmp_path / "arms" / "arm.toml"
+    arm.write_text('base = "../below.toml"\n[rl]\nreward.kl = 0.5\noptimizer = { name = "muon" }\n')
+    top = tmp_path / "top.toml"
+    top.write_text('base = "arms/arm.toml"\nname = "top"\n[sft]\nkinds = ["op"]\n')
+    found = load_recipe(top, ["rl.steps=8"])
+    assert (found.name, found.seed, found.rl.steps, found.rl.reward.kl) == ("top", 4, 8, 0.5)
+    assert (found.rl.optimizer.name, found.rl.optimizer.lr, found.sft.kinds) == ("muon", 1e-3, ["op"])
+    save_recipe(found, tmp_path / "saved.toml")
+    assert load_recipe(tmp_path / "saved.toml") == found
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('base = "gone.toml"', "cannot read recipe .*gone.toml"),
+        ('base = "it.toml"', "stands on itself"),
+        ("base = 3", "base should be the path of a recipe, found 3"),
+        ('base = "wrong.toml"', "wrong.toml is not TOML"),
+    ],
+)
+def test_a_base_that_is_none(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text("=")
+    recipe = tmp_path / "it.toml"
+    recipe.write_text(f'name = "it"\n{text}\n')
+    with pytest.raises(RecipeError, match=told):
+        load_recipe(recipe)

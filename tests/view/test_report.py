@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -126,3 +127,27 @@ def test_the_four_cells_are_told_before_and_after(finished, page) -> None:
 def test_no_torch_is_needed() -> None:
     code = "import sys, etude.view.report; sys.exit(len({'torch', 'ray', 'transformers'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_run_that_continued_sft_is_shown_as_one_that_did_rl(tmp_path) -> None:
+    paths = write_run(tmp_path / "run")
+    shutil.move(paths.evaluation("test-rl"), paths.evaluation("test-continued"))
+    lineage = json.loads(paths.lineage.read_text())
+    lineage["stages"]["continued"] = lineage["stages"].pop("rl")
+    paths.lineage.write_text(json.dumps(lineage))
+    summary = json.loads(paths.summary.read_text())
+    summary["continued"] = summary.pop("rl")
+    paths.summary.write_text(json.dumps(summary))
+    data = read_run(paths)
+    assert data.ends == ("test-sft", "test-continued")
+    shown = [line.shows for line in closing_table(summary) if line.stage == "continued"]
+    assert shown[0] == "test tasks solved, pass@1"
+    assert FIGURES["scores"](data) is not None
+    assert len(pairs(data)) > 0
+
+
+def test_what_keeps_rl_well_behaved_has_a_panel_each(tmp_path) -> None:
+    figure = FIGURES["health"](read_run(write_run(tmp_path / "run")))
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert len(titles) == 6
+    assert {"entropy (nats)", "staleness (versions)"} <= set(titles)

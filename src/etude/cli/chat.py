@@ -34,7 +34,7 @@ from etude.text import CompactFormat, Tokenizer
 from etude.trace import ToolEvent
 from etude.trace.builder import TraceBuilder
 
-_STAGES = ("sft", "rl")
+_STAGES = ("rl", "continued", "sft")
 SAMPLE_TASK = "check.py fails, fix it"
 _WAKE_SECONDS = 0.2
 
@@ -71,7 +71,7 @@ def chat_command(run_folder: Path, task: str | None, folder: Path | None, stage:
     paths = RunPaths(run_folder.resolve())
     if not paths.recipe.is_file():
         raise LineageError(f"{run_folder} is not a run folder: it has no recipe.toml; train one with `etude run`")
-    name = stage or next((s for s in ("rl", "sft") if paths.model(s).exists()), None)
+    name = stage or next((s for s in _STAGES if paths.model(s).exists()), None)
     if stage is not None and stage not in _STAGES:
         raise LineageError(f"there is no stage {stage!r}: expected one of {', '.join(_STAGES)}")
     if name is None or not paths.model(name).exists():

@@ -53,6 +53,11 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved recipe and its plan; run nothing.")
     ] = False,
+    reuse: Annotated[
+        Path | None,
+        typer.Option(help="A run, or a folder of runs: stages are taken over where they would come out the same."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="The last stage to run, for example sft.")] = None,
 ) -> None:
     """Run every stage of a recipe. Interrupt it at any moment: the same command goes on where it was.
 
@@ -64,13 +69,13 @@ def run(
       etude run recipes/tiny.toml
       etude run recipes/tiny.toml --dry-run
       etude run recipes/tiny.toml seed=2 --name tiny-2
-      etude run recipes/tiny.toml rl.steps=10 rl.optimizer.lr=2e-4 --name short
+      etude run recipes/tiny.toml rl.steps=10 rl.optimizer.lr=2e-4 --name short --reuse runs/tiny
     """
 
     def verb() -> int:
         from etude.cli.run import run_command
 
-        return run_command(recipe, overrides or [], runs, name, dry_run)
+        return run_command(recipe, overrides or [], runs, name, dry_run, reuse, until)
 
     finish(verb, when_interrupted=GOES_ON)
 

@@ -16,8 +16,11 @@ from rich.table import Table
 from etude.journal import Journal, RunPaths
 from etude.lineage import (
     LineageState,
+    Reuse,
     Stage,
+    find_donors,
     require_room,
+    require_stage,
     require_supported,
     require_unchanged,
     run_line,
@@ -30,7 +33,15 @@ from etude.recipe import Recipe, load_recipe, save_recipe
 from etude.view import closing_table, plain
 
 
-def run_command(recipe_file: Path, overrides: Sequence[str], runs: Path, name: str | None, dry_run: bool) -> int:
+def run_command(
+    recipe_file: Path,
+    overrides: Sequence[str],
+    runs: Path,
+    name: str | None,
+    dry_run: bool,
+    reuse: Path | None = None,
+    until: str | None = None,
+) -> int:
     recipe = load_recipe(recipe_file, [*overrides, *([f'name="{name}"'] if name else [])])
     if dry_run:
         from etude.cli.plan import describe_plan
@@ -39,32 +50,43 @@ def run_command(recipe_file: Path, overrides: Sequence[str], runs: Path, name: s
         return 0
     paths = RunPaths((runs / recipe.name).resolve())
     with sole_driver(paths.root, paths.lock):
-        from etude.lineage.stages import STAGES
+        from etude.lineage.stages import stages_of
         from etude.view import write_report
 
+        stages = stages_of(recipe)
+        require_stage(until, stages)
         state = LineageState.load(paths.lineage)
-        require_unchanged(recipe, state, STAGES)
+        require_unchanged(recipe, state, stages)
+        donors = Reuse(stages, find_donors(reuse, paths.root) if reuse else ())
         require_supported(recipe)
         require_room(paths.root)
         save_recipe(recipe, paths.recipe)
         begun = time.monotonic()
         # SIGTERM asks like Ctrl-C does: what is running is ended in order.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        asyncio.run(_run(recipe, paths, state, STAGES))
+        asyncio.run(_run(recipe, paths, state, stages, donors, until))
         summary = write_summary(paths)
         report = write_report(paths)
     _show(summary, report, time.monotonic() - begun)
     return 0
 
 
-async def _run(recipe: Recipe, paths: RunPaths, state: LineageState, stages: Sequence[Stage]) -> None:
+async def _run(
+    recipe: Recipe,
+    paths: RunPaths,
+    state: LineageState,
+    stages: Sequence[Stage],
+    donors: Reuse,
+    until: str | None,
+) -> None:
     journal = Journal(paths.journal, "driver")
     screen = Screen(journal)
     context = RunContext(recipe, paths, state, journal, screen)
     screen.say(f"{'going on with' if state.stages else 'a new run in'} {_near(paths.root)}")
+    donors.adopt_compute(context)
     screen.say(f"computing on {context.compute()}")
     try:
-        await run_line(context, stages)
+        await run_line(context, stages, donors.take, until)
     finally:
         await context.close()
         journal.close()

@@ -60,6 +60,11 @@ class RunPaths:
         return self.root / "rl"
 
     @property
+    def continued(self) -> Path:
+        """What SFT went on with, round by round."""
+        return self.root / "continued"
+
+    @property
     def summary(self) -> Path:
         return self.root / "summary.json"
 

@@ -23,24 +23,42 @@ class Stage:
     title: str
     """What the screen shows."""
     sections: tuple[str, ...]
-    """The parts of the recipe that its result depends on, besides the seed."""
+    """The parts of the recipe that its result depends on, besides the seed and what the stages that it needs read."""
     outputs: tuple[str, ...]
     """Files and folders of the run that it leaves for later stages; their digest is kept."""
     run: Callable[[RunContext], Awaitable[dict[str, Any]]]
     require: Callable[[RunContext], None] | None = None
     """Refuses what this stage or a later one could not do with what it finds. Asked before anything of the stage is on
     record, so that its part of the recipe may still be changed."""
+    needs: tuple[str, ...] = ()
+    """The earlier stages whose outputs it reads."""
+    beside: tuple[str, ...] = ()
+    """What else it leaves that a report reads, as patterns; a run that takes the stage over takes these along."""
 
 
-async def run_line(context: RunContext, stages: Sequence[Stage]) -> None:
-    """Runs what is not done yet. Raises what a stage raises; everything finished so far stays finished."""
+async def run_line(
+    context: RunContext,
+    stages: Sequence[Stage],
+    take: Callable[[RunContext, Stage], StageRecord | None] = lambda context, stage: None,
+    until: str | None = None,
+) -> None:
+    """Runs what is not done yet. Raises what a stage raises; everything finished so far stays finished.
+
+    `take`: asked for each stage that is not begun; the record of the stage where another run's was taken over.
+    `until`: the last stage to run."""
     require_unchanged(context.recipe, context.state, stages)
     context.compute()
     code = code_digest()
-    for stage in stages:
+    last = len(stages) if until is None else [stage.name for stage in stages].index(until) + 1
+    for stage in stages[:last]:
         record = context.state.stages.get(stage.name)
         if record is not None and record.done:
             context.screen.skipped(stage.title, record.seconds)
+            continue
+        if record is None and (record := await asyncio.to_thread(take, context, stage)) is not None:
+            context.state.stages[stage.name] = record
+            context.save_state()
+            context.journal.event("stage_taken", stage=stage.name, run=record.taken_from, output=record.output)
             continue
         if record is None:
             if stage.require is not None:
@@ -57,6 +75,12 @@ async def run_line(context: RunContext, stages: Sequence[Stage]) -> None:
 
 def require_unchanged(recipe: Recipe, state: LineageState, stages: Sequence[Stage]) -> None:
     """A lineage is the product of one recipe: a change of what a stage has begun with is refused, by name."""
+    names = [stage.name for stage in stages]
+    if strange := [name for name in state.stages if name not in names]:
+        raise LineageError(
+            f"this run has begun with stage {strange[0]}, which the recipe has no more; undo the change, or start a "
+            "run of its own with --name"
+        )
     for stage in stages:
         record = state.stages.get(stage.name)
         if record is not None and record.recipe_digest != recipe_digest(recipe, stage.sections):
@@ -67,9 +91,15 @@ def require_unchanged(recipe: Recipe, state: LineageState, stages: Sequence[Stag
             )
 
 
+def require_stage(name: str | None, stages: Sequence[Stage]) -> None:
+    names = [stage.name for stage in stages]
+    if name is not None and name not in names:
+        raise LineageError(f"there is no stage {name!r}: expected one of {', '.join(names)}")
+
+
 async def _run_stage(context: RunContext, stage: Stage, record: StageRecord) -> None:
     record.sessions += 1
-    record.inputs = {name: other.output for name, other in context.state.stages.items() if other.done}
+    record.inputs = {name: context.state.stages[name].output for name in stage.needs}
     context.save_state()
     context.journal.event("stage_started", stage=stage.name, session=record.sessions)
     context.screen.started(stage.title, resumed=record.sessions > 1)

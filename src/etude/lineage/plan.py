@@ -48,8 +48,11 @@ def plan_run(recipe: Recipe) -> RunPlan:
             stages.append(("demonstrations", 0, recipe.sft.demonstrations * _EPISODE_SECONDS))
         stages.append((name, tokens, tokens / pace))
     rollout = recipe.engine.context
-    sampled = recipe.rl.steps * recipe.rl.prompts_per_step * recipe.rl.group * rollout
-    stages.append(("rl", sampled, sampled / pace * (1 + _DECODE_COST)))
+    if recipe.continued.seconds:
+        stages.append(("continued", 0, recipe.continued.seconds))
+    else:
+        sampled = recipe.rl.steps * recipe.rl.prompts_per_step * recipe.rl.group * rollout
+        stages.append(("rl", sampled, sampled / pace * (1 + _DECODE_COST)))
     tries = (recipe.evaluation.samples + recipe.evaluation.greedy) * (1 + recipe.evaluation.one_edit)
     evaluated = 2 * recipe.tasks.test * tries * rollout
     stages.append(("evaluate", evaluated, evaluated / pace * _DECODE_COST))

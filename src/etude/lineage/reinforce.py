@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from etude.cluster import Supervised, start_supervised
-from etude.journal import append_rows, drop_torn_line
+from etude.journal import append_rows, drop_torn_line, read_metrics
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
 from etude.lineage.state import LineageError
 from etude.lineage.summary import one_edit
 from etude.recipe import Recipe
+from etude.recipe.acting import EvaluationRecipe
 from etude.rl import Crew, RlRun, dismiss, gather_crew
 from etude.rollout import RolloutJob, RolloutResult, evaluate
 from etude.tasks import Split
@@ -29,16 +31,20 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
     drop_torn_line(metrics)
     cluster, fleet = await context.cluster(), await context.fleet()
     crew = await gather_crew(recipe, paths, context.compute(), cluster, context.journal, fleet)
+    begun = time.monotonic() - max((row.get("elapsed", 0.0) for row in read_metrics(metrics)), default=0.0)
 
     def update(values: dict[str, Any]) -> None:
-        append_rows(metrics, [values])
+        # Of all sessions: what a killed one did after its last step is done again, and counts once.
+        append_rows(metrics, [values | {"elapsed": time.monotonic() - begun}])
         context.screen.update("rl", values)
+
+    on_dev = recipe.evaluation.model_copy(update={"samples": recipe.rl.evaluate_samples})
 
     async def evaluate_dev(crew: Crew, step: int) -> None:
         name = f"dev-step-{step:06d}"
         # Its summary is written last: an earlier life of the driver finished it, with these very weights.
         if not (paths.evaluation(name) / "summary.json").exists():
-            await _evaluate(context, crew.evaluator, Split.DEV, name)
+            await _evaluate(context, crew.evaluator, on_dev, Split.DEV, name)
 
     try:
         context.screen.update("rl", {"step": 0, "total": recipe.rl.steps})
@@ -59,11 +65,12 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
 
 
 async def evaluate_test(context: RunContext) -> dict[str, Any]:
-    """The same test tasks with the model before RL and the one after it: the lineage's one touch of the split."""
+    """The same test tasks with the model of SFT and that of the stage after: the lineage's one touch of the split."""
     await asyncio.to_thread(require_held_out, context)
     results: dict[str, Any] = {}
-    stages = ("sft", "rl")
-    caps = (None, 1) if context.recipe.evaluation.one_edit else (None,)
+    stages = ("sft", "continued" if context.recipe.continued.seconds else "rl")
+    recipe = context.recipe.evaluation
+    caps = (None, 1) if recipe.one_edit else (None,)
 
     def progress(done: int, total: int) -> None:
         whole = len(stages) * len(caps) * total
@@ -75,15 +82,15 @@ async def evaluate_test(context: RunContext) -> dict[str, Any]:
         try:
             for cap in caps:
                 name = stage if cap is None else one_edit(stage)
-                work = _evaluate(context, worker, Split.TEST, f"test-{name}", progress, max_edits=cap)
+                work = _evaluate(context, worker, recipe, Split.TEST, f"test-{name}", progress, max_edits=cap)
                 results[name] = await engine.watched(work)
         finally:
             await dismiss(engine, boxed=[worker])
     return results
 
 
-async def start_engine(context: RunContext, name: str, model: Path) -> Supervised:
-    """An engine that serves one finished model, with every core."""
+async def start_engine(context: RunContext, name: str, model: Path, store: str | None = None) -> Supervised:
+    """An engine that serves a finished model, with every core; with a store, also its newer versions."""
     recipe, compute = context.recipe, context.compute()
     return await start_supervised(
         await context.cluster(),
@@ -95,6 +102,7 @@ async def start_engine(context: RunContext, name: str, model: Path) -> Supervise
         recipe.engine.model_dump(mode="json"),
         compute.dtype_name,
         compute.threads,
+        store,
     )
 
 
@@ -114,6 +122,16 @@ async def start_worker(context: RunContext, engine: Supervised, name: str, split
     )
 
 
+def rollouts_of(context: RunContext, worker: Supervised) -> Callable[[RolloutJob], Awaitable[RolloutResult]]:
+    """One rollout after another by this worker, whatever becomes of it."""
+
+    async def rollout(job: RolloutJob) -> RolloutResult:
+        result: RolloutResult = await worker.call("rollout", job, deadline=context.recipe.harness.wall_seconds * 2)
+        return result
+
+    return rollout
+
+
 def _free_running(recipe: Recipe) -> Recipe:
     """Evaluation outside RL never runs in lockstep."""
     return recipe.model_copy(update={"rl": recipe.rl.model_copy(update={"mode": "async"})})
@@ -122,25 +140,20 @@ def _free_running(recipe: Recipe) -> Recipe:
 async def _evaluate(
     context: RunContext,
     worker: Supervised,
+    recipe: EvaluationRecipe,
     split: Split,
     name: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
     max_edits: int | None = None,
 ) -> dict[str, Any]:
-    recipe = context.recipe
-
-    async def rollout(job: RolloutJob) -> RolloutResult:
-        result: RolloutResult = await worker.call("rollout", job, deadline=recipe.harness.wall_seconds * 2)
-        return result
-
     evaluation = await evaluate(
         usable_tasks(context, split),
-        rollout,
-        recipe.evaluation,
+        rollouts_of(context, worker),
+        recipe,
         context.paths.evaluation(name),
         name=name,
         split=split,
-        seed=recipe.seed,
+        seed=context.recipe.seed,
         journal=context.journal,
         max_edits=max_edits,
         first_edits=max_edits is None,

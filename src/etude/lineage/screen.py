@@ -8,7 +8,13 @@ from rich.console import Console
 
 from etude.journal import Journal, ProgressLine
 
-_UNITS = {"rl": "steps", "tasks": "tasks", "corpus": "parts", "demonstrations": "episodes", "evaluate": "rollouts"}
+_UNITS = {
+    "tasks": "tasks",
+    "corpus": "parts",
+    "demonstrations": "episodes",
+    "continued": "seconds",
+    "evaluate": "rollouts",
+}
 
 
 class Screen:

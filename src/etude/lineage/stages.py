@@ -2,57 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from etude.lineage.context import RunContext
+from etude.lineage.continued import run_continued
 from etude.lineage.line import Stage
 from etude.lineage.prepare import make_corpus, make_demonstrations, make_tasks, require_long_documents
 from etude.lineage.reinforce import evaluate_test, run_rl
 from etude.lineage.summary import one_edit
 from etude.lineage.supervise import run_service_stage
+from etude.recipe import Recipe
 
 
-def _supervised(name: str) -> Callable[[RunContext], Awaitable[dict[str, Any]]]:
+def _supervised(
+    name: str,
+    title: str,
+    needs: tuple[str, ...],
+    require: Callable[[RunContext], None] | None = None,
+) -> Stage:
     async def run(context: RunContext) -> dict[str, Any]:
         recipe = context.resolved_recipe().model_dump(mode="json", by_alias=True)
         service = "etude.pretrain.service:StageService"
         return await run_service_stage(context, name, service, name, str(context.paths.root), recipe)
 
-    return run
+    beside = tuple(f"stages/{name}/{file}" for file in ("metrics.jsonl", "result.json", "before.json", "compute.json"))
+    return Stage(name, title, ("model", name, "compute"), _model(name), run, require, needs, beside)
 
 
 def _model(stage: str) -> tuple[str, ...]:
     return (f"stages/{stage}/model",)
 
 
-STAGES: tuple[Stage, ...] = (
-    Stage("tasks", "tasks", ("tasks",), ("tasks/train", "tasks/dev", "tasks/test"), make_tasks),
-    Stage("corpus", "corpus", ("corpus", "tokenizer"), ("corpus", "tokenizer.json"), make_corpus),
+def _evaluation(end: str) -> Stage:
+    names = tuple(name for test in ("test-sft", f"test-{end}") for name in (test, one_edit(test)))
+    return Stage(
+        "evaluate",
+        "test",
+        ("evaluation", "harness", "engine", "sandbox", "compute"),
+        tuple(f"eval/{name}/results.jsonl" for name in names),
+        evaluate_test,
+        needs=("tasks", "corpus", "sft", end),
+        beside=tuple(f"eval/{name}/{what}" for name in names for what in ("summary.json", "traces")),
+    )
+
+
+_ACTING = ("harness", "engine", "sandbox", "weights", "compute")
+
+_TO_SFT: tuple[Stage, ...] = (
     Stage(
-        "pretrain",
-        "base pretraining",
-        ("model", "pretrain", "compute"),
-        _model("pretrain"),
-        _supervised("pretrain"),
-        require_long_documents,
+        "tasks",
+        "tasks",
+        ("tasks",),
+        ("tasks/train", "tasks/dev", "tasks/test"),
+        make_tasks,
+        beside=("tasks/gate.jsonl", "tasks/separate"),
     ),
-    Stage("long", "long context", ("model", "long", "compute"), _model("long"), _supervised("long")),
-    Stage("mtp", "MTP heads", ("model", "mtp", "compute"), _model("mtp"), _supervised("mtp")),
+    Stage(
+        "corpus",
+        "corpus",
+        ("corpus", "tokenizer", "harness.profile"),
+        ("corpus", "tokenizer.json"),
+        make_corpus,
+        needs=("tasks",),
+    ),
+    _supervised("pretrain", "base pretraining", ("corpus",), require_long_documents),
+    _supervised("long", "long context", ("corpus", "pretrain")),
+    _supervised("mtp", "MTP heads", ("corpus", "long")),
     Stage(
         "demonstrations",
         "demonstrations",
         ("harness", "engine", "sandbox", "sft"),
         ("demonstrations",),
         make_demonstrations,
+        needs=("tasks", "corpus"),
     ),
-    Stage("sft", "SFT", ("model", "sft", "compute"), _model("sft"), _supervised("sft")),
-    Stage("rl", "RL", ("rl", "harness", "engine", "sandbox", "weights", "compute"), _model("rl"), run_rl),
-    Stage(
-        "evaluate",
-        "test",
-        ("evaluation", "harness", "engine", "sandbox"),
-        tuple(f"eval/test-{name}/results.jsonl" for stage in ("sft", "rl") for name in (stage, one_edit(stage))),
-        evaluate_test,
-    ),
+    _supervised("sft", "SFT", ("corpus", "mtp", "demonstrations")),
 )
+
+_RL = Stage(
+    "rl",
+    "RL",
+    ("rl", *_ACTING),
+    _model("rl"),
+    run_rl,
+    needs=("tasks", "corpus", "sft"),
+    beside=("stages/rl/metrics.jsonl", "eval/dev-step-*"),
+)
+
+_CONTINUED = Stage(
+    "continued",
+    "SFT continued",
+    ("continued", "sft", "tasks", *_ACTING),
+    _model("continued"),
+    run_continued,
+    needs=("tasks", "corpus", "sft"),
+    beside=("stages/continued/metrics.jsonl",),
+)
+
+STAGES = (*_TO_SFT, _RL, _evaluation("rl"))
+_WITH_SFT_CONTINUED = (*_TO_SFT, _CONTINUED, _evaluation("continued"))
+
+
+def stages_of(recipe: Recipe) -> tuple[Stage, ...]:
+    """The line of a recipe: RL after SFT, or SFT continued for as long."""
+    return _WITH_SFT_CONTINUED if recipe.continued.seconds else STAGES

@@ -32,10 +32,13 @@ class StageRecord:
     """More than one if the stage was interrupted and resumed."""
     done: bool = False
     inputs: dict[str, str] = field(default_factory=dict)
-    """The output digests of the stages before it, as it found them."""
+    """The output digests of the stages that it needs, as it found them."""
     output: str = ""
     """A digest of the files that it left for later stages."""
     result: dict[str, Any] = field(default_factory=dict)
+    taken_from: str = ""
+    """The run that made it, as a path from this run's folder, where it was taken over: all else here is then that
+    run's own record."""
 
 
 @dataclass(slots=True)
@@ -60,9 +63,9 @@ class LineageState:
 
 
 def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:
-    """A digest of the parts of the recipe that a stage depends on."""
+    """A digest of the parts of the recipe that a stage depends on: whole sections, or single fields ("rl.steps")."""
     values = recipe.model_dump(mode="json", by_alias=True)
-    return _digest({name: values[name] for name in sections} | {"seed": recipe.seed})
+    return _digest({name: _at(values, name) for name in sections} | {"seed": recipe.seed})
 
 
 def output_digest(root: Path, outputs: Sequence[str]) -> str:
@@ -87,6 +90,13 @@ def code_digest() -> str:
     for file in sources:
         whole.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
     return whole.hexdigest()[:16]
+
+
+def _at(values: Mapping[str, Any], place: str) -> Any:
+    found: Any = values
+    for name in place.split("."):
+        found = found[name]
+    return found
 
 
 def _digest(values: Mapping[str, Any]) -> str:

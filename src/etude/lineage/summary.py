@@ -36,14 +36,17 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
         engine = _engine_totals(rows)
         summary["weights"] = _weights(rows, engine)
         summary["engine"] = _engine(engine)
+    if "continued" in results:
+        summary["continued"] = dict(results["continued"])
     if "evaluate" in results:
-        before, after = (_json(paths.evaluation(name) / "summary.json") for name in ("test-sft", "test-rl"))
+        end = "continued" if "continued" in results else "rl"
+        before, after = (_json(paths.evaluation(name) / "summary.json") for name in ("test-sft", f"test-{end}"))
         summary["sft"]["valid_calls"] = before["valid_calls"]
-        summary["rl"] |= {"tasks": before["tasks"], "k": before["k"], "test_evaluations": after["touch"]}
-        summary["rl"] |= _compared(before, after, ("pass1", "passk", "greedy", "first_edit"))
-        capped = [paths.evaluation(one_edit(name)) / "summary.json" for name in ("test-sft", "test-rl")]
+        summary[end] |= {"tasks": before["tasks"], "k": before["k"], "test_evaluations": after["touch"]}
+        summary[end] |= _compared(before, after, ("pass1", "passk", "greedy", "first_edit"))
+        capped = [paths.evaluation(one_edit(f"test-{name}")) / "summary.json" for name in ("sft", end)]
         if all(file.exists() for file in capped):
-            summary["rl"] |= _one_edit(*map(_json, capped))
+            summary[end] |= _one_edit(*map(_json, capped))
         first, second = (evaluation.get("by_cell", {}) for evaluation in (before, after))
         summary["cells"] = {
             name: {"tasks": first[name]["tasks"], **_compared(first[name], second[name], ("pass1", "passk", "greedy"))}

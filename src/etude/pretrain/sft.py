@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 
 from etude.corpus import Mixture, TraceRows, hold_out
+from etude.model import Transformer
 from etude.pretrain.context import Rows, StageContext
 from etude.pretrain.draft import detached, draft_loss, trunk_frozen
 from etude.pretrain.errors import PretrainError
 from etude.pretrain.measure import draft_quality, held_out, mean_loss
 from etude.pretrain.stage import StagePlan
+from etude.recipe.training import SftRecipe
 from etude.trace.file import read_traces
 from etude.trace.trace import Trace
 from etude.training import StepLoss, build_optimizer, weighted_cross_entropy
@@ -36,19 +38,9 @@ def plan(context: StageContext) -> StagePlan:
     streams = Mixture.of({stream: 1.0})
     held_stream = TraceRows(held, other_token_loss=0.0).stream("held out", length=stage.length, seed=0)
     batches = held_out(held_stream, stage.length, stage.batch)
-    drafting = bool(model.mtp) and stage.draft_loss > 0
 
     def compute_loss(step: int) -> StepLoss:
-        rows = Rows.of(streams.batch(step, stage.batch), device)
-        output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
-        loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
-        metrics = {}
-        if drafting:
-            with trunk_frozen(model):
-                divergence, _ = draft_loss(model, detached(output), rows)
-            metrics["draft_loss"] = float(divergence.detach())
-            loss = loss + stage.draft_loss * (divergence - divergence.detach())  # reported: the loss on tokens
-        return StepLoss(loss, rows.tokens.numel(), metrics)
+        return demonstration_loss(model, Rows.of(streams.batch(step, stage.batch), device), stage)
 
     def measure() -> dict[str, float]:
         numbers = {"loss": mean_loss(model, batches, device)}
@@ -64,6 +56,19 @@ def plan(context: StageContext) -> StagePlan:
         measure=measure,
         inputs={"demonstrations": _digest(traces), "model": context.model_digest("mtp")},
     )
+
+
+def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> StepLoss:
+    """The mean over sampled tokens; the gradient is that of the draft heads' loss, too."""
+    output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
+    loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
+    metrics = {}
+    if model.mtp and stage.draft_loss > 0:
+        with trunk_frozen(model):
+            divergence, _ = draft_loss(model, detached(output), rows)
+        metrics["draft_loss"] = float(divergence.detach())
+        loss = loss + stage.draft_loss * (divergence - divergence.detach())  # reported: the loss on tokens
+    return StepLoss(loss, rows.tokens.numel(), metrics)
 
 
 def demonstrations(context: StageContext) -> list[Trace]:

@@ -21,7 +21,26 @@ class RecipeError(Exception):
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Reads a recipe; each override is "dotted.field=value", the value in TOML (bare words count as strings)."""
+    """Reads a recipe; each override is "dotted.field=value", the value in TOML (bare words count as strings).
+
+    A recipe may stand on another: `base = "other.toml"`, a path from its own folder, and what it says beyond that
+    replaces field by field what the other one says."""
+    values = _read(path, ())
+    for override in overrides:
+        _apply(values, override)
+    schema = values.get("schema", SCHEMA)
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise RecipeError(f"recipe {path} has schema {schema}, this version reads up to {SCHEMA}: update étude")
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(f"recipe {path}: {_first_problem(error)}") from error
+
+
+def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    """`above`: the recipes that stand on this one."""
+    if path.resolve() in above:
+        raise RecipeError(f"recipe {path} stands on itself: its base leads back to it")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -32,15 +51,21 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"recipe {path} is not TOML: {error}") from error
-    for override in overrides:
-        _apply(values, override)
-    schema = values.get("schema", SCHEMA)
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise RecipeError(f"recipe {path} has schema {schema}, this version reads up to {SCHEMA}: update étude")
-    try:
-        return Recipe.model_validate(values)
-    except ValidationError as error:
-        raise RecipeError(f"recipe {path}: {_first_problem(error)}") from error
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise RecipeError(f"recipe {path}: base should be the path of a recipe, found {base!r}")
+    return _merged(_read(path.parent / base, (*above, path.resolve())), values)
+
+
+def _merged(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections field by field; lists and values as a whole."""
+    merged = dict(below)
+    for name, value in over.items():
+        known = merged.get(name)
+        merged[name] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:

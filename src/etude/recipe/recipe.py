@@ -12,7 +12,7 @@ from etude.recipe.corpus import CorpusRecipe, TokenizerRecipe
 from etude.recipe.model import ModelRecipe
 from etude.recipe.rl import RlRecipe, WeightsRecipe
 from etude.recipe.section import Section
-from etude.recipe.training import LongRecipe, MtpRecipe, PretrainRecipe, SftRecipe
+from etude.recipe.training import ContinuedRecipe, LongRecipe, MtpRecipe, PretrainRecipe, SftRecipe
 
 SCHEMA: Literal[1] = 1
 
@@ -39,6 +39,7 @@ class Recipe(Section):
     engine: EngineRecipe = EngineRecipe()
     weights: WeightsRecipe = WeightsRecipe()
     rl: RlRecipe = RlRecipe()
+    continued: ContinuedRecipe = ContinuedRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
 
     @model_validator(mode="after")

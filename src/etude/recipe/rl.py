@@ -106,5 +106,7 @@ class RlRecipe(Section):
     """Threads of the trainer while the engine samples beside it; 0 takes every core."""
     evaluate_every: int = Field(10, ge=0)
     """Evaluate on the dev split before the first step, every so many steps, and after the last; 0 never."""
+    evaluate_samples: int = Field(4, ge=1)
+    """Rollouts per dev task in those evaluations; 16 show a best of 16, and take their time."""
     keep_checkpoints: int = Field(2, ge=1)
     """Checkpoints of the trainer kept on disk; one is written at every step."""

@@ -72,3 +72,19 @@ class SftRecipe(StageRecipe):
     """Weight of the loss that keeps the MTP heads in step with the changing trunk; they alone learn from it."""
     kinds: list[str] = []
     """Kinds of task that demonstrations cover; empty means all."""
+
+
+class ContinuedRecipe(Section):
+    """SFT continued in place of RL, for as long as RL took: what practice is worth without reinforcement. In rounds:
+    rollouts of train tasks, those that passed kept; fresh demonstrations; one pass over both."""
+
+    seconds: float = Field(0.0, ge=0)
+    """Wall-clock of the stage; a round that has begun is finished. 0 leaves the stage out: RL follows SFT."""
+    prompts: int = Field(32, ge=1)
+    """Train tasks sampled in one round."""
+    samples: int = Field(8, ge=1)
+    """Rollouts of each."""
+    demonstrations: int = Field(256, ge=1)
+    """Fresh ones of one round, of the kinds that SFT had, on tasks that nothing else uses."""
+    optimizer: OptimizerRecipe = OptimizerRecipe(name="muon", lr=1e-3)
+    """Its rate decays with the time used."""

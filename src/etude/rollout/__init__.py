@@ -9,7 +9,7 @@ from etude.rollout.job import RolloutJob, RolloutResult
 from etude.rollout.results import Sample, read_samples
 from etude.rollout.rollout import run_rollout
 from etude.rollout.setup import RolloutSetup, Subject, TaskShelf, open_setup, subject_of
-from etude.rollout.statistics import Estimate, Paired, estimate, paired, pass_at_k
+from etude.rollout.statistics import Estimate, Paired, across_seeds, estimate, over_seeds, paired, pass_at_k
 from etude.rollout.summary import Summary, scores, summarise
 from etude.rollout.worker import RolloutWorker, WorkerStats
 
@@ -29,11 +29,13 @@ __all__ = [
     "TaskShelf",
     "TooFewDemonstrations",
     "WorkerStats",
+    "across_seeds",
     "demonstrate",
     "estimate",
     "evaluate",
     "open_setup",
     "oracle",
+    "over_seeds",
     "paired",
     "pass_at_k",
     "read_samples",

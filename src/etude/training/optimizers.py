@@ -48,6 +48,10 @@ class Optim:
         self._squares: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
 
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return learning_rate(self.recipe, self.finished, self.total_steps)
+
     def zero_grad(self) -> None:
         for parameter in self.masters.parameters.values():
             parameter.grad = None
@@ -57,7 +61,7 @@ class Optim:
         """One update; returns {"lr", "grad_norm"} (the norm before clipping)."""
         names = [name for name, parameter in self.masters.parameters.items() if parameter.grad is not None]
         gradients = {name: _gradient(self.masters.parameters[name]) for name in names}
-        lr = learning_rate(self.recipe, self.finished, self.total_steps)
+        lr = self.rate()
         norm = self._clip(list(gradients.values()))
         for name in names:
             if name not in self._moments:

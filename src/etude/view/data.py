@@ -24,6 +24,11 @@ class RunData:
     waits: dict[str, dict[str, float]] = field(default_factory=dict)
     """Seconds that each process waited, and for whom."""
 
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The evaluations of the test: of SFT, and of the stage after it."""
+        return "test-sft", "test-continued" if "continued" in self.stages else "test-rl"
+
     def series(self, stage: str, field_name: str) -> tuple[list[float], list[float]]:
         """Steps and values of one metric, where it was logged."""
         rows = [row for row in self.metrics.get(stage, []) if isinstance(row.get(field_name), int | float)]

@@ -18,8 +18,6 @@ BLUE, ORANGE, GREEN, GREY = "#3465a4", "#d9822b", "#4c956c", "#8d99ae"
 _STYLE_FONT = 9
 DEV_EVALUATION = "dev-step-"
 """Evaluations of RL as it goes are named by this and the step."""
-_TESTED = {"test-sft": ("before RL", GREY), "test-rl": ("after RL", BLUE)}
-"""Evaluations of the test, in order, and how they are drawn."""
 
 
 def learning(data: RunData) -> Figure | None:
@@ -44,7 +42,10 @@ def reinforcement(data: RunData) -> Figure | None:
     figure, axes = _panels(4, 2.6)
     _draw(axes[0], steps, solved, label="training rollouts")
     dev = [e for name, e in sorted(data.evaluations.items()) if name.startswith(DEV_EVALUATION)]
-    for key, style, color, label in (("pass1", "o-", ORANGE, "dev pass@1"), ("passk", "s--", GREEN, "dev pass@k")):
+    for key, style, color, label in (
+        ("pass1", "o-", ORANGE, "dev pass@1"),
+        ("passk", "s--", GREEN, f"dev pass@{_best_of(dev)}"),
+    ):
         points = [(int(e["name"].removeprefix(DEV_EVALUATION)), e[key]["mean"]) for e in dev if e.get(key)]
         if points:
             axes[0].plot([p[0] for p in points], [p[1] for p in points], style, color=color, label=label, markersize=4)
@@ -57,48 +58,56 @@ def reinforcement(data: RunData) -> Figure | None:
     return figure
 
 
+def _best_of(evaluations: Sequence[dict[str, Any]]) -> int | str:
+    found = {evaluation["k"] for evaluation in evaluations}
+    return found.pop() if len(found) == 1 else "k"
+
+
 def health(data: RunData) -> Figure | None:
-    """Is RL well behaved? Entropy, mismatch with the engine, staleness, versions."""
+    """Is RL well behaved? Entropy, clipped tokens, mismatch with the engine, staleness, masked rollouts, versions."""
     if not data.series("rl", "entropy")[0]:
         return None
-    figure, axes = _panels(4, 2.6)
+    figure, axes = _panels(3, 4.8, rows=2)
     _curve(data, axes[0], "rl", "entropy", "entropy (nats)")
+    _curve(data, axes[1], "rl", "clipped_share", "tokens beyond the trust region")
     for name, color, label in (("mismatch_mean", BLUE, "mean"), ("mismatch_p99", ORANGE, "p99")):
         steps, values = data.series("rl", name)
-        axes[1].plot(steps, values, _line(steps), color=color, label=label, markersize=4)
+        axes[2].plot(steps, values, _line(steps), color=color, label=label, markersize=4)
     if any(value > 0 for name in ("mismatch_mean", "mismatch_p99") for value in data.series("rl", name)[1]):
-        axes[1].set_yscale("log")
-        axes[1].tick_params(axis="y", which="both", labelsize=_STYLE_FONT - 2)
-    axes[1].legend(frameon=False, fontsize=_STYLE_FONT - 2)
-    _label(axes[1], "|log-prob trainer - engine|", "step", "")
-    _curve(data, axes[2], "rl", "staleness", "staleness (versions)")
-    _curve(data, axes[3], "rl", "delta_share", "delta, share of full size")
+        axes[2].set_yscale("log")
+        axes[2].tick_params(axis="y", which="both", labelsize=_STYLE_FONT - 2)
+    axes[2].legend(frameon=False, fontsize=_STYLE_FONT - 2)
+    _label(axes[2], "|log-prob trainer - engine|", "step", "")
+    _curve(data, axes[3], "rl", "staleness", "staleness (versions)")
+    _curve(data, axes[4], "rl", "masked_share", "masked rollouts, share")
+    _curve(data, axes[5], "rl", "delta_share", "delta, share of full size")
     return figure
 
 
 def scores(data: RunData) -> Figure | None:
     """pass@1 and pass@k on the test split before and after RL, with intervals."""
-    names = [(name, data.evaluations[name]) for name in _TESTED if name in data.evaluations]
-    if not names:
+    tested = [(side, data.evaluations[name]) for name, side in _sides(data).items() if name in data.evaluations]
+    if not tested:
         return None
     figure, (axis,) = _panels(1, 3.0)
-    metrics = [("pass1", "pass@1"), ("passk", f"pass@{names[0][1].get('k', 'k')}"), ("greedy", "greedy")]
-    metrics = [(key, label) for key, label in metrics if all(e.get(key) is not None for _, e in names)]
-    for place, (name, evaluation) in enumerate(names):
-        _bars(axis, place, name, [evaluation[key] for key, _ in metrics])
+    metrics = [("pass1", "pass@1"), ("passk", f"pass@{tested[0][1].get('k', 'k')}"), ("greedy", "greedy")]
+    metrics = [(key, label) for key, label in metrics if all(e.get(key) is not None for _, e in tested)]
+    for place, (side, evaluation) in enumerate(tested):
+        _bars(axis, place, side, [evaluation[key] for key, _ in metrics])
     _shares(axis, "test tasks solved", [label for _, label in metrics])
     return figure
 
 
 def cells(data: RunData) -> Figure | None:
     """pass@1 before and after RL, by what was met in training: family, kind of bug, both or neither."""
-    found: dict[str, dict[str, Any]] = {name: data.evaluations.get(name, {}).get("by_cell", {}) for name in _TESTED}
+    sides = _sides(data)
+    found: dict[str, dict[str, Any]] = {name: data.evaluations.get(name, {}).get("by_cell", {}) for name in sides}
     present = [cell for cell in Cell if all(by_cell.get(cell, {}).get("pass1") for by_cell in found.values())]
     if not present:
         return None
     figure, (axis,) = _panels(1, 3.0)
     for place, (name, by_cell) in enumerate(found.items()):
-        _bars(axis, place, name, [by_cell[cell]["pass1"] for cell in present])
+        _bars(axis, place, sides[name], [by_cell[cell]["pass1"] for cell in present])
     labels = [f"family {met(cell.family_seen)}\nkind {met(cell.kind_seen)}" for cell in present]
     _shares(axis, "test tasks solved (pass@1), by what was met in training", labels)
     return figure
@@ -140,9 +149,10 @@ def draw_all(data: RunData, folder: Path) -> dict[str, Path]:
     return drawn
 
 
-def _panels(count: int, height: float) -> tuple[Figure, Sequence[Axes]]:
+def _panels(count: int, height: float, rows: int = 1) -> tuple[Figure, Sequence[Axes]]:
+    """`count` panels in each row, one list."""
     figure = Figure(figsize=(max(3.0 * count, 6.0), height), layout="constrained")
-    axes = figure.subplots(1, count, squeeze=False)[0]
+    axes = figure.subplots(rows, count, squeeze=False).ravel()
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=_STYLE_FONT - 1)
@@ -151,9 +161,16 @@ def _panels(count: int, height: float) -> tuple[Figure, Sequence[Axes]]:
     return figure, list(axes)
 
 
-def _bars(axis: Axes, place: int, evaluation: str, found: Sequence[dict[str, float]]) -> None:
+def _sides(data: RunData) -> dict[str, tuple[str, str]]:
+    """The evaluations of the test, in order, and how they are drawn."""
+    end = "SFT went on" if "continued" in data.stages else "RL"
+    before, after = data.ends
+    return {before: (f"before {end}", GREY), after: (f"after {end}", BLUE)}
+
+
+def _bars(axis: Axes, place: int, side: tuple[str, str], found: Sequence[dict[str, float]]) -> None:
     """One side of each pair of bars, with intervals."""
-    label, color = _TESTED[evaluation]
+    label, color = side
     errors = [[e["mean"] - e["low"] for e in found], [e["high"] - e["mean"] for e in found]]
     positions = [index + (place - 0.5) * 0.36 for index in range(len(found))]
     heights = [estimate["mean"] for estimate in found]

@@ -50,6 +50,6 @@ _CAPTIONS = {
     "cells": "The same tasks in four cells. No instance of a test task was in training, whatever its cell.",
     "learning": "Loss of the supervised stages as they ran.",
     "reinforcement": "RL: what got solved, and what it cost. The dev split is evaluated while the run goes on.",
-    "health": "RL: entropy, mismatch between trainer and engine, age of the data, size of a delta.",
+    "health": "RL: entropy, clipped tokens, mismatch of trainer and engine, age of data, masked rollouts, deltas.",
     "waiting": "Where time went: every wait has a name.",
 }

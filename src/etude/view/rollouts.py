@@ -43,7 +43,7 @@ class Pair:
 
 def pairs(data: RunData, count: int = 4) -> list[Pair]:
     """Tasks whose outcome differs come first: improvements, then losses, then the rest."""
-    before, after = (_verdicts(data, name) for name in ("test-sft", "test-rl"))
+    before, after = (_verdicts(data, name) for name in data.ends)
     common = sorted(before.keys() & after.keys())
     rank = {(False, True): 0, (True, False): 1, (True, True): 2, (False, False): 3}
     common.sort(key=lambda task: (rank[before[task]["judgement"] == "pass", after[task]["judgement"] == "pass"], task))
@@ -54,16 +54,16 @@ def pairs(data: RunData, count: int = 4) -> list[Pair]:
     chosen = chosen or common[:count]
     texts = {
         name: _traces(data, name, {found[task]["trace"] for task in chosen})
-        for name, found in (("test-sft", before), ("test-rl", after))
+        for name, found in zip(data.ends, (before, after), strict=True)
     }
     return [
         Pair(
             task,
-            _shown("before RL", before[task], texts["test-sft"][task]),
-            _shown("after RL", after[task], texts["test-rl"][task]),
+            _shown("before", before[task], texts[data.ends[0]][task]),
+            _shown("after", after[task], texts[data.ends[1]][task]),
         )
         for task in chosen
-        if task in texts["test-sft"] and task in texts["test-rl"]
+        if all(task in found for found in texts.values())
     ]
 
 

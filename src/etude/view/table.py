@@ -45,7 +45,8 @@ def closing_table(summary: Summary) -> list[Line]:
     )
     add("sft", "loss on held-out demonstrations", _at(summary, "sft.loss_before"), _at(summary, "sft.loss_after"))
     add("sft", "tool calls that are valid", None, _at(summary, "sft.valid_calls", _percent))
-    k = summary.get("rl", {}).get("k")
+    end = "continued" if "continued" in summary else "rl"
+    k = summary.get(end, {}).get("k")
     for key, shows in (
         ("pass1", "test tasks solved, pass@1"),
         ("passk", f"test tasks solved, pass@{k}"),
@@ -53,7 +54,7 @@ def closing_table(summary: Summary) -> list[Line]:
         ("first_edit", "solved by the first edit"),
         ("one_edit", "solved, one edit allowed"),
     ):
-        add("rl", shows, _at(summary, f"rl.{key}_before", _percent), _at(summary, f"rl.{key}_after", _percent))
+        add(end, shows, _at(summary, f"{end}.{key}_before", _percent), _at(summary, f"{end}.{key}_after", _percent))
     return lines
 
 

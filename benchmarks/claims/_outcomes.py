@@ -1,0 +1,107 @@
+"""What an evaluation came to, task by task, in a form that a row can hold; and scores made of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.journal import RunPaths
+from etude.rollout import Estimate, Sample, over_seeds, pass_at_k, read_samples
+
+Outcomes = Mapping[str, Mapping[str, Any]]
+"""By task: samples and how many of them passed, greedy, turns and summaries of the samples, cell."""
+Score = Callable[[Mapping[str, Any]], float | None]
+
+
+def outcomes(folder: Path) -> dict[str, dict[str, Any]]:
+    by_task: dict[str, list[Sample]] = defaultdict(list)
+    for sample in read_samples(folder / "results.jsonl"):
+        if sample.valid:
+            by_task[sample.task].append(sample)
+    return {task: _outcome(samples) for task, samples in sorted(by_task.items())}
+
+
+def _outcome(samples: list[Sample]) -> dict[str, Any]:
+    drawn, greedy = [s for s in samples if not s.greedy], [s for s in samples if s.greedy]
+    return {
+        "samples": len(drawn),
+        "passed": sum(s.passed for s in drawn),
+        "greedy": int(greedy[0].passed) if greedy else None,
+        "turns": _mean(s.turns for s in drawn),
+        "summaries": _mean(s.summaries > 0 for s in drawn),
+        "cell": getattr(samples[0], "cell", ""),
+    }
+
+
+def behaviour(folder: Path) -> dict[str, float]:
+    """How the agent went about it, over the samples at temperature 1."""
+    samples = [s for s in read_samples(folder / "results.jsonl") if s.valid and not s.greedy]
+    solved = [s for s in samples if s.passed]
+    return {
+        "first_edit": _mean(bool(s.first_edit) for s in samples),
+        "truncated": _mean(s.stop.truncated for s in samples),
+        "turns": _mean(s.turns for s in samples),
+        "turns_per_solved": _mean(s.turns for s in solved),
+        "tokens_per_solved": _mean(s.sampled_tokens for s in solved),
+        "claimed_but_failed": _mean(s.stop == "finished" and not s.passed for s in samples),
+    }
+
+
+def pass1(task: Mapping[str, Any]) -> float | None:
+    return task["passed"] / task["samples"] if task["samples"] else None
+
+
+def greedy(task: Mapping[str, Any]) -> float | None:
+    return None if task["greedy"] is None else float(task["greedy"])
+
+
+def turns(task: Mapping[str, Any]) -> float | None:
+    return float(task["turns"]) if task["samples"] else None
+
+
+def at(k: int) -> Score:
+    return lambda task: pass_at_k(task["samples"], task["passed"], k) if task["samples"] >= k else None
+
+
+def mean(evaluations: Iterable[Outcomes], score: Score) -> Estimate | None:
+    """One evaluation per seed."""
+    return over_seeds([_values(evaluation, score) for evaluation in evaluations])
+
+
+def gain(pairs: Iterable[tuple[Outcomes, Outcomes]], score: Score) -> Estimate | None:
+    """After minus before, on the same tasks; one pair of evaluations per seed."""
+    differences = []
+    for before, after in pairs:
+        scores = [(score(before[task]), score(after[task])) for task in sorted(before.keys() & after.keys())]
+        differences.append([b - a for a, b in scores if a is not None and b is not None])
+    return over_seeds(differences)
+
+
+def only(evaluation: Outcomes, wanted: Iterable[str]) -> Outcomes:
+    return {task: evaluation[task] for task in wanted if task in evaluation}
+
+
+def on_dev(paths: RunPaths) -> list[Path]:
+    """The evaluations during RL that were finished, first to last."""
+    return sorted(file.parent for file in (paths.root / "eval").glob("dev-step-*/summary.json"))
+
+
+def number(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else round(estimate.mean, 4)
+
+
+def interval(estimate: Estimate | None) -> list[float] | None:
+    return None if estimate is None else [round(estimate.low, 4), round(estimate.high, 4)]
+
+
+def _values(evaluation: Outcomes, score: Score) -> list[float]:
+    return [value for _, task in sorted(evaluation.items()) if (value := score(task)) is not None]
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return round(float(np.mean(found)), 4) if found else 0.0

@@ -1,0 +1,93 @@
+"""Rows of claims: one per (claim, arm, seed), appended when its run has ended, never changed.
+
+A row holds what its claim needs to be concluded and drawn again without the run: figures, and outcomes by task.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etude.journal import append_rows, drop_torn_line, read_rows
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+ROWS = ROOT / "docs" / "claims" / "rows.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    claim: str
+    arm: str
+    seed: int
+    recipe: str
+    """Digest of the resolved recipe."""
+    figures: dict[str, Any]
+    code: str
+    """Digest of the code that made the last stage."""
+    parents_code: list[str] = field(default_factory=list)
+    """Other code that made earlier stages."""
+    date: str = ""
+    machine: str = ""
+    commit: str = ""
+    command: str = ""
+
+
+class Rows:
+    """The newest row of each (arm, seed) of one claim."""
+
+    def __init__(self, rows: Iterable[Row], claim: str) -> None:
+        self._newest = {(row.arm, row.seed): row for row in rows if row.claim == claim}
+
+    def __bool__(self) -> bool:
+        return bool(self._newest)
+
+    def get(self, arm: str, seed: int) -> Row | None:
+        return self._newest.get((arm, seed))
+
+    def of(self, arm: str) -> dict[int, dict[str, Any]]:
+        """Figures by seed, in order of the seeds."""
+        return {seed: row.figures for (name, seed), row in sorted(self._newest.items()) if name == arm}
+
+    def pairs(self, one: str, other: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Figures of two arms for the seeds that both have."""
+        first, second = self.of(one), self.of(other)
+        return [(first[seed], second[seed]) for seed in first if seed in second]
+
+    @property
+    def arms(self) -> list[str]:
+        return list(dict.fromkeys(arm for arm, _ in self._newest))
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({seed for _, seed in self._newest})
+
+
+def read_all(file: Path = ROWS) -> list[Row]:
+    return [Row(**values) for values in read_rows(file)] if file.exists() else []
+
+
+def append(row: Row, file: Path = ROWS) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    drop_torn_line(file)
+    append_rows(file, [asdict(row)])
+
+
+def commit() -> str:
+    """Of the checkout, with a + where files differ from it; empty outside of one."""
+    asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def dumps(values: dict[str, Any]) -> str:
+    return json.dumps(values, default=str)
+
+
+# The other benchmarks' helpers lie one folder up; a script's own folder is all that Python looks into.
+sys.path.append(str(HERE.parent))

@@ -1,0 +1,101 @@
+"""The concave length cost against none and a linear one: turns on easy and on hard dev tasks, success told beside.
+
+Easy and hard are told apart before RL: easy tasks were solved at least as often as the median one. All arms start from
+the same SFT, so the split of the concave arm's first evaluation holds for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from _arms import Arm
+from _claim import Claim, main
+from _outcomes import Outcomes, gain, interval, mean, number, on_dev, only, outcomes, pass1, turns
+from _rows import Rows
+
+from etude.journal import RunPaths
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ARMS = ("none", "linear", "concave")
+
+
+def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
+    first, *_, last = on_dev(paths)
+    return {"before": outcomes(first), "after": outcomes(last)}
+
+
+def _after(rows: Rows, arm: str, easy: bool) -> list[Outcomes]:
+    """One evaluation per seed that both this arm and the concave one have."""
+    found = []
+    for concave, other in rows.pairs("concave", arm):
+        before = {name: pass1(task) or 0.0 for name, task in concave["before"].items()}
+        middle = median(before.values())
+        found.append(only(other["after"], [name for name, share in before.items() if (share >= middle) is easy]))
+    return found
+
+
+def conclude(rows: Rows) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for easy, kind in ((True, "easy"), (False, "hard")):
+        for arm in ARMS:
+            found[f"turns_{arm}_{kind}"] = number(mean(_after(rows, arm, easy), turns))
+            found[f"pass1_{arm}_{kind}"] = number(mean(_after(rows, arm, easy), pass1))
+        for arm in ("none", "linear"):
+            pairs = list(zip(_after(rows, arm, easy), _concave_beside(rows, arm, easy), strict=True))
+            for name, score in (("turns", turns), ("pass1", pass1)):
+                change = gain(pairs, score)
+                found[f"{name}_concave_minus_{arm}_{kind}"] = number(change)
+                found[f"{name}_concave_minus_{arm}_{kind}_ci"] = interval(change)
+    return found
+
+
+def _concave_beside(rows: Rows, arm: str, easy: bool) -> list[Outcomes]:
+    """The concave arm's evaluations of the seeds that `arm` has, too."""
+    by_seed = zip(rows.of("concave"), _after(rows, "concave", easy), strict=True)
+    return [found for seed, found in by_seed if seed in rows.of(arm)]
+
+
+def headline(found: Mapping[str, Any]) -> str:
+    parts = []
+    for kind in ("easy", "hard"):
+        change = found[f"turns_concave_minus_none_{kind}"]
+        if change is None:
+            return ""
+        low, high = found[f"turns_concave_minus_none_{kind}_ci"]
+        parts.append(f"{change:+.2f} turns on {kind} tasks, 95 %: {low:+.2f} to {high:+.2f}")
+    return f"against no cost {'; '.join(parts)}"
+
+
+def draw(rows: Rows) -> Figure | None:
+    from _plots import bars, panels, title
+
+    figure, axes = panels(2)
+    for axis, score, name in ((axes[0], turns, "turns per rollout"), (axes[1], pass1, "dev pass@1")):
+        bars(
+            axis,
+            {
+                kind: {arm: mean(_after(rows, arm, easy), score) for arm in ARMS}
+                for easy, kind in ((True, "easy"), (False, "hard"))
+            },
+        )
+        title(axis, name)
+    return figure
+
+
+CLAIM = Claim(
+    name="length_cost",
+    says="A concave length cost saves turns on easy tasks and grants them to hard ones, at equal success",
+    arms=(Arm("concave", "rl.toml"), Arm("none", "length-none.toml"), Arm("linear", "length-linear.toml")),
+    until="rl",
+    measure=measure,
+    conclude=conclude,
+    headline=headline,
+    draw=draw,
+)
+
+if __name__ == "__main__":
+    main(CLAIM)

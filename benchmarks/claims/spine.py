@@ -1,0 +1,195 @@
+"""RL raises the average and the best of K on tasks that nothing has seen, over SFT and over SFT continued as long."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from _arms import Arm
+from _claim import Claim, main
+from _outcomes import at, behaviour, gain, greedy, interval, mean, number, on_dev, outcomes, pass1
+from _rows import Rows
+
+from etude.journal import RunPaths, read_metrics
+from etude.lineage import LineageState
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BEST_OF = 8
+WHEN = ("before", "after")
+PANELS = {
+    "rollouts": ("truncated", "claimed_but_failed"),
+    "entropy (nats)": ("entropy",),
+    "tokens beyond the trust region": ("clipped_share",),
+    "|log-prob trainer - engine|, p99": ("mismatch_p99",),
+    "staleness (versions)": ("staleness",),
+    "masked rollouts": ("masked_share",),
+}
+"""What keeps RL well behaved, over its steps."""
+LABELS = {"truncated": "ran out of budget", "claimed_but_failed": "claimed success, failed"}
+CURVES = tuple(name for names in PANELS.values() for name in names)
+
+
+def _as_long_as_rl(rows: Rows, seed: int) -> list[str] | None:
+    row = rows.get("rl", seed)
+    return None if row is None else [f"continued.seconds={row.figures['seconds']['rl']}"]
+
+
+def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
+    stages = LineageState.load(paths.lineage).stages
+    folders = {"sft": paths.evaluation("test-sft"), arm.name: paths.evaluation(f"test-{arm.name}")}
+    dev = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in on_dev(paths)]
+    rl = read_metrics(paths.metrics("rl"))
+    capped = {
+        when: paths.evaluation(f"{folder.name}-one-edit") for when, folder in zip(WHEN, folders.values(), strict=True)
+    }
+    return {
+        "one_edit": {when: outcomes(folder) for when, folder in capped.items() if folder.exists()},
+        "seconds": {name: round(record.seconds, 1) for name, record in stages.items()},
+        "before": outcomes(folders["sft"]),
+        "after": outcomes(folders[arm.name]),
+        "behaviour": {name: behaviour(folder) for name, folder in folders.items()},
+        "dev": [
+            [int(e["name"].rpartition("-")[2]), e["pass1"]["mean"], e["passk"]["mean"] if e["passk"] else None, e["k"]]
+            for e in dev
+        ],
+        "curves": {name: [[row["step"], row[name]] for row in rl if name in row] for name in CURVES},
+    }
+
+
+def conclude(rows: Rows) -> dict[str, Any]:
+    rl, continued = rows.of("rl"), rows.of("continued")
+    pairs = [(figures["before"], figures["after"]) for figures in rl.values()]
+    against = [(other["after"], figures["after"]) for figures, other in rows.pairs("rl", "continued")]
+    ends = [figures["behaviour"] for figures in rl.values()]
+    counts = [len(figures["after"]) for figures in rl.values()]
+    capped = [tuple(figures.get("one_edit", {}).get(when, {}) for when in WHEN) for figures in rl.values()]
+    one_edit = [(before, after) for before, after in capped if before and after]
+    pass1_gain, over_continued = gain(pairs, pass1), gain(against, pass1)
+    return {
+        "tasks": counts[0] if counts else None,
+        "k": BEST_OF,
+        "sft_pass1": number(mean([before for before, _ in pairs], pass1)),
+        "sft_greedy": number(mean([before for before, _ in pairs], greedy)),
+        "rl_pass1": number(mean([after for _, after in pairs], pass1)),
+        "rl_greedy": number(mean([after for _, after in pairs], greedy)),
+        "continued_pass1": number(mean([figures["after"] for figures in continued.values()], pass1)),
+        "pass1_gain": number(pass1_gain),
+        "pass1_gain_ci": interval(pass1_gain),
+        "pass1_gain_by_seed": [number(gain([pair], pass1)) for pair in pairs],
+        "greedy_gain": number(gain(pairs, greedy)),
+        "greedy_gain_ci": interval(gain(pairs, greedy)),
+        "gain_over_sft_continued": number(over_continued),
+        "gain_over_sft_continued_ci": interval(over_continued),
+        "gain_over_sft_continued_by_seed": [number(gain([pair], pass1)) for pair in against],
+        "pass8_gain": number(gain(pairs, at(BEST_OF))),
+        "pass8_gain_ci": interval(gain(pairs, at(BEST_OF))),
+        "cells": _cells(pairs),
+        **_ends(ends, "first_edit"),
+        "one_edit_before": number(mean([before for before, _ in one_edit], pass1)),
+        "one_edit_after": number(mean([after for _, after in one_edit], pass1)),
+        "one_edit_gain_ci": interval(gain(one_edit, pass1)),
+        **_ends(ends, "truncated"),
+        **_ends(ends, "turns_per_solved"),
+        **_ends(ends, "tokens_per_solved"),
+        "minutes_per_seed": [round(sum(figures["seconds"].values()) / 60, 1) for figures in rl.values()],
+    }
+
+
+def _cells(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+    """Of each cell: tasks, pass@1 before and after, the gain's interval. Empty where tasks have none."""
+    names = sorted({task["cell"] for before, _ in pairs for task in before.values()} - {""})
+    found = {}
+    for name in names:
+        of_cell = [
+            tuple({key: task for key, task in side.items() if task["cell"] == name} for side in pair) for pair in pairs
+        ]
+        split = [(before, after) for before, after in of_cell]
+        found[name] = {
+            "tasks": sum(len(before) for before, _ in split),
+            "before": number(mean([before for before, _ in split], pass1)),
+            "after": number(mean([after for _, after in split], pass1)),
+            "gain_ci": interval(gain(split, pass1)),
+        }
+    return found
+
+
+def _ends(ends: list[dict[str, dict[str, float]]], key: str) -> dict[str, float | None]:
+    def average(stage: str) -> float | None:
+        return round(sum(end[stage][key] for end in ends) / len(ends), 4) if ends else None
+
+    return {f"{key}_before": average("sft"), f"{key}_after": average("rl")}
+
+
+def headline(found: Mapping[str, Any]) -> str:
+    if found["pass1_gain"] is None:
+        return ""
+    parts = [
+        f"pass@1 {_points(found['sft_pass1'])} → {_points(found['rl_pass1'])} % ({_gain(found, 'pass1_gain')})",
+        f"greedy {_gain(found, 'greedy_gain')}",
+        f"pass@{found['k']} {_gain(found, 'pass8_gain')}",
+    ]
+    if found["gain_over_sft_continued"] is not None:
+        parts.append(f"over SFT continued {_gain(found, 'gain_over_sft_continued')}")
+    return "; ".join(parts)
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _gain(found: Mapping[str, Any], key: str) -> str:
+    if found[key] is None:
+        return "not measured"
+    low, high = found[f"{key}_ci"]
+    return f"{100 * found[key]:+.1f} points, 95 %: {100 * low:+.1f} to {100 * high:+.1f}"
+
+
+def draw(rows: Rows) -> Figure | None:
+    from _plots import bars, panels, seeds, title
+
+    rl, continued = rows.of("rl"), rows.of("continued")
+    if not rl:
+        return None
+    figure, axes = panels(4, rows=2)
+    evaluations = {
+        "SFT": [figures["before"] for figures in rl.values()],
+        "SFT continued": [figures["after"] for figures in continued.values()],
+        "RL": [figures["after"] for figures in rl.values()],
+    }
+    scores = {"pass@1": pass1, "greedy": greedy, f"pass@{BEST_OF}": at(BEST_OF)}
+    bars(axes[0], {name: {arm: mean(found, s) for arm, found in evaluations.items()} for name, s in scores.items()})
+    title(axes[0], "test tasks solved", y="share")
+    points = {seed: figures["dev"] for seed, figures in rl.items()}
+    best = max((k for found in points.values() for _, _, _, k in found), default=0)
+    seeds(
+        axes[1],
+        {
+            "average": {seed: [(step, one) for step, one, _, _ in found] for seed, found in points.items()},
+            f"best of {best}": {
+                seed: [(step, many) for step, _, many, _ in found if many is not None] for seed, found in points.items()
+            },
+        },
+    )
+    title(axes[1], "dev tasks solved", "step of RL")
+    for axis, (name, of) in zip(axes[2:], PANELS.items(), strict=True):
+        seeds(axis, {LABELS.get(one, one): {seed: f["curves"][one] for seed, f in rl.items()} for one in of})
+        title(axis, name, "step of RL")
+    return figure
+
+
+CLAIM = Claim(
+    name="spine",
+    says="RL raises the average and the best of 8 on unseen tasks, more than SFT continued for as long",
+    arms=(Arm("rl", "rl.toml"), Arm("continued", "sft-continued.toml", _as_long_as_rl)),
+    until="evaluate",
+    measure=measure,
+    conclude=conclude,
+    headline=headline,
+    draw=draw,
+)
+
+if __name__ == "__main__":
+    main(CLAIM)

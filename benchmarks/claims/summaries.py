@@ -1,0 +1,90 @@
+"""Self-summaries, on and off at the same small window: pass@1 of the dev tasks that need them.
+
+A task needs them if at least half of its rollouts summarised themselves before RL, in the arm that can: the choice
+looks at the length of the work alone, before either arm was trained by RL, and is the same for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from _arms import Arm
+from _claim import Claim, main
+from _outcomes import Outcomes, gain, interval, mean, number, on_dev, only, outcomes, pass1
+from _rows import Rows
+
+from etude.journal import RunPaths
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
+    first, *_, last = on_dev(paths)
+    return {"before": outcomes(first), "after": outcomes(last)}
+
+
+def _split(rows: Rows) -> dict[bool, list[tuple[Outcomes, Outcomes]]]:
+    """(off, on) after RL, of the tasks that need summaries (True) and of the others; one pair per seed."""
+    split: dict[bool, list[tuple[Outcomes, Outcomes]]] = {True: [], False: []}
+    for off, on in rows.pairs("off", "on"):
+        for needed, pairs in split.items():
+            tasks = [name for name, task in on["before"].items() if (task["summaries"] >= 0.5) is needed]
+            pairs.append((only(off["after"], tasks), only(on["after"], tasks)))
+    return split
+
+
+def conclude(rows: Rows) -> dict[str, Any]:
+    split = _split(rows)
+    found: dict[str, Any] = {}
+    for name, pairs in (("needed", split[True]), ("others", split[False])):
+        gained = gain(pairs, pass1)
+        found |= {
+            f"tasks_{name}": sum(len(on) for _, on in pairs),
+            f"pass1_off_{name}": number(mean([off for off, _ in pairs], pass1)),
+            f"pass1_on_{name}": number(mean([on for _, on in pairs], pass1)),
+            f"gain_{name}": number(gained),
+            f"gain_{name}_ci": interval(gained),
+        }
+    return found
+
+
+def headline(found: Mapping[str, Any]) -> str:
+    if found["gain_needed"] is None:
+        return ""
+    low, high = found["gain_needed_ci"]
+    gained = f"{100 * found['gain_needed']:+.1f} points, 95 %: {100 * low:+.1f} to {100 * high:+.1f}"
+    return f"pass@1 of the tasks that need them {gained}"
+
+
+def draw(rows: Rows) -> Figure | None:
+    from _plots import bars, panels, title
+
+    figure, axes = panels(1)
+    split = _split(rows)
+    groups = {"need summaries": split[True], "do not": split[False]}
+    bars(
+        axes[0],
+        {
+            name: {"off": mean([off for off, _ in pairs], pass1), "on": mean([on for _, on in pairs], pass1)}
+            for name, pairs in groups.items()
+        },
+    )
+    title(axes[0], "dev pass@1 at a small window")
+    return figure
+
+
+CLAIM = Claim(
+    name="summaries",
+    says="Self-summaries solve more of the tasks that outgrow the window",
+    arms=(Arm("on", "summaries-on.toml"), Arm("off", "summaries-off.toml")),
+    until="rl",
+    measure=measure,
+    conclude=conclude,
+    headline=headline,
+    draw=draw,
+)
+
+if __name__ == "__main__":
+    main(CLAIM)

@@ -1,0 +1,94 @@
+"""Swapping weights in flight against waiting: seconds until training rollouts are rewarded as much.
+
+Per seed the goal is what the less rewarded arm came to at its end; its time, and the other arm's time to the same
+average, are compared. In the waiting arm sampling stands still while training works, and each then has every core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from _arms import Arm
+from _claim import Claim, main
+from _outcomes import interval, number
+from _rows import Rows
+
+from etude.journal import RunPaths, read_metrics
+from etude.rollout import across_seeds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WINDOW = 5
+"""Steps of the running average: one step's tasks may all be easy ones."""
+
+
+def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
+    rows = read_metrics(paths.metrics("rl"))
+    return {
+        "seconds": [round(row["elapsed"], 2) for row in rows],
+        "reward": [round(row["reward"], 5) for row in rows],
+        "staleness": sum(row["staleness"] for row in rows) / max(1, len(rows)),
+    }
+
+
+def averages(figures: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Seconds, and the mean reward of the last steps; from the first full window on."""
+    seconds, reward = figures["seconds"], figures["reward"]
+    window = min(WINDOW, len(reward))
+    return [(seconds[end - 1], sum(reward[end - window : end]) / window) for end in range(window, len(reward) + 1)]
+
+
+def seconds_to(goal: float, points: Sequence[tuple[float, float]]) -> float | None:
+    return next((seconds for seconds, reward in points if reward >= goal), None)
+
+
+def conclude(rows: Rows) -> dict[str, Any]:
+    times, goals = [], []
+    for flying, waiting in rows.pairs("in flight", "waiting"):
+        curves = averages(flying), averages(waiting)
+        goal = min(curve[-1][1] for curve in curves)
+        reached = [seconds_to(goal, curve) for curve in curves]
+        if None not in reached:
+            goals.append(goal)
+            times.append(reached)
+    ratio = across_seeds([waiting / flying for flying, waiting in times])
+    return {
+        "reward": [round(goal, 4) for goal in goals],
+        "seconds_in_flight": [round(flying, 1) for flying, _ in times],
+        "seconds_waiting": [round(waiting, 1) for _, waiting in times],
+        "ratio": number(ratio),
+        "ratio_ci": interval(ratio),
+    }
+
+
+def headline(found: Mapping[str, Any]) -> str:
+    if found["ratio"] is None:
+        return ""
+    low, high = found["ratio_ci"]
+    return f"waiting takes {found['ratio']:.2f} times as long to the same reward, 95 %: {low:.2f} to {high:.2f}"
+
+
+def draw(rows: Rows) -> Figure | None:
+    from _plots import panels, seeds, title
+
+    figure, axes = panels(1)
+    seeds(axes[0], {arm: {s: averages(f) for s, f in rows.of(arm).items()} for arm in ("waiting", "in flight")})
+    title(axes[0], f"reward, mean of {WINDOW} steps", "seconds of RL")
+    return figure
+
+
+CLAIM = Claim(
+    name="swaps",
+    says="Swapping weights in flight reaches the same reward sooner than waiting",
+    arms=(Arm("in flight", "swaps-in-flight.toml"), Arm("waiting", "swaps-waiting.toml")),
+    until="rl",
+    measure=measure,
+    conclude=conclude,
+    headline=headline,
+    draw=draw,
+)
+
+if __name__ == "__main__":
+    main(CLAIM)

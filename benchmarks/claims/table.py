@@ -1,0 +1,79 @@
+"""The README's table of claims, from the rows alone: printed, put between its markers, and the plots drawn again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from _claim import Claim, draw
+from _rows import HERE, ROOT, ROWS, Row, Rows, read_all
+
+from etude.journal import write_atomically
+
+ORDER = ("spine", "long_phase", "mtp", "replay", "swaps", "summaries", "length_cost", "budgets")
+BEGIN, END = "<!-- claims -->", "<!-- end of claims -->"
+NOT_YET = "not run yet"
+
+
+def claims() -> list[Claim]:
+    """Every claim of this folder, in the order of the table."""
+    found = {file.stem for file in HERE.glob("[a-z]*.py")} - {"table"}
+    assert found == set(ORDER), f"the table's order names {set(ORDER)}, the folder holds {found}"
+    return [import_module(name).CLAIM for name in ORDER]
+
+
+def table(rows: Sequence[Row], plots: Path, page: Path) -> str:
+    lines = ["| claim | what came out | seeds | command |", "|---|---|---|---|"]
+    for claim in claims():
+        own = Rows(rows, claim.name)
+        said = claim.headline(claim.conclude(own)) if own else ""
+        plot = plots / f"{claim.name}.png"
+        picture = f" ([plot]({os.path.relpath(plot, page.parent)}))" if said and plot.exists() else ""
+        cells = (claim.says, _told(claim, own, said) + picture, _seeds(claim, own), f"`{_command(claim)}`")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _told(claim: Claim, rows: Rows, said: str) -> str:
+    missing = [arm.name for arm in claim.arms if arm.name not in rows.arms]
+    if not rows:
+        return NOT_YET
+    return "; ".join(filter(None, [said, f"{NOT_YET}: {', '.join(missing)}" if missing else ""])) or "too few seeds yet"
+
+
+def _seeds(claim: Claim, rows: Rows) -> str:
+    """Those that every arm which was run has."""
+    return ", ".join(str(s) for s in rows.seeds if all(s in rows.of(arm) for arm in rows.arms))
+
+
+def _command(claim: Claim) -> str:
+    return f"make bench NAME=claims/{claim.name}"
+
+
+def put_into(page: Path, text: str) -> None:
+    """Replaces what stands between the markers; a page without them is left as it is."""
+    whole = page.read_text(encoding="utf-8")
+    before, begin, rest = whole.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if begin and end:
+        write_atomically(page, f"{before}{BEGIN}\n{text}\n{END}{after}".encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=Path, default=ROWS, help="the file of rows")
+    parser.add_argument("--page", type=Path, default=ROOT / "README.md", help="the page that holds the table")
+    asked = parser.parse_args()
+    rows = read_all(asked.rows)
+    for claim in claims():
+        draw(claim, Rows(rows, claim.name), asked.rows.parent)
+    text = table(rows, asked.rows.parent, asked.page)
+    put_into(asked.page, text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

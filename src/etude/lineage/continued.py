@@ -1,0 +1,160 @@
+"""SFT continued in place of RL, for a comparison at equal wall-clock: rounds of sampling, demonstrating and training.
+
+Everything acts as in RL: the same engine, worker, boxes and grader, the same train tasks of all kinds. A round is on
+disk part by part (`continued/round-0000/`), so that a killed one goes on where it was. The clock begins when
+the services are up, and counts finished rounds and the session at work: neither their start nor what a killed session
+spent on a round that it did not finish is held against the stage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.cluster import Supervised, start_supervised
+from etude.engine.remote import RemoteEngine
+from etude.journal import append_rows, drop_torn_line, read_metrics
+from etude.lineage.contamination import require_separate
+from etude.lineage.context import RunContext
+from etude.lineage.prepare import boxes, require_held_out, usable_tasks
+from etude.lineage.reinforce import rollouts_of, start_engine, start_worker
+from etude.recipe.acting import EvaluationRecipe
+from etude.rl import dismiss
+from etude.rollout import RolloutSetup, demonstrate, evaluate
+from etude.tasks import Split, Task, write_task
+from etude.tasks.sources import open_source
+from etude.text import CompactFormat, Tokenizer
+
+_TASKS_PER_DEMONSTRATION = 2
+"""Fresh tasks made for each: some are of kinds that SFT does not show."""
+
+
+async def run_continued(context: RunContext) -> dict[str, Any]:
+    await asyncio.to_thread(require_held_out, context)
+    recipe, paths = context.recipe, context.paths
+    metrics = paths.metrics("continued")
+    metrics.parent.mkdir(parents=True, exist_ok=True)
+    drop_torn_line(metrics)
+    seconds = recipe.continued.seconds
+    store = recipe.weights.store or str(paths.weights)
+    trainer = await _start_trainer(context, store)
+    engine = await start_engine(context, "engine", paths.model("sft"), store)
+    worker = await start_worker(context, engine, "worker-0", ("train",))
+    try:
+        async with boxes(context) as setup:
+            rounds = _Rounds(context, setup, trainer, engine, worker)
+            number = await rounds.begin()
+            begun = time.monotonic() - sum(row["seconds"] for row in read_metrics(metrics))
+            while (used := time.monotonic() - begun) < seconds:
+                context.screen.update("continued", {"step": int(used), "total": int(seconds)})
+                row = await engine.watched(rounds.run(number, used / seconds))
+                number += 1
+                append_rows(metrics, [row | {"step": number, "seconds": time.monotonic() - begun - used}])
+                context.screen.update("continued", {**row, "step": int(seconds), "total": int(seconds)})
+        await trainer.call("export", deadline=recipe.cluster.call_seconds)
+    finally:
+        await dismiss(engine, trainer, boxed=[worker])
+    rows = read_metrics(metrics)
+    totals = {name: sum(row.get(name, 0) for row in rows) for name in ("sampled", "passed", "demonstrations", "steps")}
+    return {"rounds": number, "seconds": time.monotonic() - begun, **totals}
+
+
+class _Rounds:
+    def __init__(
+        self, context: RunContext, setup: RolloutSetup, trainer: Supervised, engine: Supervised, worker: Supervised
+    ) -> None:
+        self._context, self._setup, self._trainer, self._worker = context, setup, trainer, worker
+        self._deadline = context.recipe.cluster.call_seconds
+        self._engine = RemoteEngine(engine.remote, deadline=self._deadline)
+        self._form = CompactFormat(Tokenizer.load(context.paths.tokenizer))
+        self._tasks = usable_tasks(context, Split.TRAIN)
+        self._held_out = [task for split in (Split.DEV, Split.TEST) for task in usable_tasks(context, split)]
+        self._order = np.random.default_rng(context.recipe.seed).permutation(len(self._tasks))
+
+    async def begin(self) -> int:
+        """The next round; the trainer knows."""
+        status: Mapping[str, Any] = await self._trainer.call("status", deadline=self._deadline)
+        await self._engine.update(status["rounds"])
+        return int(status["rounds"])
+
+    async def run(self, number: int, used_share: float) -> dict[str, Any]:
+        folder = self._context.paths.continued / f"round-{number:04d}"
+        sampled, passed = await self._sample(number, folder / "samples")
+        made = await self._demonstrate(number, folder)
+        demonstrations, traces = str(folder / "demonstrations"), str(folder / "samples" / "traces")
+        metrics: dict[str, Any] = await self._trainer.call(
+            "train", number, demonstrations, traces, passed, used_share, deadline=self._deadline
+        )
+        await self._engine.update(number + 1)
+        return {**metrics, "sampled": sampled, "passed": len(passed), "demonstrations": made}
+
+    async def _sample(self, number: int, folder: Path) -> tuple[int, list[str]]:
+        """How many valid rollouts there are, and the traces of those that passed. The tasks come round again when all
+        have been used."""
+        recipe = self._context.recipe
+        first = number * recipe.continued.prompts
+        places = range(first, first + min(recipe.continued.prompts, len(self._tasks)))
+        result = await evaluate(
+            [self._tasks[self._order[place % len(self._tasks)]] for place in places],
+            rollouts_of(self._context, self._worker),
+            EvaluationRecipe(samples=recipe.continued.samples, greedy=False, concurrency=recipe.rl.rollouts_per_worker),
+            folder,
+            name=f"continued-{number:04d}",
+            split=Split.TRAIN,
+            seed=recipe.seed + number,
+            journal=self._context.journal,
+            first_edits=False,
+        )
+        valid = [sample for sample in result.samples if sample.valid]
+        return len(valid), [sample.trace for sample in valid if sample.passed]
+
+    async def _demonstrate(self, number: int, folder: Path) -> int:
+        recipe = self._context.recipe
+        made = await demonstrate(
+            await asyncio.to_thread(self._fresh_tasks, number, folder / "tasks"),
+            self._setup,
+            self._form,
+            recipe.engine.context,
+            folder / "demonstrations",
+            count=recipe.continued.demonstrations,
+            kinds=recipe.sft.kinds,
+            seed=recipe.seed + 1 + number,
+            journal=self._context.journal,
+        )
+        return made.kept
+
+    def _fresh_tasks(self, number: int, folder: Path) -> list[Task]:
+        """Train tasks that follow those of the recipe in the source's own order, a block for each round. No gate: a
+        demonstration that the grader passed is the proof that its task can be solved."""
+        recipe = self._context.recipe
+        count = recipe.continued.demonstrations * _TASKS_PER_DEMONSTRATION
+        source, first = open_source(recipe.tasks.source), recipe.tasks.train + number * count
+        tasks = []
+        for index in range(first, first + count):
+            directory = folder / f"{source.name}-{Split.TRAIN}-{index:06d}"
+            task, files = source.make(Split.TRAIN, index, recipe.seed, directory)
+            if not recipe.sft.kinds or task.kind in recipe.sft.kinds:
+                write_task(task.require(Split.TRAIN), files)
+                tasks.append(task)
+        require_separate([*tasks, *self._held_out])
+        return tasks
+
+
+async def _start_trainer(context: RunContext, store: str) -> Supervised:
+    return await start_supervised(
+        await context.cluster(),
+        context.recipe.cluster,
+        context.journal,
+        "trainer",
+        "etude.pretrain.continued:ContinuedTrainer",
+        str(context.paths.root),
+        context.recipe.model_dump(mode="json", by_alias=True),
+        asdict(context.compute()),
+        store,
+    )

@@ -1,0 +1,124 @@
+"""SFT continued, round by round: the traces of a round in, one version of the weights out.
+
+A round is one pass over its traces, by the loss of SFT. Its checkpoint is on disk before its version is published, and
+both before it is answered: a service that dies is started again after the last whole round, and a round that is done is
+not done again. How long there is, only the driver knows; the rate decays with the share of that time that is used up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from etude.corpus import Mixture, TraceRows
+from etude.journal import Journal, RunPaths
+from etude.model import load_hf, save_hf
+from etude.pretrain.context import Rows
+from etude.pretrain.sft import demonstration_loss
+from etude.recipe import Recipe
+from etude.trace.file import read_traces
+from etude.trace.trace import Trace
+from etude.training import Compute, MasterWeights, build_optimizer, latest_checkpoint, load_checkpoint, save_checkpoint
+from etude.weights import WeightStore
+from etude.weights.torch_bridge import from_state_dict
+
+_UNKNOWN_END = 1_000_000
+"""Steps that the first round counts with: how many the time will hold is not known yet, and nothing decays."""
+
+
+class ContinuedTrainer:
+    def __init__(self, run_folder: str, recipe: dict[str, Any], compute: dict[str, Any], store: str) -> None:
+        self.paths = RunPaths(Path(run_folder))
+        self.recipe = Recipe.model_validate(recipe)
+        self.compute = Compute(**compute)
+        self.journal = Journal(self.paths.journal, "trainer")
+        self.rounds = 0
+        """Rounds done, which is also the version that was published last."""
+        self.metrics: dict[str, Any] = {}
+        self.compute.apply()
+        self.model = load_hf(self.paths.model("sft"))
+        self.masters = MasterWeights(self.model, self.compute.dtype)
+        self.optimizer = build_optimizer(
+            self.model, self.recipe.continued.optimizer, _UNKNOWN_END, masters=self.masters
+        )
+        self._resume()
+        self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
+        self._publish()
+
+    def status(self) -> dict[str, Any]:
+        """`metrics` are those of the last round done."""
+        return {"rounds": self.rounds, "metrics": self.metrics}
+
+    def train(
+        self, number: int, demonstrations: str, samples: str, passed: list[str], used_share: float
+    ) -> dict[str, Any]:
+        """Trains round `number` (the first is 0) on the traces of two folders, of `samples` those that `passed`, and
+        publishes version number + 1."""
+        if number == self.rounds - 1:
+            return self.metrics
+        if number != self.rounds:
+            raise ValueError(f"asked to train round {number}, but {self.rounds} is next")
+        self.compute.apply()
+        traces = list(read_traces(Path(demonstrations)))
+        if passed:
+            traces += read_traces(Path(samples), only=passed)
+        losses = self._pass(sorted(traces, key=lambda trace: trace.id), number, used_share)
+        self.rounds += 1
+        self.metrics = {
+            "traces": len(traces),
+            "steps": len(losses),
+            "loss": float(np.mean(losses)) if losses else 0.0,
+            "lr": self.optimizer.rate(),
+        }
+        self._save()
+        self._publish()
+        self.journal.metrics(step=self.rounds, **self.metrics)
+        return self.metrics
+
+    def export(self) -> str:
+        """Writes the Hugging Face checkpoint of the last round."""
+        self.masters.restore()
+        folder = self.paths.model("continued")
+        save_hf(self.model, folder, tokenizer_file=self.paths.tokenizer)
+        return str(folder)
+
+    def _pass(self, traces: list[Trace], number: int, used_share: float) -> list[float]:
+        stage = self.recipe.sft
+        rows = TraceRows(traces, other_token_loss=stage.other_token_loss)
+        stream = rows.stream(f"round {number}", length=stage.length, seed=self.recipe.seed)
+        batches, steps = Mixture.of({stream: 1.0}), -(-stream.epoch_rows() // stage.batch)
+        if self.optimizer.finished:
+            self.optimizer.total_steps = round(self.optimizer.finished / max(used_share, 1e-3))
+        losses = []
+        for step in range(steps):
+            self.optimizer.zero_grad()
+            loss = demonstration_loss(self.model, Rows.of(batches.batch(step, stage.batch), self.compute.device), stage)
+            loss.loss.backward()
+            self.optimizer.step()
+            losses.append(float(loss.loss.detach()))
+        return losses
+
+    def _save(self) -> None:
+        state = {"optimizer": self.optimizer.state_dict(), "buffers": dict(self.model.named_buffers())}
+        save_checkpoint(self.paths.checkpoints("continued"), self.rounds, {**state, "metrics": self.metrics})
+
+    def _resume(self) -> None:
+        found = latest_checkpoint(self.paths.checkpoints("continued"))
+        if found is None:
+            return
+        self.rounds, path = found
+        state = load_checkpoint(path)
+        self.optimizer.load_state_dict(state["optimizer"])
+        own = dict(self.model.named_buffers())
+        for name, value in state["buffers"].items():
+            own[name].copy_(value)
+        self.metrics = state["metrics"]
+
+    @torch.no_grad()
+    def _publish(self) -> None:
+        """The version of the last round, unless a life before this one has published it."""
+        if self.rounds not in self.store.versions():
+            self.store.publish(self.rounds, from_state_dict(self.model.state_dict()))

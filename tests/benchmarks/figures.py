@@ -1,0 +1,81 @@
+"""Figures of runs that never were, in the form that each claim measures: for tests of what is concluded from rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def outcomes(rate: float, seed: int, tasks: int = 24) -> dict[str, dict[str, Any]]:
+    rng = np.random.default_rng([seed, int(100 * rate)])
+    return {
+        f"t{task:03d}": {
+            "samples": 16,
+            "passed": int(rng.binomial(16, rng.beta(4 * rate, 4 * (1 - rate)))),
+            "greedy": int(rng.random() < rate),
+            "turns": float(rng.integers(3, 9)),
+            "summaries": float(task % 3 == 0),
+            "cell": "both_seen" if task % 2 else "both_unseen",
+        }
+        for task in range(tasks)
+    }
+
+
+def spine(arm: str, seed: int) -> dict[str, Any]:
+    seconds = {"sft": 30.0, arm: 400.0}
+    behaviour = {"first_edit": 0.3, "truncated": 0.1, "turns_per_solved": 5.0, "tokens_per_solved": 80.0}
+    curve = [[step, 0.1 + 0.01 * step] for step in (1, 2, 3)]
+    names = ("entropy", "clipped_share", "mismatch_p99", "staleness", "masked_share", "truncated", "claimed_but_failed")
+    return {
+        "one_edit": {"before": outcomes(0.2, seed), "after": outcomes(0.5, seed)} if seed > 1 else {},
+        "seconds": seconds,
+        "before": outcomes(0.3, seed),
+        "after": outcomes(0.6 if arm == "rl" else 0.4, seed),
+        "behaviour": {"sft": behaviour, arm: {**behaviour, "first_edit": 0.5}},
+        "dev": [[0, 0.3, 0.5, 16], [20, 0.5, 0.6, 16]] if arm == "rl" else [],
+        "curves": {name: curve if arm == "rl" else [] for name in names},
+    }
+
+
+def long_phase(arm: str, seed: int) -> dict[str, Any]:
+    return {"late_loss": (1.2 if arm == "with" else 1.6) + 0.01 * seed, "rescaled": 1.4}
+
+
+def mtp(arm: str, seed: int) -> dict[str, Any]:
+    rates = {"with": 1500.0 + seed, "without": 1200.0}
+    return {"tokens_per_second": rates[arm], "same_run": rates, "accepted_per_draft": 0.8}
+
+
+def replay(arm: str, seed: int) -> dict[str, Any]:
+    probes = [[10, 0.04, 0.01, 0.012 + 0.001 * seed], [20, 0.05, 0.01, 0.012]]
+    return {"probes": probes, "mismatch_p99": 0.02, "dev": outcomes(0.5, seed)}
+
+
+def swaps(arm: str, seed: int) -> dict[str, Any]:
+    pace = (10.0 if arm == "in flight" else 15.0) + seed
+    reward = [0.1 + 0.05 * step for step in range(12)]
+    return {"seconds": [pace * step for step in range(1, 13)], "reward": reward, "staleness": 1.0}
+
+
+def before_and_after(arm: str, seed: int) -> dict[str, Any]:
+    return {"before": outcomes(0.3, seed), "after": outcomes(0.5, seed + len(arm))}
+
+
+def budgets(arm: str, seed: int) -> dict[str, Any]:
+    steps = {"quarter": 450, "half": 900, "whole": 1800}[arm]
+    loss = 3.0 - 0.3 * np.log2(steps / 450)
+    return {"steps": steps, "loss": loss, "reward": 1.2 - 0.3 * loss + 0.01 * seed, "dev": outcomes(0.4, seed)}
+
+
+FIGURES: dict[str, Callable[[str, int], dict[str, Any]]] = {
+    "spine": spine,
+    "long_phase": long_phase,
+    "mtp": mtp,
+    "replay": replay,
+    "swaps": swaps,
+    "summaries": before_and_after,
+    "length_cost": before_and_after,
+    "budgets": budgets,
+}

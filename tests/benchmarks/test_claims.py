@@ -1,0 +1,254 @@
+"""Claims: arms are recipes that load, a row comes from a finished run once, what is concluded comes from rows alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import _arms
+import _claim
+import numpy as np
+import pytest
+import table
+from _arms import Arm, Run, run_of
+from _claim import Claim
+from _outcomes import at, gain, greedy, pass1
+from _rows import Row, Rows, append, read_all
+from tests.benchmarks.figures import FIGURES
+
+from etude.journal import RunPaths
+from etude.lineage import LineageState
+from etude.lineage.stages import stages_of
+from etude.lineage.state import StageRecord
+from etude.rl import length_cost
+
+CLAIMS = table.claims()
+by_name = pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+
+
+def row(claim: str, arm: str, seed: int, figures: dict | None = None) -> Row:
+    return Row(claim, arm, seed, "d" * 12, figures or {}, "c" * 16)
+
+
+def rows_of(claim: Claim, seeds: tuple[int, ...] = (1, 2, 3)) -> list[Row]:
+    return [
+        row(claim.name, arm.name, seed, FIGURES[claim.name](arm.name, seed)) for arm in claim.arms for seed in seeds
+    ]
+
+
+@by_name
+def test_every_arm_is_a_recipe_that_loads_and_a_line_that_reaches_its_end(claim) -> None:
+    rows = Rows(rows_of(claim), claim.name)
+    for arm in claim.arms:
+        run = run_of(arm, 2, rows)
+        assert run.recipe.seed == 2
+        assert claim.until in [stage.name for stage in stages_of(run.recipe)]
+    assert len({run_of(arm, 1, rows).digest for arm in claim.arms}) == len({arm.recipe for arm in claim.arms})
+
+
+def test_every_recipe_of_claims_is_an_arm() -> None:
+    used = {arm.recipe for claim in CLAIMS for arm in claim.arms}
+    below = {"base.toml"}
+    assert {file.name for file in _arms.RECIPES.glob("*.toml")} == used | below
+
+
+@by_name
+def test_without_rows_nothing_is_claimed(claim) -> None:
+    found = claim.conclude(Rows([], claim.name))
+    assert claim.headline(found) == ""
+    assert _claim.draw(claim, Rows([], claim.name), Path()) is None
+    json.dumps(found)
+
+
+@by_name
+def test_rows_are_concluded_told_and_drawn(claim, tmp_path) -> None:
+    rows = Rows(rows_of(claim), claim.name)
+    found = claim.conclude(rows)
+    json.dumps(found)
+    assert claim.headline(found)
+    picture = _claim.draw(claim, rows, tmp_path)
+    assert picture is not None
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+@by_name
+def test_rows_of_some_arms_and_seeds_are_no_mistake(claim, tmp_path) -> None:
+    everything = rows_of(claim)
+    for kept in (everything[:1], everything[:4], everything[-1:], rows_of(claim, (2,))):
+        rows = Rows(kept, claim.name)
+        claim.headline(claim.conclude(rows))
+        _claim.draw(claim, rows, tmp_path)
+
+
+def test_the_spine_has_the_keys_that_are_promised() -> None:
+    claim = CLAIMS[0]
+    found = claim.conclude(Rows(rows_of(claim), "spine"))
+    promised = """tasks k sft_pass1 sft_greedy rl_pass1 rl_greedy pass1_gain pass1_gain_ci greedy_gain_ci
+    gain_over_sft_continued_ci pass8_gain_ci cells first_edit_before first_edit_after truncated_before truncated_after
+    minutes_per_seed"""
+    assert found.keys() >= set(promised.split())
+    assert found["pass1_gain"] == pytest.approx(found["rl_pass1"] - found["sft_pass1"], abs=2e-4)
+    low, high = found["pass1_gain_ci"]
+    assert low < found["pass1_gain"] < high
+    assert found["one_edit_before"] < found["one_edit_after"], "of the seeds that were also run with one edit"
+    assert set(found["cells"]) == {"both_seen", "both_unseen"}
+
+
+def test_gains_pair_tasks_by_name_within_a_seed() -> None:
+    def task(passed: int, one: int | None) -> dict:
+        return {"samples": 4, "passed": passed, "greedy": one, "turns": 1.0, "summaries": 0.0, "cell": ""}
+
+    before = {"a": task(1, 0), "b": task(2, 1), "gone": task(4, 1)}
+    after = {"b": task(4, None), "a": task(2, 1), "new": task(0, 0)}
+    assert gain([(before, after)], pass1).mean == pytest.approx((0.25 + 0.5) / 2)
+    assert gain([(before, after)], greedy).mean == 1.0, "a task without a greedy sample says nothing"
+    assert gain([(before, after)], at(4)).mean == 0.0
+    assert gain([(before, after)], at(5)) is None
+    other = {"a": task(3, 1)}
+    assert gain([(before, after), (before, other)], pass1).mean == pytest.approx((0.375 + 0.5) / 2), "seeds weigh alike"
+
+
+def test_swaps_count_seconds_to_the_reward_that_both_reach() -> None:
+    claim = next(claim for claim in CLAIMS if claim.name == "swaps")
+    quick = {"seconds": [float(s) for s in range(1, 11)], "reward": [s / 10 for s in range(1, 11)], "staleness": 1.0}
+    slow = {**quick, "seconds": [2.0 * s for s in range(1, 11)]}
+    rows = [row("swaps", arm, seed, f) for arm, f in (("in flight", quick), ("waiting", slow)) for seed in (1, 2)]
+    found = claim.conclude(Rows(rows, "swaps"))
+    assert (found["seconds_in_flight"], found["seconds_waiting"], found["ratio"]) == ([10.0] * 2, [20.0] * 2, 2.0)
+
+
+def test_the_linear_cost_is_as_dear_at_ten_turns_as_the_concave_one() -> None:
+    claim = next(claim for claim in CLAIMS if claim.name == "length_cost")
+    recipes = {arm.name: run_of(arm, 1, Rows([], claim.name)).recipe.rl.reward.length for arm in claim.arms}
+    costs = {name: one.scale * length_cost(10.0, k=one.k, q=one.q) for name, one in recipes.items()}
+    assert costs["none"] == 0.0
+    assert costs["linear"] == pytest.approx(costs["concave"], rel=0.02)
+
+
+def test_the_newest_row_of_an_arm_and_seed_counts_and_a_torn_one_does_not(tmp_path) -> None:
+    file = tmp_path / "docs" / "rows.jsonl"
+    append(row("x", "a", 1, {"n": 1}), file)
+    with file.open("a") as out:
+        out.write('{"claim": "x", "arm": "a", "se')
+    append(row("x", "a", 1, {"n": 2}), file)
+    append(row("y", "a", 1, {"n": 3}), file)
+    assert len(read_all(file)) == 3
+    rows = Rows(read_all(file), "x")
+    assert rows.of("a") == {1: {"n": 2}}
+    assert (rows.arms, rows.seeds) == (["a"], [1])
+
+
+class Stub:
+    """Runs that take no time: each leaves a lineage, and may be killed before it is done."""
+
+    def __init__(self, monkeypatch, tmp_path: Path) -> None:
+        self.went: list[tuple[str, int]] = []
+        self.kill_at = -1
+        self.rows, self.runs = tmp_path / "docs/rows.jsonl", tmp_path / "runs"
+        monkeypatch.setattr(Run, "go", lambda run, runs, until: self.go(run, runs))
+        self.claim = Claim(
+            name="stub",
+            says="stubs run",
+            arms=(Arm("one", "rl.toml"), Arm("two", "rl.toml", self.after)),
+            until="sft",
+            measure=lambda paths, arm: {"n": len(self.went), "run": paths.root.name},
+            conclude=lambda rows: {"n": [f["n"] for f in rows.of("one").values()]},
+            headline=lambda found: "told",
+            draw=lambda rows: None,
+        )
+
+    def after(self, rows: Rows, seed: int) -> list[str] | None:
+        found = rows.get("one", seed)
+        return None if found is None else [f"rl.steps={found.figures['n']}"]
+
+    def go(self, run: Run, runs: Path) -> None:
+        if len(self.went) == self.kill_at:
+            self.kill_at = -1
+            raise KeyboardInterrupt
+        self.went.append((run.arm.name, run.seed))
+        paths = RunPaths(runs / run.name)
+        paths.root.mkdir(parents=True, exist_ok=True)
+        made = [("tasks", "old"), ("sft", "new")]
+        records = {name: StageRecord("r", code, started=0.0, done=True) for name, code in made}
+        LineageState(records).save(paths.lineage)
+
+    def main(self, *more: str) -> None:
+        _claim.main(self.claim, ["--seeds", "1,2", "--rows", str(self.rows), "--runs", str(self.runs), *more])
+
+
+@pytest.mark.parametrize("kill_at", [0, 1, 2, 3])
+def test_a_command_that_was_killed_goes_on_with_what_has_no_row(kill_at, monkeypatch, tmp_path, capsys) -> None:
+    stub = Stub(monkeypatch, tmp_path)
+    stub.kill_at = kill_at
+    with pytest.raises(KeyboardInterrupt):
+        stub.main()
+    assert len(read_all(stub.rows)) == kill_at
+    stub.main()
+    assert stub.went == [("one", 1), ("two", 1), ("one", 2), ("two", 2)]
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (told["bench"], told["n"], told["seeds"], told["arms"]) == ("claims/stub", [1, 3], [1, 2], ["one", "two"])
+    found = read_all(stub.rows)
+    assert [(r.arm, r.seed, r.code, r.parents_code) for r in found[:2]] == [
+        ("one", 1, "new", ["old"]),
+        ("two", 1, "new", ["old"]),
+    ]
+    assert found[0].recipe != found[1].recipe, "the second arm's recipe has what the first one's row says"
+    stub.main()
+    assert len(read_all(stub.rows)) == 4
+    stub.main("--set", "rl.group=4")
+    assert len(read_all(stub.rows)) == 8, "another recipe is another row"
+    stub.main("--again", "--set", "rl.group=4")
+    assert len(read_all(stub.rows)) == 12
+
+
+def test_a_run_that_fails_ends_the_command_and_leaves_no_row(monkeypatch, tmp_path) -> None:
+    stub = Stub(monkeypatch, tmp_path)
+
+    def fail(run: Run, runs: Path, until: str) -> None:
+        raise subprocess.CalledProcessError(2, ["etude"])
+
+    monkeypatch.setattr(Run, "go", fail)
+    with pytest.raises(SystemExit) as ended:
+        stub.main()
+    assert ended.value.code == 2
+    assert read_all(stub.rows) == []
+
+
+def test_the_table_says_what_has_not_been_run(tmp_path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("# Hello\n<!-- claims -->\nold\n<!-- end of claims -->\nbye\n")
+    text = table.table([], tmp_path, page)
+    assert text.count(table.NOT_YET) == len(CLAIMS)
+    spine = CLAIMS[0]
+    both = rows_of(spine)
+    assert "points" in table.table(both, tmp_path, page).splitlines()[2]
+    alone = table.table([r for r in both if r.arm == "rl"], tmp_path, page).splitlines()[2]
+    assert f"{table.NOT_YET}: continued" in alone
+    uneven = [r for r in both if (r.arm, r.seed) != ("continued", 2)]
+    assert "| 1, 3 |" in table.table(uneven, tmp_path, page).splitlines()[2]
+    table.put_into(page, text)
+    assert page.read_text() == f"# Hello\n<!-- claims -->\n{text}\n<!-- end of claims -->\nbye\n"
+    table.put_into(page, text)
+    assert page.read_text().count("| claim |") == 1
+
+
+def test_the_readme_holds_the_table_of_the_rows_that_are_kept() -> None:
+    page = _arms.ROOT / "README.md"
+    kept = page.read_text().partition(table.BEGIN + "\n")[2].partition("\n" + table.END)[0]
+    assert kept == table.table(read_all(), _arms.ROOT / "docs/claims", page)
+
+
+def test_equal_recipes_share_a_run_and_a_changed_one_does_not() -> None:
+    one, two = (run_of(Arm(name, "rl.toml"), 1, Rows([], "x")) for name in ("a", "b"))
+    assert one.name == two.name
+    assert run_of(Arm("a", "rl.toml"), 2, Rows([], "x")).name != one.name
+    assert run_of(Arm("a", "rl.toml"), 1, Rows([], "x"), ["rl.steps=1"]).digest != one.digest
+    assert run_of(Arm("a", "rl.toml"), 1, Rows([], "x"), ["cluster.restarts=1", "name=other"]).digest == one.digest
+    assert replace(one, seed=1) == one
+
+
+def test_figures_vary_enough_to_mean_something() -> None:
+    spine = FIGURES["spine"]("rl", 1)
+    assert np.std([task["passed"] for task in spine["after"].values()]) > 0
