@@ -32,10 +32,18 @@ def measure_decoding(device: str, small: bool, seconds: float) -> Iterator[dict[
     for batch, context in ((4, 64),) if small else ((32, 1024), (256, 1024)):
         cache = LatentCache(model.config, batch, context + 1, torch.bfloat16, device)
         slots = torch.arange(batch, device=device)
-        last = torch.randint(0, MID.vocab_size, (batch, 1), device=device)
+        last = torch.randint(0, MID.vocab_size, (batch,), device=device)
         starts = torch.full((batch,), context, device=device)
-        step = partial(model.extend, last, slots, starts, torch.ones_like(starts), cache, window=context + 1)
+        step = partial(_decode, model, cache, last, slots, starts)
         yield _line(f"decode {batch} at {context}", model, batch, _pace(step, device, seconds), device)
+
+
+def _decode(
+    model: Transformer, cache: LatentCache, last_b: torch.Tensor, slots_b: torch.Tensor, starts_b: torch.Tensor
+) -> None:
+    """A token more of every row."""
+    step = cache.step(slots_b, starts_b, torch.ones_like(starts_b))
+    model.extend(last_b[step.rows_t], step, step.first_b)
 
 
 def _model(device: str, small: bool) -> Transformer:

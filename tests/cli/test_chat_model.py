@@ -121,7 +121,7 @@ def test_what_is_no_run_folder(tmp_path: Path, scratch: Path, folder: Path) -> N
 
 
 def test_stages_and_folders_that_are_not_there(run: RunPaths, tmp_path: Path, scratch: Path) -> None:
-    assert refusal(scratch, run.root, "--stage", "mtp") == "there is no stage 'mtp': expected one of sft, rl"
+    assert refusal(scratch, run.root, "--stage", "mtp") == "there is no stage 'mtp': expected one of rl, continued, sft"
     assert refusal(scratch, run.root, "--stage", "rl") == f"{run.root} has no finished model of stage rl yet"
     nowhere = tmp_path / "nowhere"
     assert refusal(scratch, run.root, "fix it", "--folder", nowhere) == f"{nowhere} is not a folder"

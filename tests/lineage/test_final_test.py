@@ -29,7 +29,7 @@ def test_with_one_edit_each_model_is_tested_twice(one_edit: bool, monkeypatch: p
         return Engine()
 
     async def evaluated(
-        context: Any, worker: Any, split: Split, name: str, progress: Any, max_edits: int | None
+        context: Any, worker: Any, recipe: Any, split: Split, name: str, progress: Any, max_edits: int | None
     ) -> str:
         assert split is Split.TEST
         done.append((name, max_edits))

@@ -21,7 +21,7 @@ from tests.sandbox.egress_scene import Scene, on_stage
 from etude.sandbox import Egress, EmbeddedSandboxes
 from etude.sandbox.contract import NO_EGRESS
 from etude.sandbox.egress import egress_of, log
-from etude.sandbox.egress.proxy import MOST_CONNECTIONS, Crowd
+from etude.sandbox.egress.proxy import MOST_CONNECTIONS
 
 
 @pytest.fixture(scope="module")
@@ -327,35 +327,24 @@ def open_sockets() -> int:
     return sum(link.startswith("socket:") for link in links)
 
 
-def crowd_of(stage: Scene) -> Crowd:
-    gate = stage.sandboxes._egress
-    assert gate is not None
-    return gate.crowd
-
-
-async def until_none_is_connected(stage: Scene) -> None:
-    """The gate hears of the end of a program's connections a moment after the box has told the program's."""
-    async with asyncio.timeout(20):
-        while crowd_of(stage).count:
-            await asyncio.sleep(0.01)
-
-
 @on_stage
 async def test_thousands_of_connections_are_bounded(stage: Scene) -> None:
     box = await stage.box()
     assert ok(await box.exec(["python", "-c", CROWD, str(MOST_CONNECTIONS)], timeout=60)) == "the rest was closed\n"
     assert sum("connections of a box at once" in refused for refused in stage.refused) == 900 - MOST_CONNECTIONS
-    await until_none_is_connected(stage)
+    await stage.settled()
     assert "page" in ok(await box.exec("curl -sS https://index.example/page", timeout=20))
 
 
 @on_stage
 async def test_all_boxes_together_leave_descriptors_free(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = await stage.box(), await stage.box()
-    monkeypatch.setattr(crowd_of(stage), "most", 5)
+    gate = stage.sandboxes._egress
+    assert gate is not None
+    monkeypatch.setattr(gate.crowd, "most", 5)
     assert ok(await one.exec(["python", "-c", CROWD, "5"], timeout=60)) == "the rest was closed\n"
     assert sum("5 connections of all boxes at once" in refused for refused in stage.refused) == 900 - 5
-    await until_none_is_connected(stage)
+    await stage.settled()
     assert "page" in ok(await other.exec("curl -sS https://index.example/page", timeout=20))
 
 
