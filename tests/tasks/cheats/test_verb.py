@@ -28,7 +28,7 @@ def test_a_sound_task_lets_none_through(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 def test_who_succeeds_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    known = known_breakable()[1]
+    known = known_breakable()[0]
     known.micro.write(tmp_path / "tasks")
     assert cheat_command([tmp_path / "tasks"], [known.cheat], "", tmp_path / "boxes") == 1
     out = capsys.readouterr().out
