@@ -335,7 +335,10 @@ def test_a_watched_box_is_forked_very_often(place: tuple[Path, bool], monkeypatc
 def test_what_a_program_computes_is_the_same_however_often_it_is_moved(
     place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In user mode, with a timer that interrupts it, numbers in every kind of register, and a second thread."""
+    """In user mode, with a timer that interrupts it, numbers in every kind of register, and a second thread.
+
+    It opens no file to write: the box is forked at any moment, also while the program ends.
+    """
     rounds = 400_000
     program = f"""
 import hashlib
@@ -346,7 +349,7 @@ def chain(seed, x=1.0):
     out[threading.current_thread().name] = (seed.hex(), x)
 out = {{}}; print("ready", flush=True)
 other = threading.Thread(target=chain, args=(b"other",), name="other"); other.start(); chain(b"main"); other.join()
-signal.setitimer(signal.ITIMER_REAL, 0); done(out["MainThread"], out["other"], len(ticks) > 10)"""
+signal.setitimer(signal.ITIMER_REAL, 0); print(os.getcwd(), out["MainThread"], out["other"], len(ticks) > 10)"""
 
     async def body() -> None:
         async with a_ground(place, monkeypatch) as ground, ground.box() as box:
