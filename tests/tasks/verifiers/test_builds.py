@@ -156,6 +156,7 @@ def test_a_workflow_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 MANY = "".join(f"  j{number}: {{needs: j{number + 1}, steps: [{{run: x}}]}}\n" for number in range(1400))
+MANY += "  j1400: {steps: [{run: x}]}\n"
 
 
 @pytest.mark.parametrize(
