@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from tests.sandbox.as_nobody import for_root, pytest_as_nobody
 
 from etude.sandbox import BuildFailed, DiskFull, EmbeddedSandboxes
 from etude.sandbox.contract import BoxSpec, BuildTerms, Limits, SandboxError
@@ -174,3 +175,9 @@ def test_on_a_full_host_no_step_is_charged_but_one_that_filled_its_own_disk(
     with pytest.raises(DiskFull, match="is full"):
         yard.failed("RUN exit 1\n")
     assert yard.failed("RUN head -c 60000000 /dev/zero > much; exit 1\n").limit == "disk"
+
+
+@pytest.mark.slow
+@for_root
+def test_all_of_this_for_an_ordinary_user() -> None:
+    pytest_as_nobody("test_try_build.py", options=["-m", "not slow"])
