@@ -20,7 +20,7 @@ from tests.sandbox.as_nobody import for_root, pytest_as_nobody
 from tests.sandbox.kitchen import Kitchen, cooked, kitchen
 from tests.sandbox.small_root import has_busybox, write_root
 
-from etude.sandbox import DiskFull, Egress, EmbeddedSandboxes, Feature, ImageError
+from etude.sandbox import BuildFailed, Egress, EmbeddedSandboxes, Feature, ImageError
 from etude.sandbox.images.build import refuse_side_cars
 from etude.sandbox.images.build.cache import BuildCache
 from etude.sandbox.images.build.members import MAX_FILE, Member, Source, pack
@@ -244,8 +244,11 @@ async def test_limits_are_told_apart(k: Kitchen) -> None:
     k.write("FROM $BASE\nRUN sleep 60\n")
     assert "RUN sleep 60: was not done in 0.005 minutes" in await k.refused(seconds=0.3)
     k.write("FROM $BASE\nRUN for i in 1 2 3 4 5; do head -c 3000000 /dev/zero > /f$i || exit 1; done\n")
-    with pytest.raises(DiskFull, match=r"Dockerfile:3: RUN for i in .* more than the 8 MB that a step may add"):
+    with pytest.raises(
+        BuildFailed, match=r"Dockerfile:3: RUN for i in .* more than the 8 MB that a step may add"
+    ) as full:
         await k.build()
+    assert full.value.limit == "disk"
     k.write("FROM $BASE\nRUN awk 'BEGIN { a = \"0123456789abcdef\"; while (1) a = a a }'\n")
     assert "memory" in await k.refused()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -12,6 +14,7 @@ import pytest
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
 from etude.tasks import Grader, Judgement, Task, reference_diff
+from etude.tasks.cheats.environments import micro_environments
 
 from .test_grader import replacing
 
@@ -21,11 +24,12 @@ DAEMON = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(6
 
 def left(store: Path) -> dict[str, int]:
     own = psutil.Process()
-    cgroups = Path("/sys/fs/cgroup")
+    # Unlike rglob, this goes on where a folder of another process has gone meanwhile.
+    cgroups = [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders]
     return {
         "processes": len(own.children(recursive=True)),
         "mounts": sum(str(store) in line for line in Path("/proc/self/mountinfo").read_text().splitlines()),
-        "cgroups": sum(1 for path in cgroups.rglob(f"etude-{own.pid}-*") if path.is_dir()),
+        "cgroups": sum(name.startswith(f"etude-{own.pid}-") for name in cgroups),
         "files": sum(1 for _ in store.rglob("*")),
         "descriptors": own.num_fds(),
     }
@@ -41,9 +45,8 @@ async def settled(store: Path) -> dict[str, int]:
     return seen
 
 
-@pytest.mark.slow
-def test_a_thousand_gradings_leave_nothing_behind(train_tasks: list[Task], tmp_path: Path) -> None:
-    store = tmp_path / "boxes"
+def leave_nothing(graded: Sequence[tuple[Task, str, Judgement]], store: Path, *, warm: int, gradings: int) -> None:
+    """Each in its turn, again and again."""
 
     async def run() -> None:
         sandboxes = open_sandboxes(SandboxRecipe(), store)
@@ -51,25 +54,46 @@ def test_a_thousand_gradings_leave_nothing_behind(train_tasks: list[Task], tmp_p
         turn = asyncio.Semaphore(AT_ONCE)
 
         async def grade(number: int) -> None:
-            """Solutions, nothing, and code that leaves a daemon and ends its verifier."""
-            task = train_tasks[number % 8]
-            diff = (reference_diff(task), "", replacing(task, DAEMON))[number % 3]
+            task, diff, judgement = graded[number % len(graded)]
             async with turn:
                 verdict = await grader.grade(task, diff, fresh=True)
-            assert verdict.judgement is (Judgement.FAIL if number % 3 else Judgement.PASS), verdict
+            assert verdict.judgement is judgement, verdict
 
         try:
-            await asyncio.gather(*map(grade, range(WARM)))
+            await asyncio.gather(*map(grade, range(warm)))
             gc.collect()
             before, memory = await settled(store), psutil.Process().memory_info().rss
-            await asyncio.gather(*map(grade, range(GRADINGS)))
+            await asyncio.gather(*map(grade, range(gradings)))
             gc.collect()
             assert await settled(store) == before
             assert psutil.Process().memory_info().rss - memory < 16 << 20
-            assert grader.stats.graded == WARM + GRADINGS
+            assert grader.stats.graded == warm + gradings
         finally:
             await sandboxes.close()
 
     alive = len(psutil.Process().children(recursive=True))
     asyncio.run(run())
     assert len(psutil.Process().children(recursive=True)) == alive
+
+
+@pytest.mark.slow
+def test_a_thousand_gradings_leave_nothing_behind(train_tasks: list[Task], tmp_path: Path) -> None:
+    """Solutions, nothing, and code that leaves a daemon and ends its verifier."""
+    graded = [
+        given
+        for task in train_tasks[:8]
+        for given in (
+            (task, reference_diff(task), Judgement.PASS),
+            (task, "", Judgement.FAIL),
+            (task, replacing(task, DAEMON), Judgement.FAIL),
+        )
+    ]
+    leave_nothing(graded, tmp_path / "boxes", warm=WARM, gradings=GRADINGS)
+
+
+@pytest.mark.slow
+def test_gradings_of_dockerfiles_leave_nothing_behind(tmp_path: Path) -> None:
+    """Of eight builds each: fewer show it as well."""
+    task = next(micro for micro in micro_environments() if micro.name == "image-build").write(tmp_path)
+    graded = [(task, reference_diff(task), Judgement.PASS), (task, "", Judgement.FAIL)]
+    leave_nothing(graded, tmp_path / "boxes", warm=4, gradings=12)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from etude.sandbox.contract import (
@@ -16,13 +17,17 @@ from etude.sandbox.contract import (
     Box,
     BoxSpec,
     BoxStats,
+    BuildTerms,
     Egress,
     ExecResult,
     Feature,
     OnOutput,
     Process,
+    RequestRefused,
     Sandboxes,
     Terminal,
+    TriedBuild,
+    TriesBuilds,
 )
 
 
@@ -57,6 +62,18 @@ class GatedSandboxes:
         return await self._inner.build_image(
             context, dockerfile=dockerfile, target=target, arguments=arguments, egress=egress, say=say
         )
+
+    def try_build(
+        self,
+        context: Path,
+        terms: BuildTerms,
+        *,
+        arguments: dict[str, str] | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> AbstractAsyncContextManager[TriedBuild]:
+        if not isinstance(self._inner, TriesBuilds):
+            raise RequestRefused("this backend tries no builds; sandbox.mode embedded does")
+        return self._inner.try_build(context, terms, arguments=arguments, say=say)
 
     async def create(self, spec: BoxSpec) -> Box:
         async with self._gate:

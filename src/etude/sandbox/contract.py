@@ -7,6 +7,7 @@ pass. What a backend cannot do it leaves out of `features`, and refuses with `Re
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -39,6 +40,15 @@ class DiskFull(SandboxError):
 
 class ImageError(SandboxError):
     """An image cannot be read, fetched or built; names the file, layer or line, what was expected and found."""
+
+
+class BuildFailed(ImageError):
+    """What a Dockerfile says does not work: its author's doing, whereas every other error is the host's."""
+
+    def __init__(self, message: str, limit: str = "") -> None:
+        super().__init__(message)
+        self.limit = limit
+        """As an ExecResult's, "disk" among them; empty where no limit was met."""
 
 
 class Feature(StrEnum):
@@ -307,4 +317,45 @@ class Sandboxes(Protocol):
 
     async def close(self) -> None:
         """Destroys every box of this backend instance."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTerms:
+    """What a build on trial may take, and what its commands find."""
+
+    limits: Limits
+    """Of each step; `cpu_seconds` of all together."""
+    seconds: float
+    """By the clock, of all together."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Of the commands that are run, over the Dockerfile's own; no part of the image."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriedBuild:
+    sandboxes: Sandboxes
+    """Has the image, until the trial ends."""
+    image: str
+    """Empty where the build failed."""
+    failure: BuildFailed | None
+    cpu_seconds: float
+    """Of all steps."""
+    memory_bytes: int
+    """The most that a step held."""
+
+
+@runtime_checkable
+class TriesBuilds(Protocol):
+    """A backend that can build without finding what was built before, and without leaving anything."""
+
+    def try_build(
+        self,
+        context: Path,
+        terms: BuildTerms,
+        *,
+        arguments: dict[str, str] | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> AbstractAsyncContextManager[TriedBuild]:
+        """All that was made for the build is gone at the end. What the Dockerfile does is never raised."""
         ...

@@ -10,13 +10,24 @@ import asyncio
 import itertools
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.sandbox.commands import ENVIRONMENT
-from etude.sandbox.contract import NO_EGRESS, Box, BoxSpec, Egress, Feature, Limits, SandboxError
+from etude.sandbox.contract import (
+    NO_EGRESS,
+    Box,
+    BoxSpec,
+    BuildTerms,
+    Egress,
+    Feature,
+    Limits,
+    SandboxError,
+    TriedBuild,
+)
 from etude.sandbox.egress.upstream import Upstream
 from etude.sandbox.embedded.box import EmbeddedBox
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
@@ -28,7 +39,7 @@ from etude.sandbox.images.host_base import build_bases
 from etude.sandbox.images.image import HOST, Image
 from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.images.stack import Stack
-from etude.sandbox.images.store import ImageStore, Lease, check_workdir
+from etude.sandbox.images.store import ImageStore, Lease, check_workdir, remove_store
 from etude.sandbox.inside.users import USERS
 from etude.sandbox.inside.world import SHM_MB, World
 from etude.sandbox.served.channel import Channel
@@ -124,6 +135,26 @@ class EmbeddedSandboxes:
         return await build.build_image(
             self, self.store, context, dockerfile=dockerfile, target=target, arguments=arguments, egress=egress, say=say
         )
+
+    @asynccontextmanager
+    async def try_build(
+        self,
+        context: Path,
+        terms: BuildTerms,
+        *,
+        arguments: dict[str, str] | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> AsyncIterator[TriedBuild]:
+        """In a store and under a zygote of its own. It lies in this owner's scratch, so that it goes with its owner."""
+        place = self.store.scratch / f"trial-{secrets.token_hex(6)}"
+        try:
+            apart = EmbeddedSandboxes(place, memory_cells=self.memory_cells, upstream=self._upstream)
+            try:
+                yield await build.try_build(apart, apart.store, context, terms, arguments, say or (lambda _: None))
+            finally:
+                await apart.close()
+        finally:
+            await asyncio.to_thread(remove_store, place, self.host.ids)
 
     # -- boxes
 

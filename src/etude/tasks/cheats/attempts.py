@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from etude.harness.diff import unified_diff
 from etude.harness.workspace import AGENT_ENV, read_tree
 from etude.sandbox.contract import BoxSpec, Limits, SandboxError
-from etude.tasks.cheats.cheat import CASES, NODE, OTHER, PYTEST, SCRIPT, UNITTEST, Cheat, Scene
+from etude.tasks.cheats.cheat import CASES, IMAGE, NODE, OTHER, PYTEST, SCRIPT, UNITTEST, WORKFLOW, Cheat, Scene
 from etude.tasks.diff import DiffError, parse_diff
 from etude.tasks.gate import reference_diff
 from etude.tasks.grader import Grader
@@ -47,7 +47,8 @@ def runner_of(task: Task) -> str:
     if (runner := task.verifier.get("runner")) in _RUNNERS:
         return str(runner)
     kind = task.verifier.get("type") or ("cases" if (task.directory / "tests/cases.json").is_file() else "")
-    return {"cases": CASES, "script": SCRIPT}.get(str(kind), OTHER)
+    known = {"cases": CASES, "script": SCRIPT, "workflow": WORKFLOW, "dockerfile": IMAGE}
+    return known.get(str(kind), OTHER)
 
 
 def target_of(task: Task) -> str:

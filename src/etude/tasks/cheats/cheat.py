@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from etude.sandbox.contract import Box, RequestRefused
 
-PYTEST, UNITTEST, CASES, NODE, SCRIPT, OTHER = "pytest", "unittest", "cases", "node", "script", "other"
+PYTEST, UNITTEST, CASES, NODE, OTHER = "pytest", "unittest", "cases", "node", "other"
+SCRIPT, WORKFLOW, IMAGE = "script", "workflow", "image"
 TESTS = (PYTEST, UNITTEST)
 PYTHON = (*TESTS, CASES)
 CODE = (*PYTHON, NODE)
-ANY = (*CODE, SCRIPT, OTHER)
+ANY = (*CODE, SCRIPT, WORKFLOW, IMAGE, OTHER)
 LANGUAGES = {PYTEST: "python", UNITTEST: "python", CASES: "python", NODE: "node", SCRIPT: "shell"}
 
 

@@ -5,13 +5,23 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from etude.sandbox.contract import NO_EGRESS, Egress, ImageError, Limits, Sandboxes
+from etude.sandbox.contract import (
+    NO_EGRESS,
+    BuildFailed,
+    BuildTerms,
+    Egress,
+    ImageError,
+    Limits,
+    Sandboxes,
+    TriedBuild,
+)
 from etude.sandbox.images.build.builder import Builder
 from etude.sandbox.images.build.compose import COMPOSE_FILES, refuse_side_cars
 from etude.sandbox.images.build.context import Context
 from etude.sandbox.images.build.dockerfile import parse_dockerfile
 from etude.sandbox.images.build.plan import make_plan, unused
 from etude.sandbox.images.build.running import Say
+from etude.sandbox.images.build.spending import Spending
 from etude.sandbox.images.store import ImageStore
 
 BUILD_LIMITS = Limits(
@@ -33,6 +43,8 @@ async def build_image(
     say: Say | None = None,
     limits: Limits = BUILD_LIMITS,
     step_seconds: float = STEP_SECONDS,
+    spending: Spending | None = None,
+    env: tuple[tuple[str, str], ...] = (),
 ) -> str:
     """Builds the stage `target` (by default the last) and those that it needs; returns the image's id.
 
@@ -43,12 +55,45 @@ async def build_image(
         refuse_side_cars(file.parent)
     tell, given = say or (lambda _: None), arguments or {}
     opened = await asyncio.to_thread(Context.open, context, file)
-    parsed = parse_dockerfile(await asyncio.to_thread(_read, file), str(file))
-    plan = make_plan(parsed, target, given)
+    text = await asyncio.to_thread(_read, file)
+    try:
+        parsed = parse_dockerfile(text, str(file))
+        plan = make_plan(parsed, target, given)
+    except ImageError as error:
+        raise BuildFailed(str(error)) from error
     for name in unused(parsed, given):
         tell(f"no ARG declares {name}: its value is not used")
     builder = Builder(sandboxes, store, opened, plan, given, egress, limits, step_seconds, tell)
+    builder.spending, builder.env = spending or builder.spending, env
     return store.record(await builder.build(), f"built from {file.absolute()}")
+
+
+async def try_build(
+    sandboxes: Sandboxes,
+    store: ImageStore,
+    context: Path,
+    terms: BuildTerms,
+    arguments: dict[str, str] | None,
+    say: Say,
+) -> TriedBuild:
+    """In a store in which nothing was built before."""
+    spending = Spending(terms.seconds, terms.limits.cpu_seconds)
+    image, failure = "", None
+    try:
+        image = await build_image(
+            sandboxes,
+            store,
+            context,
+            arguments=arguments,
+            say=say,
+            limits=terms.limits,
+            step_seconds=terms.seconds,
+            spending=spending,
+            env=terms.env,
+        )
+    except BuildFailed as error:
+        failure = error
+    return TriedBuild(sandboxes, image, failure, spending.used_cpu, spending.most_memory)
 
 
 def _read(file: Path) -> str:
@@ -57,4 +102,4 @@ def _read(file: Path) -> str:
     except OSError as error:
         raise ImageError(f"cannot read the Dockerfile {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ImageError(f"cannot read the Dockerfile {file}: {error}") from error
+        raise BuildFailed(f"cannot read the Dockerfile {file}: {error}") from error

@@ -7,6 +7,8 @@ change makes that step and what stands on it anew, nothing else.
 from __future__ import annotations
 
 import asyncio
+import errno
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -16,11 +18,13 @@ from etude.sandbox.contract import (
     NO_EGRESS,
     Box,
     BoxSpec,
+    BuildFailed,
     DiskFull,
     Egress,
     ImageError,
     Limits,
     RequestRefused,
+    SandboxError,
     Sandboxes,
 )
 from etude.sandbox.images.build.cache import BuildCache
@@ -32,11 +36,16 @@ from etude.sandbox.images.build.ownership import find_owner, parse_mode
 from etude.sandbox.images.build.plan import PROXIES, Plan
 from etude.sandbox.images.build.running import Say, command_of, run_in
 from etude.sandbox.images.build.settings import StageState, apply_setting, declare
+from etude.sandbox.images.build.spending import Spending
 from etude.sandbox.images.build.unpacking import unpack_archive
 from etude.sandbox.images.image import EMPTY, HOST, Image, ImageConfig
 from etude.sandbox.images.store import ImageStore
 
 ROOT = "root"
+_HOSTS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+"""What no Dockerfile can be blamed for; other errors of files are about names that it gives."""
+_HOST_NEEDS = 16 << 20
+"""Bytes that are free on a disk that is not full."""
 
 
 @dataclass(slots=True)
@@ -50,6 +59,9 @@ class Builder:
     limits: Limits
     seconds: float
     say: Say
+    spending: Spending = field(default_factory=Spending)
+    env: tuple[tuple[str, str], ...] = ()
+    """Of commands, over what the Dockerfile says; no part of the image, nor of what a step is found again by."""
     done: dict[int, Image] = field(default_factory=dict)
     """Images of finished stages."""
     _cache: BuildCache = field(init=False)
@@ -78,11 +90,23 @@ class Builder:
         self.say(f"{self._step}/{self.steps} {text}")
         where = f"{self.plan.dockerfile.file}:{line}: {text}"
         try:
+            self.spending.check()
             yield
-        except DiskFull as error:
-            raise DiskFull(f"{where}: {error}") from error
-        except (ImageError, RequestRefused, ValueError, OSError) as error:
-            raise ImageError(f"{where}: {error}") from error
+        except (SandboxError, ValueError, OSError) as error:
+            raise self._blamed(error, where) from error
+
+    def _blamed(self, error: Exception, where: str) -> Exception:
+        """The Dockerfile's fault, or the host's? Where the host's disk is full: the host's, whatever it says."""
+        text, limit = f"{where}: {error}", error.limit if isinstance(error, BuildFailed) else ""
+        if limit != "disk" and shutil.disk_usage(self.store.root).free < _HOST_NEEDS:
+            return DiskFull(f"{text} (the disk of {self.store.root} is full)")
+        if isinstance(error, DiskFull):
+            return BuildFailed(text, "disk")
+        if isinstance(error, OSError) and error.errno in _HOSTS:
+            return SandboxError(text)
+        if isinstance(error, ImageError | RequestRefused | ValueError | OSError):
+            return BuildFailed(text, limit)
+        return error
 
     async def _base(self, stage: Stage) -> Image:
         below = self.plan.base_stage(stage)
@@ -132,7 +156,8 @@ class Builder:
             self.say("    --mount=type=cache: shared with no other build; what is left in it is part of the image")
         env = {**{name: value for name, value in self.given.items() if name in PROXIES}, **env}
         async with self._box(state.image, config.user, self.egress) as box:
-            await run_in(box, command, stdin, env, self.limits, self.seconds, self.say)
+            seconds = min(self.seconds, max(0.1, self.spending.seconds_left))
+            await run_in(box, command, stdin, {**env, **dict(self.env)}, self.limits, seconds, self.say)
             return await self._sealed(box, key)
 
     async def _copy(self, state: StageState, stage: Stage, copy: Copy) -> Image:
@@ -202,10 +227,14 @@ class Builder:
 
     @asynccontextmanager
     async def _box(self, image: Image, user: str, egress: Egress = NO_EGRESS) -> AsyncIterator[Box]:
-        spec = BoxSpec(self._record(image, user), limits=self.limits, egress=egress, name="build")
+        limits = self.spending.bounded(self.limits)
+        spec = BoxSpec(self._record(image, user), limits=limits, egress=egress, name="build")
         box = await self.sandboxes.create(spec)
         try:
-            yield box
+            try:
+                yield box
+            finally:
+                self.spending.add(await box.stats())
         finally:
             await box.destroy()
 

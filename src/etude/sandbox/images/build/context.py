@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from etude.sandbox.contract import ImageError
+from etude.sandbox.contract import BuildFailed, ImageError
 from etude.sandbox.images.build.members import Member, Source
 from etude.sandbox.images.build.patterns import Ignored, compile_pattern, is_pattern
 
@@ -35,12 +35,14 @@ class Context:
                 text = path.read_text(encoding="utf-8")
             except FileNotFoundError:
                 continue
-            except (OSError, UnicodeDecodeError) as error:
+            except (IsADirectoryError, UnicodeDecodeError) as error:
+                raise BuildFailed(f"cannot read {path}: {error}") from error
+            except OSError as error:
                 raise ImageError(f"cannot read {path}: {error}") from error
             try:
                 return cls(folder.resolve(), Ignored.from_text(text), path.name)
             except ValueError as error:
-                raise ImageError(f"{path}: {error}") from error
+                raise BuildFailed(f"{path}: {error}") from error
         return cls(folder.resolve())
 
     def select(self, pattern: str) -> list[Source]:

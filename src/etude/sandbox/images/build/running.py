@@ -6,13 +6,12 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-from etude.sandbox.contract import Box, DiskFull, ExecResult, Limits
+from etude.sandbox.contract import Box, BuildFailed, ExecResult, Limits
 from etude.sandbox.images.build.instructions import Run
 from etude.sandbox.images.build.settings import StageState
 
 Say = Callable[[str], None]
 _KEPT_LINES = 20
-_FULL = "No space left on device"
 _ALMOST_FULL = 0.97 * (1 << 20)
 """Bytes per MB of disk: what fails above that failed for want of more, whatever it says."""
 
@@ -58,17 +57,17 @@ class LiveOutput:
 async def run_in(
     box: Box, command: list[str], stdin: bytes, env: dict[str, str], limits: Limits, seconds: float, say: Say
 ) -> None:
-    """ValueError says how it failed, with its last lines; DiskFull where that was why."""
+    """BuildFailed says how it failed, with its last lines. That a disk is full is asked, not read: a command can print
+    whatever it likes."""
     output = LiveOutput(say)
     result = await box.exec(command, timeout=seconds, env=env, stdin=stdin, on_output=output)
     output.close()
     if result.code == 0 and not result.limit:
         return
     tail = "".join(f"\n    {line}" for line in output.last)
-    full = any(_FULL in line for line in output.last)
-    if full or (await box.stats()).disk_bytes > limits.disk_mb * _ALMOST_FULL:
-        raise DiskFull(f"more than the {limits.disk_mb} MB that a step may add{tail}")
-    raise ValueError(f"{_why(result, limits, seconds)}{tail}")
+    if (await box.stats()).disk_bytes > limits.disk_mb * _ALMOST_FULL:
+        raise BuildFailed(f"more than the {limits.disk_mb} MB that a step may add{tail}", "disk")
+    raise BuildFailed(f"{_why(result, limits, seconds)}{tail}", result.limit)
 
 
 def _why(result: ExecResult, limits: Limits, seconds: float) -> str:

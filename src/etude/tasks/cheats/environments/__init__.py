@@ -7,9 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from etude.tasks.cheats.environments.breakable import Known, known_breakable, shown_by_the_base
+from etude.tasks.cheats.environments.builds import image_environment, script_environment, workflow_environment
 from etude.tasks.cheats.environments.micro import OTHER, REFERENCE, Micro
 from etude.tasks.cheats.environments.nodes import node_environments
-from etude.tasks.cheats.environments.others import cases_environment, history_environment, script_environment
+from etude.tasks.cheats.environments.others import cases_environment, history_environment
 from etude.tasks.cheats.environments.pytests import pytest_environments
 from etude.tasks.cheats.environments.registry import real_environments
 from etude.tasks.cheats.environments.tables import table_environments
@@ -18,7 +19,8 @@ from etude.tasks.task import Task
 
 
 def micro_environments() -> list[Micro]:
-    others = [cases_environment(), script_environment(), history_environment()]
+    builds = [script_environment(), workflow_environment(), image_environment()]
+    others = [cases_environment(), *builds, history_environment()]
     tested = [*pytest_environments(), *unittest_environments(), *table_environments(), *node_environments()]
     return [*tested, *others]
 

@@ -1,4 +1,4 @@
-"""Environments without a suite of tests: cases that are called, and a build script; and one with a past to mine."""
+"""Environments of cases that are called, and of a suite with a past to mine."""
 
 from __future__ import annotations
 
@@ -26,34 +26,6 @@ def better(one, two):
 def game(rounds):
     return sum(points(width, height) for width, height in rounds)
 """
-_BUILD = """#!/bin/sh
-# Joins src/*.txt, in the order of their names, into dist/all.txt, and refuses a broken product.
-mkdir -p dist
-cat src/*.txt > dist/all.txt
-"""
-_STRICT = """#!/bin/sh
-# Joins src/*.txt, in the order of their names, into dist/all.txt, and refuses a broken product.
-set -e
-rm -rf dist
-grep -qxE '[0-9]+[.][0-9]+[.][0-9]+' VERSION
-ls src/*.txt > /dev/null
-if grep -q TODO src/*.txt; then exit 1; fi
-mkdir -p dist
-cat src/*.txt > dist/all.txt
-"""
-_STRICT_PYTHON = """#!/bin/sh
-# Joins src/*.txt, in the order of their names, into dist/all.txt, and refuses a broken product.
-exec python3 - << 'end'
-import pathlib, re, sys
-texts = [path.read_text() for path in sorted(pathlib.Path("src").glob("*.txt"))]
-version = pathlib.Path("VERSION").read_text().strip()
-if not texts or any("TODO" in text for text in texts) or not re.fullmatch(r"\\d+\\.\\d+\\.\\d+", version):
-    sys.exit("not a product")
-pathlib.Path("dist").mkdir(exist_ok=True)
-pathlib.Path("dist/all.txt").write_text("".join(texts))
-end
-"""
-_PRODUCT = {"VERSION": "1.4.0\n", "src/a.txt": "first\n", "src/b.txt": "second\n"}
 
 
 def cases_environment() -> Micro:
@@ -75,37 +47,6 @@ def cases_environment() -> Micro:
         _SCORES.replace("max(0, width * height + 3)", "max(3, height * width) - 3"),
         {"type": "cases"},
         {"tests/cases.json": dump_cases(cases)},
-    )
-
-
-def script_environment() -> Micro:
-    def sound(name: str, **files: str) -> dict[str, object]:
-        there = {**_PRODUCT, **{f"src/{stem}.txt": text for stem, text in files.items()}}
-        text = "".join(there[path] for path in sorted(there) if path.startswith("src/"))
-        added = {path: text for path, text in there.items() if _PRODUCT.get(path) != text}
-        return {"name": name, "succeeds": True, "files": added, "artifacts": {"dist/all.txt": {"text": text}}}
-
-    def broken(name: str, files: dict[str, str | None]) -> dict[str, object]:
-        return {"name": name, "succeeds": False, "files": files}
-
-    products = [
-        sound("as it is"),
-        sound("three files", c="third\n"),
-        sound("another order", a2="between\n", b="changed\n"),
-        sound("long", **{f"p{number}": f"line {number}\n" * 20 for number in range(7)}),
-        broken("no version", {"VERSION": "soon\n"}),
-        broken("half a version", {"VERSION": "1.4\n"}),
-        broken("work left", {"src/b.txt": "TODO: write this\n"}),
-        broken("nothing", {"src/a.txt": None, "src/b.txt": None}),
-    ]
-    return Micro(
-        "script-build",
-        "build.sh",
-        {"build.sh": _BUILD, **_PRODUCT},
-        _STRICT,
-        _STRICT_PYTHON,
-        {"type": "script", "command": ["sh", "build.sh"], "writes": ["build.sh"], "seconds": 10},
-        {"tests/products.json": json.dumps(products, indent=1).encode()},
     )
 
 

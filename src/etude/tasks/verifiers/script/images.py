@@ -5,7 +5,7 @@ The image is looked at from outside: folders are read out of a box of it, and wh
 with what only the product decides. A Dockerfile may start from `host`, from `scratch` and from its own stages; an image
 of another name would be fetched, on the word of an agent.
 
-task.toml            [metadata.etude.verifier]  type = "dockerfile", writes, bases, seconds, memory_mb
+task.toml            [metadata.etude.verifier]  type = "dockerfile", writes, bases, seconds, memory_mb, disk_mb
 tests/products.json  beside the usual: arguments (of the build), folders (what each must hold), answers (of commands)
 """
 
@@ -13,20 +13,32 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections import deque
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from etude.sandbox.contract import Box, BoxSpec, ImageError, Limits, RequestRefused
+from etude.sandbox.contract import (
+    Box,
+    BoxSpec,
+    BuildTerms,
+    ImageError,
+    Limits,
+    RequestRefused,
+    TriedBuild,
+    TriesBuilds,
+)
 from etude.sandbox.images.build.dockerfile import parse_dockerfile
 from etude.sandbox.images.build.instructions import Copy
 from etude.sandbox.images.build.plan import make_plan
-from etude.sandbox.overload import host_overloaded
 from etude.tasks.change import Change
 from etude.tasks.task import Task
 from etude.tasks.verifiers.contract import Stand
 from etude.tasks.verifiers.script.products import Artifact, BuildConfig, Product, ProductsVerifier, Trial, difference
+from etude.tasks.verifiers.tests.starvation import Watch
 
 DOCKERFILE = "Dockerfile"
 _LARGEST = 4 << 20
@@ -49,6 +61,8 @@ class ImageProduct(Product):
 
 class _Config(BuildConfig):
     bases: list[str] = ["host", "scratch"]
+    disk_mb: int = Field(256, ge=16)
+    """What a step may write, and what its commands may in the image."""
 
 
 class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
@@ -65,46 +79,70 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
         try:
             if name := _foreign(context[DOCKERFILE].decode(), product.arguments, self.config.bases):
                 return Trial(f"{DOCKERFILE}: {name} is fetched from elsewhere: expected {', '.join(self.config.bases)}")
-            image, log = await self._build(stand, context, runs, product.arguments)
         except (ImageError, UnicodeDecodeError) as error:
-            said = str(error).encode("utf-8", "replace")
-            return Trial("the build failed, though the product is sound" if product.succeeds else "", log=said)
-        except TimeoutError:
-            return Trial("the build was ended by its limit of time", ours=host_overloaded())
+            return _failed(product, str(error))
+        with tempfile.TemporaryDirectory(prefix="etude-context-") as place:
+            await asyncio.to_thread(_write, Path(place), context, runs)
+            return await self._build(product, stand, Path(place))
+
+    async def _build(self, product: ImageProduct, stand: Stand, context: Path) -> Trial:
+        """Anew for every product, under the stand's conditions: what was built before proves nothing."""
+        if not isinstance(stand.sandboxes, TriesBuilds):
+            raise RequestRefused("dockerfile tasks need builds on trial: sandbox.mode embedded, on this host")
+        terms = BuildTerms(self._limits(), 3.0 * self.config.seconds, stand.conditions.env)
+        said: deque[str] = deque(maxlen=100)
+        watch, tried = Watch(), stand.sandboxes.try_build(context, terms, arguments=product.arguments, say=said.append)
+        async with AsyncExitStack() as ending:
+            with watch:
+                built = await ending.enter_async_context(tried)
+            stand.cpu_seconds.append(built.cpu_seconds)
+            log = "\n".join(said).encode("utf-8", "replace")
+            if (failure := built.failure) is None:
+                trial = await self._look(product, stand, built, log)
+            elif failure.limit == "time":
+                problem, ours = "the build was ended by its limit of time", watch.starved(built.cpu_seconds)
+                trial = Trial(problem, ours, log=log)
+            else:
+                trial = _failed(product, str(failure))
+        return replace(trial, memory_bytes=max(trial.memory_bytes, built.memory_bytes))
+
+    def _limits(self) -> Limits:
+        seconds, memory = self.config.seconds, self.config.memory_mb
+        return Limits(memory_mb=memory, cpu_seconds=seconds, disk_mb=self.config.disk_mb)
+
+    async def _look(self, product: ImageProduct, stand: Stand, built: TriedBuild, log: bytes) -> Trial:
         if not product.succeeds:
             return Trial("the build succeeded, though the product is broken", log=log)
-        return await self._look(product, stand, image, log)
-
-    async def _build(
-        self, stand: Stand, files: Mapping[str, bytes], runs: frozenset[str], arguments: dict[str, str]
-    ) -> tuple[str, bytes]:
-        said: list[str] = []
-        with tempfile.TemporaryDirectory(prefix="etude-context-") as place:
-            await asyncio.to_thread(_write, Path(place), files, runs)
-            async with asyncio.timeout(3.0 * self.config.seconds):
-                image = await stand.sandboxes.build_image(Path(place), arguments=arguments, say=said.append)
-        return image, "\n".join(said[-100:]).encode("utf-8", "replace")
-
-    async def _look(self, product: ImageProduct, stand: Stand, image: str, log: bytes) -> Trial:
-        limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
-        box = await stand.sandboxes.create(BoxSpec(image, limits=limits, name="grader"))
+        spec = BoxSpec(built.image, env=stand.conditions.env, limits=self._limits(), name="grader")
+        box = await built.sandboxes.create(spec)
         try:
             # First what was built: to run it may leave files.
-            problem = await _wrong_file(box, product) or await self._wrong_answer(box, product)
+            problem, limit = await _wrong_file(box, product), ""
+            with Watch() as watch:
+                if not problem:
+                    problem, limit = await self._wrong_answer(box, product)
             used = await box.stats()
             stand.cpu_seconds.append(used.cpu_seconds)
         finally:
             await box.destroy()
-        return Trial(problem, log=log, memory_bytes=used.memory_bytes)
+        return Trial(
+            problem, limit == "time" and watch.starved(used.cpu_seconds), log=log, memory_bytes=used.memory_bytes
+        )
 
-    async def _wrong_answer(self, box: Box, product: ImageProduct) -> str:
+    async def _wrong_answer(self, box: Box, product: ImageProduct) -> tuple[str, str]:
+        """What is wrong, and the limit that a command met, if any."""
         for answer in product.answers:
             done = await box.exec(answer.command, timeout=3.0 * self.config.seconds)
             if done.code or done.limit:
-                return f"in the image, {answer.command[0]} ends with {done.limit or done.code}"
+                return f"in the image, {answer.command[0]} ends with {done.limit or done.code}", done.limit
             if problem := difference(done.stdout, Artifact(text=answer.prints)):
-                return f"what {answer.command[0]} prints in the image: {problem}"
-        return ""
+                return f"what {answer.command[0]} prints in the image: {problem}", ""
+        return "", ""
+
+
+def _failed(product: ImageProduct, said: str) -> Trial:
+    problem = "the build failed, though the product is sound" if product.succeeds else ""
+    return Trial(problem, log=said.encode("utf-8", "replace"))
 
 
 def _foreign(text: str, arguments: dict[str, str], bases: list[str]) -> str:

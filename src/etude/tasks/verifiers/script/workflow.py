@@ -6,7 +6,7 @@ step      name, run, env, working-directory, shell (sh or bash); `uses: actions/
           job starts with the workspace as it is
 
 `${{ matrix.KEY }}` stands in run, env and working-directory for a value of the matrix. All else is refused by name: a
-step that is skipped without a word would be a check that nobody makes.
+step that is skipped without a word would be a check that nobody makes. Read in linear time: an agent wrote it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ LARGEST = 1 << 16
 MOST_JOBS = 24
 """With every job counted as often as its matrix has values."""
 MOST_STEPS = 64
-_EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
-_MATRIX = re.compile(r"\s*matrix\.([\w-]+)\s*")
+MOST_TEXT = 1 << 20
+"""Characters of commands and variables, those of a matrix counted for each of its values."""
+_OPEN, _CLOSE = "${{", "}}"
+_MATRIX = re.compile(r"matrix\.([\w-]+)")
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 _SHELLS = {"sh": ("sh", "-e", "-c"), "bash": ("bash", "-eo", "pipefail", "-c")}
@@ -81,9 +83,12 @@ def parse_workflow(data: bytes) -> list[Job]:
     top = _table(found, "the workflow", {"name", "on", "env", "jobs"})
     env = _env(top, "env")
     jobs = {name: _job(name, table) for name, table in _entries(top.get("jobs"), "jobs")}
+    if len(jobs) > MOST_JOBS:
+        raise WorkflowError(f"expected at most {MOST_JOBS} jobs, found {len(jobs)}")
     runs: list[Job] = []
+    filling = _Filling()
     for name in _in_order(jobs):
-        runs += _runs(name, jobs[name], env)
+        runs += _runs(name, jobs[name], env, filling)
         if len(runs) > MOST_JOBS:
             raise WorkflowError(f"expected at most {MOST_JOBS} runs of jobs, each value of a matrix counted")
     return runs
@@ -110,7 +115,7 @@ def _needs(name: str, job: Mapping[Any, Any]) -> set[str]:
     return set(_texts([found] if isinstance(found, str) else found, f"jobs.{name}.needs"))
 
 
-def _runs(name: str, job: Mapping[Any, Any], env: Values) -> Iterator[Job]:
+def _runs(name: str, job: Mapping[Any, Any], env: Values, filling: _Filling) -> Iterator[Job]:
     place = f"jobs.{name}"
     strategy = _table(job.get("strategy", {}), f"{place}.strategy", {"matrix", "fail-fast"})
     lists = {key: _texts(row, f"{place}.strategy.matrix.{key}") for key, row in _matrix(strategy, place)}
@@ -125,7 +130,8 @@ def _runs(name: str, job: Mapping[Any, Any], env: Values) -> Iterator[Job]:
         raise WorkflowError(f"{place}.strategy.matrix: expected at most {MOST_JOBS} runs, found {count}")
     for chosen in itertools.product(*lists.values()):
         values = dict(zip(lists, chosen, strict=True))
-        made = (_step(row, f"{place}.steps[{number}]", env, values) for number, row in enumerate(steps))
+        filling.values = values
+        made = (_step(row, f"{place}.steps[{number}]", env, filling) for number, row in enumerate(steps))
         yield Job(f"{name} ({', '.join(chosen)})" if chosen else name, tuple(step for step in made if step))
 
 
@@ -136,38 +142,60 @@ def _matrix(strategy: Mapping[Any, Any], place: str) -> list[tuple[str, Any]]:
     return _entries(matrix, f"{place}.strategy.matrix") if matrix else []
 
 
-def _step(found: Any, place: str, env: Values, values: Values) -> Step | None:
+def _step(found: Any, place: str, env: Values, filling: _Filling) -> Step | None:
     table = _table(found, place, {"name", "run", "env", "working-directory", "shell", "uses", "with"})
     if "uses" in table:
         if "run" in table or not _text(table["uses"], f"{place}.uses").startswith("actions/checkout@"):
             raise WorkflowError(f"{place}.uses: not run here: {table['uses']}")
         return None
-    command = _filled(_text(table.get("run"), f"{place}.run"), values, place)
+    command = filling.filled(_text(table.get("run"), f"{place}.run"), place)
     if (shell := _text(table.get("shell", "sh"), f"{place}.shell")) not in _SHELLS:
         raise WorkflowError(f"{place}.shell: expected sh or bash, found {shell!r}")
-    folder = _filled(_text(table.get("working-directory", "."), f"{place}.working-directory"), values, place)
+    folder = filling.filled(_text(table.get("working-directory", "."), f"{place}.working-directory"), place)
     if folder.startswith("/") or ".." in folder.split("/"):
         raise WorkflowError(f"{place}.working-directory: expected a folder of the workspace, found {folder!r}")
     own = {**env, **_env(table, f"{place}.env")}
     return Step(
         _text(table.get("name", place), f"{place}.name"),
         (*_SHELLS[shell], command),
-        {key: _filled(value, values, place) for key, value in own.items()},
+        {key: filling.filled(value, place) for key, value in own.items()},
         folder,
     )
 
 
-def _filled(text: str, values: Values, place: str) -> str:
-    def value_of(match: re.Match[str]) -> str:
-        named = _MATRIX.fullmatch(match[1])
-        if not named or named[1] not in values:
-            raise WorkflowError(f"{place}: expected {{{{ matrix.KEY }}}} of this job, found {match[0]!r}")
-        return values[named[1]]
+class _Filling:
+    """Puts the values of a matrix into texts, each read once, and all of them bounded together."""
 
-    filled = _EXPRESSION.sub(value_of, text)
-    if "\0" in filled:
-        raise WorkflowError(f"{place}: expected text without a zero byte")
-    return filled
+    def __init__(self) -> None:
+        self.values: Values = {}
+        self._left = MOST_TEXT
+
+    def filled(self, text: str, place: str) -> str:
+        self._take(len(text))
+        parts, at = [], 0
+        while (start := text.find(_OPEN, at)) >= 0:
+            end = text.find(_CLOSE, start)
+            if end < 0:
+                raise WorkflowError(f"{place}: expected {_CLOSE} after {_OPEN}")
+            value = self._value(text[start + len(_OPEN) : end], place)
+            self._take(len(value))
+            parts += [text[at:start], value]
+            at = end + len(_CLOSE)
+        filled = "".join([*parts, text[at:]])
+        if "\0" in filled:
+            raise WorkflowError(f"{place}: expected text without a zero byte")
+        return filled
+
+    def _value(self, expression: str, place: str) -> str:
+        named = _MATRIX.fullmatch(expression.strip())
+        if not named or named[1] not in self.values:
+            raise WorkflowError(f"{place}: expected {{{{ matrix.KEY }}}} of this job, found {expression[:60]!r}")
+        return self.values[named[1]]
+
+    def _take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise WorkflowError(f"expected at most {MOST_TEXT} characters of commands and variables")
 
 
 def _env(table: Mapping[Any, Any], place: str) -> dict[str, str]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 
 from pydantic import Field
 
-from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
+from etude.sandbox.contract import Box, BoxStats, ExecResult, Limits, RequestRefused
 from etude.tasks.change import Change
 from etude.tasks.task import Task
 from etude.tasks.verifiers.contract import Stand
@@ -19,6 +20,7 @@ from etude.tasks.verifiers.script.workflow import Job, Step, WorkflowError, pars
 from etude.tasks.verifiers.tests.starvation import Watch
 
 _GIVEN = {"CI": "true"}
+_NOTHING = ExecResult(0, b"", b"", 0.0)
 
 
 class _Config(BuildConfig):
@@ -32,47 +34,51 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
     def unreadable(self, files: Mapping[str, bytes]) -> str:
         path = self.config.workflow
         try:
-            return "" if parse_workflow(files[path]) else f"{path}: nothing is run"
+            return "" if _parsed(files[path]) else f"{path}: nothing is run"
         except KeyError:
             return f"there is no {path}"
         except WorkflowError as error:
             return f"{path}: {error}"
 
     async def try_on(self, product: Product, stand: Stand, change: Change) -> Trial:
-        jobs = parse_workflow({**stand.pristine.files, **change.files}[self.config.workflow] or b"")
+        jobs = _parsed({**stand.pristine.files, **change.files}[self.config.workflow] or b"")
         deadline = time.monotonic() + 3.0 * self.config.seconds
-        memory, failed = 0, False
-        for job in jobs:
-            trial, failed = await self._run(job, stand, change, deadline)
-            memory = max(memory, trial.memory_bytes)
-            if trial.problem:
-                return trial
-            if failed:
-                break
+        memory, cpu, log, done = 0, 0.0, b"", _NOTHING
+        # All jobs share one clock, so whoever takes its time counts over all of them.
+        with Watch() as watch:
+            for job in jobs:
+                step, done, said, used = await self._run(job, stand, change, deadline)
+                log, cpu, memory = log + said, cpu + used.cpu_seconds, max(memory, used.memory_bytes)
+                if done.code or done.limit:
+                    break
         problem = ""
-        if failed and product.succeeds:
+        if done.limit:
+            problem = f"{job.name}: {step} was ended by its limit of {done.limit}"
+        elif done.code and product.succeeds:
             problem = "the workflow failed, though the product is sound"
-        elif not failed and not product.succeeds:
+        elif not done.code and not product.succeeds:
             problem = "the workflow succeeded, though the product is broken"
-        return Trial(problem, code=trial.code, log=trial.log, memory_bytes=memory)
+        return Trial(problem, done.limit == "time" and watch.starved(cpu), done.code, log, memory)
 
-    async def _run(self, job: Job, stand: Stand, change: Change, deadline: float) -> tuple[Trial, bool]:
-        """Until a step fails: did one?"""
+    async def _run(
+        self, job: Job, stand: Stand, change: Change, deadline: float
+    ) -> tuple[str, ExecResult, bytes, BoxStats]:
+        """Until a step fails: its name, how it ended, what was said, and what the job took."""
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
-        log, done = b"", None
+        log, name, done = b"", "", _NOTHING
         async with stand.box(limits, change) as box:
-            with Watch() as watch:
-                for step in job.steps:
-                    done = await _do(box, step, max(0.1, deadline - time.monotonic()))
-                    log += f"{job.name}: {step.name}\n".encode() + done.stdout + done.stderr
-                    if done.code or done.limit:
-                        break
-            used = await box.stats()
-        if done is None:
-            return Trial(memory_bytes=used.memory_bytes), False
-        problem = f"{job.name}: {step.name} was ended by its limit of {done.limit}" if done.limit else ""
-        ours = done.limit == "time" and watch.starved(used.cpu_seconds)
-        return Trial(problem, ours, done.code, log, used.memory_bytes), done.code != 0
+            for step in job.steps:
+                name, done = step.name, await _do(box, step, max(0.1, deadline - time.monotonic()))
+                log += f"{job.name}: {name}\n".encode() + done.stdout + done.stderr
+                if done.code or done.limit:
+                    break
+            return name, done, log, await box.stats()
+
+
+@lru_cache(maxsize=16)
+def _parsed(workflow: bytes) -> tuple[Job, ...]:
+    """Once for all products of a grading."""
+    return tuple(parse_workflow(workflow))
 
 
 async def _do(box: Box, step: Step, seconds: float) -> ExecResult:
