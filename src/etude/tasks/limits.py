@@ -20,8 +20,14 @@ FLOORS = {"verifier_seconds": 10.0, "cpu_seconds": 5.0, "memory_mb": 256.0}
 """What a grading is given at least: a machine may be several times slower than the one that gated, an interpreter wants
 memory before any test runs."""
 _OF_SUITE = {"seconds": "cpu_seconds", "memory_mb": "memory_mb"}
-_OF_VERIFIER = {"tests": _OF_SUITE, "swebench": _OF_SUITE}
-"""Keys of a verifier's own table, and which of the limits they are."""
+_OF_BUILD = {"seconds": "verifier_seconds", "memory_mb": "memory_mb"}
+"""What a builder computes is no box's: the clock is what was seen of it."""
+_OF_VERIFIER = {
+    **dict.fromkeys(("tests", "swebench", "refactor", "migration", "mutation", "script", "workflow"), _OF_SUITE),
+    "dockerfile": _OF_BUILD,
+}
+"""Keys of a verifier's own table, and which of the limits they are. CPU time was seen of all boxes of a grading
+together; that of one is no more."""
 
 
 def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[str, float]:

@@ -164,7 +164,9 @@ def _filled(text: str, values: Values, place: str) -> str:
             raise WorkflowError(f"{place}: expected {{{{ matrix.KEY }}}} of this job, found {match[0]!r}")
         return values[named[1]]
 
-    filled = _EXPRESSION.sub(value_of, text)
+    # What opens after the last end is text; to look for its end from each place would take the square of the length.
+    head, end, rest = text.rpartition("}}")
+    filled = _EXPRESSION.sub(value_of, head + end) + rest
     if "\0" in filled:
         raise WorkflowError(f"{place}: expected text without a zero byte")
     return filled
