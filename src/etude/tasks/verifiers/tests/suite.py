@@ -88,9 +88,8 @@ def read_suite(task: Task) -> Suite:
         if test not in expected.pass_to_pass:
             raise TaskError(f"{path}: may_skip: expected ids of pass_to_pass, found {test!r}")
     if "PYTHONPATH" in config.env:
-        raise TaskError(
-            f"{task.directory / 'task.toml'}: metadata.etude.verifier.env: expected no PYTHONPATH (it counts before the runner starts): use `path`"
-        )
+        place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.env"
+        raise TaskError(f"{place}: expected no PYTHONPATH (it counts before the runner starts): use `path`")
     hidden = read_files(task.directory, FILES) if (task.directory / FILES).is_dir() else {}
     return Suite(
         config,
