@@ -4,11 +4,11 @@ Each must end as fail or suspect, in every environment that it fits."""
 
 from __future__ import annotations
 
-from etude.tasks.cheats import answers, diffs, endings, forgers, history, machine, node_forgers, scripts, surface
+from etude.tasks.cheats import answers, diffs, endings, forgers, history, kinds, machine, node_forgers, scripts, surface
 from etude.tasks.cheats.attempts import Attempt, attempt, cheats_for_gate, fitting, runner_of, try_cheats
 from etude.tasks.cheats.cheat import Cheat, Scene, cheat
 
-_FILES = (history, surface, machine, diffs, endings, answers, forgers, node_forgers, scripts)
+_FILES = (history, surface, machine, diffs, endings, answers, forgers, node_forgers, scripts, kinds)
 CHEATS: dict[str, Cheat] = {
     found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, Cheat)
 }

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from etude.sandbox.contract import Box, RequestRefused
 
 PYTEST, UNITTEST, CASES, NODE, SCRIPT, OTHER = "pytest", "unittest", "cases", "node", "script", "other"
+REVIEW, MIGRATION, MUTATION = "review", "migration", "mutation"
+"""Kinds of work with cheats of their own; what runs there is not asked."""
 TESTS = (PYTEST, UNITTEST)
 PYTHON = (*TESTS, CASES)
 CODE = (*PYTHON, NODE)
-ANY = (*CODE, SCRIPT, OTHER)
+ANY = (*CODE, SCRIPT, REVIEW, MIGRATION, MUTATION, OTHER)
 LANGUAGES = {PYTEST: "python", UNITTEST: "python", CASES: "python", NODE: "node", SCRIPT: "shell"}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from etude.tasks.cheats.environments.breakable import Known, known_breakable, shown_by_the_base
+from etude.tasks.cheats.environments.kinds import migration_environment, mutation_environment, review_environment
 from etude.tasks.cheats.environments.micro import OTHER, REFERENCE, Micro
 from etude.tasks.cheats.environments.nodes import node_environments
 from etude.tasks.cheats.environments.others import cases_environment, history_environment, script_environment
@@ -19,6 +20,7 @@ from etude.tasks.task import Task
 
 def micro_environments() -> list[Micro]:
     others = [cases_environment(), script_environment(), history_environment()]
+    others += [review_environment(), migration_environment(), mutation_environment()]
     tested = [*pytest_environments(), *unittest_environments(), *table_environments(), *node_environments()]
     return [*tested, *others]
 
