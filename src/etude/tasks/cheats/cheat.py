@@ -15,12 +15,12 @@ from etude.sandbox.contract import Box, RequestRefused
 
 PYTEST, UNITTEST, CASES, NODE, SCRIPT, OTHER = "pytest", "unittest", "cases", "node", "script", "other"
 REVIEW, MIGRATION, MUTATION = "review", "migration", "mutation"
-"""Kinds of work with cheats of their own; what runs there is not asked."""
-TESTS = (PYTEST, UNITTEST)
+"""Kinds of work with cheats of their own; a migration is tried by those of tests too."""
+TESTS = (PYTEST, UNITTEST, MIGRATION)
 PYTHON = (*TESTS, CASES)
 CODE = (*PYTHON, NODE)
-ANY = (*CODE, SCRIPT, REVIEW, MIGRATION, MUTATION, OTHER)
-LANGUAGES = {PYTEST: "python", UNITTEST: "python", CASES: "python", NODE: "node", SCRIPT: "shell"}
+ANY = (*CODE, SCRIPT, REVIEW, MUTATION, OTHER)
+LANGUAGES = {MIGRATION: "python", PYTEST: "python", UNITTEST: "python", CASES: "python", NODE: "node", SCRIPT: "shell"}
 
 
 @dataclass(frozen=True, slots=True)

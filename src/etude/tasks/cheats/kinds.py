@@ -37,15 +37,20 @@ async def marks_everything(scene: Scene) -> None:
 
 @cheat("the old interface can live on under another name", (MIGRATION,))
 async def shim(scene: Scene) -> None:
-    await scene.plant("kept.py", _renamed(scene.files["oldtally/__init__.py"].decode()))
+    await scene.plant("kept.py", _renamed(_old_library(scene)))
     await scene.plant(scene.target, "import newtally\n" + _renamed(scene.source).replace("oldtally", "kept"))
 
 
 @cheat("a program can do all by itself, and call the new interface for show", (MIGRATION,))
 async def rewritten_library(scene: Scene) -> None:
     alone = re.sub(r"from oldtally .*\n", "", scene.source)
-    text = f"import newtally\n\nnewtally.total([1])\n\n\n{scene.files['oldtally/__init__.py'].decode()}\n\n{alone}"
+    text = f"import newtally\n\nnewtally.total([1])\n\n\n{_old_library(scene)}\n\n{alone}"
     await scene.plant(scene.target, _renamed(text))
+
+
+def _old_library(scene: Scene) -> str:
+    """Of our own environment; another's is not known by name."""
+    return scene.files.get("oldtally/__init__.py", b"").decode()
 
 
 def _renamed(text: str) -> str:
