@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -250,6 +251,17 @@ def test_tasks_come_in_and_go_out(tmp_path: Path, hello: Path) -> None:
     out = etude("export", tmp_path / "in", tmp_path / "out")
     assert out.stdout == f"{tmp_path}/out/hello\n"
     assert (Path(where) / "task.toml").read_bytes() == (tmp_path / "out/hello/task.toml").read_bytes()
+
+
+def test_what_cannot_go_out_is_told_and_the_rest_goes(tmp_path: Path, hello: Path) -> None:
+    other = tmp_path / "tasks" / "other"
+    shutil.copytree(hello, tmp_path / "tasks" / "hello")
+    shutil.copytree(hello, other)
+    (other / "tests/test.sh").unlink()
+    out = etude("export", tmp_path / "tasks", tmp_path / "out")
+    assert (out.returncode, out.stdout) == (2, f"{tmp_path}/out/hello\n")
+    (told,) = [line for line in out.stderr.splitlines() if line.startswith("refused: ")]
+    assert f"{other}/tests/test.sh: expected a file" in told
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from etude.sandbox.contract import SandboxLost
 from etude.tasks import (
@@ -48,6 +49,9 @@ from etude.tasks.gate import (
 from etude.tasks.gate import one as gating
 from etude.tasks.gate.busy import Busy
 from etude.tasks.limits import FLOORS, MARGIN, limited, limits_from
+from etude.tasks.verifiers.mutation.verifier import MutationConfig
+from etude.tasks.verifiers.script.products import BuildConfig
+from etude.tasks.verifiers.tests import SuiteConfig
 
 from .conftest import Boxes
 from .verifiers import projects
@@ -292,6 +296,32 @@ def test_limits_are_three_times_what_was_seen_with_a_floor_and_only_tighten(tmp_
     for damaged in ("{", "[]", '{"limits": {"memory_mb": "1"}, "digest": ""}', '{"limits": 3}'):
         place.write_text(damaged)
         assert limited(task) == task
+
+
+USUAL_OF: dict[str, type[BaseModel]] = {
+    **dict.fromkeys(("tests", "swebench", "refactor", "migration"), SuiteConfig),
+    "mutation": MutationConfig,
+    **dict.fromkeys(("script", "workflow", "dockerfile"), BuildConfig),
+}
+
+
+@pytest.mark.parametrize("kind", USUAL_OF)
+def test_cpu_and_memory_of_every_verifier_that_says_them_are_limited(tmp_path: Path, kind: str) -> None:
+    """To what was seen, and never to more than the verifier takes by itself."""
+    usual = {key: field.default for key, field in USUAL_OF[kind].model_fields.items()}
+    task = projects.project(tmp_path / kind, "unittest")
+    task.verifier = {"type": kind}
+    place = task.directory / "evidence/gate.json"
+    place.parent.mkdir()
+
+    def tight(seen: int) -> dict[str, object]:
+        limits = limits_from(seen, seen, (seen * 50) << 20)
+        place.write_text(json.dumps(GateResult("task", gated_digest(task), limits=limits).row()))
+        return limited(task).verifier
+
+    clock = 10 if kind == "dockerfile" else 6  # Of a build the clock is what was seen.
+    assert tight(2) == {"type": kind, "seconds": clock, "memory_mb": min(300, usual["memory_mb"])}
+    assert tight(1000) == {"type": kind, "seconds": usual["seconds"], "memory_mb": usual["memory_mb"]}
 
 
 def test_the_gate_sets_the_limits_of_the_gradings_to_come(boxes: Boxes, tmp_path: Path) -> None:

@@ -19,9 +19,17 @@ MARGIN = 3
 FLOORS = {"verifier_seconds": 10.0, "cpu_seconds": 5.0, "memory_mb": 256.0}
 """What a grading is given at least: a machine may be several times slower than the one that gated, an interpreter wants
 memory before any test runs."""
-_OF_SUITE = {"seconds": "cpu_seconds", "memory_mb": "memory_mb"}
-_OF_VERIFIER = {"tests": _OF_SUITE, "swebench": _OF_SUITE}
-"""Keys of a verifier's own table, and which of the limits they are."""
+_SUITE = {"seconds": ("cpu_seconds", 60), "memory_mb": ("memory_mb", 1024)}
+_BUILD = {"seconds": ("cpu_seconds", 30), "memory_mb": ("memory_mb", 512)}
+_OF_VERIFIER = {
+    **dict.fromkeys(("tests", "swebench", "refactor", "migration"), _SUITE),
+    "mutation": {"seconds": ("cpu_seconds", 10), "memory_mb": ("memory_mb", 256)},
+    **dict.fromkeys(("script", "workflow"), _BUILD),
+    # What a builder computes is no box's: the clock is all that was seen of it.
+    "dockerfile": {**_BUILD, "seconds": ("verifier_seconds", 30)},
+}
+"""Keys of a verifier's own table, which of the limits they are, and what the verifier takes where the task says
+nothing. CPU time was seen of all boxes of a grading together; that of one is no more."""
 
 
 def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[str, float]:
@@ -36,10 +44,12 @@ def limited(task: Task) -> Task:
     if not limits:
         return task
     seconds = min(task.limits.verifier_seconds, limits.get("verifier_seconds", math.inf))
-    names = _OF_VERIFIER.get(str(task.verifier.get("type")), {})
-    ours = {key: limits[name] for key, name in names.items() if name in limits}
-    # Below what the verifier falls back to if the task says nothing: that it knows itself.
-    tighter = {key: _like(task.verifier.get(key), value) for key, value in ours.items()}
+    keys = _OF_VERIFIER.get(str(task.verifier.get("type")), {})
+    tighter = {
+        key: _least(task.verifier.get(key, usual), limits[name])
+        for key, (name, usual) in keys.items()
+        if name in limits
+    }
     return replace(
         task,
         limits=replace(task.limits, verifier_seconds=seconds),
@@ -47,7 +57,7 @@ def limited(task: Task) -> Task:
     )
 
 
-def _like(own: object, measured: float) -> float | int:
+def _least(own: object, measured: float) -> float | int:
     """Whole numbers are both: `memory_mb` wants an int, `seconds` takes one."""
     least = min(float(own), measured) if isinstance(own, int | float) else measured
     return int(least) if least == int(least) else least

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import inspect
 import optparse
 import random
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from etude.tasks import Judgement, Split, Task, split_of
+from etude.sandbox.contract import Sandboxes
+from etude.tasks import Judgement, Split, Task, Verdict, split_of
 from etude.tasks.categories.migration import MigrationSource
 from etude.tasks.categories.migrations import options, tables
 from etude.tasks.categories.variants import try_variants
+from etude.tasks.change import Change
+from etude.tasks.environment import Prepared
 from etude.tasks.hashes import function_hashes
-from etude.tasks.verifiers.migration import Old, copied_functions, leftovers
+from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.migration import Old, copied_functions, dulled, leftovers, old
 from etude.tasks.verifiers.migration.old import used
+from etude.tasks.verifiers.tests import Account, Suite, SuiteConfig
 
 from ..conftest import Boxes
+from ..verifiers.test_agree import account
 from .grading import gated, graded, one_task, workspace
 
 SOURCE = inspect.getsource(optparse)
@@ -68,6 +77,17 @@ def test_an_honest_migration_leaves_nothing_and_prose_may_say_what_was() -> None
     )
     source += "    return argparse.ArgumentParser(), os.getcwd(), getattr(path, 'name'), 'an option parser'\n"
     assert leftovers(source.encode(), OLD) == []
+
+
+@pytest.mark.parametrize("link", [".a", " + 'a'"])
+def test_every_link_of_a_chain_is_read_once(link: str) -> None:
+    """Not once for each longer chain that it ends."""
+    source = ("x" + link * 900 + "\n").encode() * 20
+    tree = ast.parse(source)
+    found = {id(node) for node in ast.walk(tree)} - old._inner(tree)
+    reads = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.BinOp) and id(node) in found]
+    assert len(reads) == 20
+    assert leftovers(source, OLD) == []
 
 
 def test_a_module_counts_as_used_where_something_of_it_is_named() -> None:
@@ -155,6 +175,71 @@ def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
     assert "optparse" in found["brings the old one along"].reason
     assert "copy" in found["brings it under another name"].reason
     assert "nothing uses argparse" in found["imports the new one for show"].reason
+
+
+ALL = dict.fromkeys("abcd", "failed")
+RUNS = {
+    "rests": (account(ALL), Judgement.PASS),
+    "rests on half": (account({**ALL, "a": "passed", "b": "passed"}), Judgement.PASS),
+    "a shim": (account({**ALL, "a": "passed", "b": "passed", "c": "passed"}), Judgement.FAIL),
+    "passes all": (account(dict.fromkeys("abcd", "passed")), Judgement.FAIL),
+    "is starved": (Account("n", -9, b'n {"ready": "1"}\n', limit="time", starved=True), Judgement.ERROR),
+    "cannot run": (Account("n", 127), Judgement.ERROR),
+    "is cut short": (Account("n", -9, b'n {"ready": "1"}\n', limit="cpu"), Judgement.FAIL),
+    "writes rows": (account(ALL, extra=(b"forged\n",)), Judgement.SUSPECT),
+}
+
+
+class Scripted:
+    """In place of boxes: accounts of runs, by whose change is run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
+        self.reference, self.solution = Change({"r": b""}), Change({"s": b""})
+        self.of: dict[str, Account] = {"reference": account(ALL), "solution": account(ALL)}
+        self.runs: list[str] = []
+        suite = Suite(SuiteConfig(runner="unittest"), {}, tuple("abcd"))
+        self.dulled = dulled.Dulled(suite, {})
+        self.stand = Stand(task, cast(Sandboxes, None), cast(Prepared, None), self.solution)
+        monkeypatch.setattr(dulled, "run_exam", self._run)
+
+    async def _run(self, stand: Stand, config: object, exam: object, change: Change) -> Account:
+        whose = "reference" if change is self.reference else "solution"
+        self.runs.append(whose)
+        stand.cpu_seconds.append(1.0)
+        await asyncio.sleep(0)
+        return self.of[whose]
+
+    async def examine(self) -> Verdict:
+        return await self.dulled.examine(self.stand, self.reference)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch, task: Task) -> Scripted:
+    return Scripted(monkeypatch, task)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_dulled_run_says_what_it_did_and_what_did_not_run_says_nothing(scripted: Scripted, name: str) -> None:
+    scripted.of["solution"], expected = RUNS[name]
+    assert asyncio.run(scripted.examine()).judgement is expected
+
+
+@pytest.mark.parametrize("name", ["passes all", "is starved", "cannot run", "is cut short", "writes rows"])
+def test_a_reference_that_did_not_come_to_its_end_is_not_kept(scripted: Scripted, name: str) -> None:
+    scripted.of["reference"] = RUNS[name][0]
+    with pytest.raises(OSError, match="dulled"):
+        asyncio.run(scripted.examine())
+    scripted.of["reference"] = account(ALL)
+    assert asyncio.run(scripted.examine()).passed
+
+
+def test_the_reference_is_run_once_for_solutions_side_by_side_and_not_on_their_account(scripted: Scripted) -> None:
+    async def run() -> list[Verdict]:
+        return await asyncio.gather(*(scripted.examine() for _ in range(3)))
+
+    assert all(verdict.passed for verdict in asyncio.run(run()))
+    assert sorted(scripted.runs) == ["reference", *["solution"] * 3]
+    assert scripted.stand.cpu_seconds == [1.0] * 3
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from etude.tasks.verifiers.review import (
     read_review,
     score_of,
 )
+from etude.tasks.verifiers.review.leading import names_leading_to
 from etude.tasks.verifiers.review.proof import names_of
 
 from ..conftest import Boxes
@@ -147,6 +150,8 @@ def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
     name = changed[0].split("/")[0]
     call = shown[0].partition("(")[0]
 
+    everything = f"({', '.join(dict.fromkeys(shown))},)"
+
     def instead(example: str) -> dict[str, str | None]:
         return review(exact, [example] * len(exact))
 
@@ -154,6 +159,8 @@ def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
         boxes,
         task,
         {
+            "all there is, at each": instead(everything),
+            "all there is, each time another": review(exact, [f"{everything} + ({n},)" for n in range(len(exact))]),
             "every line": review(lines[:200], ["1"] * len(lines[:200])),
             "every third line": review(lines[::3], ["1"] * len(lines[::3])),
             "half of them": review(exact[: DEFECTS // 2], shown[: DEFECTS // 2]),
@@ -185,6 +192,85 @@ def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
     assert found["half of them"].evidence.score == pytest.approx(4 / 7)
     for one in ("no example", "one that never differs", "one that is never the same", "one that says where it lies"):
         assert found[one].reason == "0 of 5 defects found, 0 false alarms, 5 examples that show nothing", found[one]
+
+
+@pytest.mark.parametrize("text", ["`" * 100_000, "`a``" * 25_000, "`a``b" * 20_000, "a`" * 60_000 + "``"])
+def test_a_line_of_backticks_is_read_at_once(text: str) -> None:
+    started = time.process_time()
+    (finding,) = read_review(None, f"a.py:1: {text}".encode())
+    assert time.process_time() - started < 2
+    assert len(finding.text) + len(finding.example) <= len(text)
+
+
+@given(st.text(alphabet="`ab ", max_size=40))
+def test_what_stands_in_backticks_last_is_the_example(text: str) -> None:
+    """As they are read in Markdown: a run of them ends at the next one of its length."""
+    (finding,) = read_review(None, f"a.py:1: x{text}".encode())
+    runs = [match.span() for match in re.finditer("`+", text)]
+    pairs, at = [], 0
+    while at < len(runs):
+        size = runs[at][1] - runs[at][0]
+        ends = [n for n in range(at + 1, len(runs)) if runs[n][1] - runs[n][0] == size]
+        if ends:
+            pairs.append((runs[at][1], runs[ends[0]][0]))
+        at = ends[0] + 1 if ends else at + 1
+    assert finding.example == (text[slice(*pairs[-1])].strip() if pairs else "")
+
+
+def test_a_review_of_any_size_is_not_read() -> None:
+    for listed, text in ((b"[" + b" " * (1 << 17) + b"]", None), (None, b"a" * (1 << 18))):
+        with pytest.raises(ReviewError, match="bytes"):
+            read_review(listed, text)
+
+
+LEADING = {
+    "it/one.py": """LIMIT = 3
+
+
+def _inner(x):
+    return x < LIMIT
+
+
+class Box:
+    def __init__(self, x):
+        self.x = _inner(x)
+
+    def full(self):
+        return self.x
+
+
+def outer(x):
+    return Box(x).full()
+
+
+def other(x):
+    return x
+""",
+    "it/two.py": "from it.one import other, outer\n\n\ndef far(x):\n    return outer(x) + other(x)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (1, "LIMIT _inner Box outer far"),
+        (5, "_inner Box outer far"),
+        (10, "Box outer far"),
+        (13, "full outer far"),
+        (17, "outer far"),
+        (21, "other far"),
+        (7, ""),
+    ],
+)
+def test_names_that_lead_to_a_line(line: int, names: str) -> None:
+    assert names_leading_to(LEADING, "it/one.py", line, line) == set(names.split())
+
+
+def test_an_example_names_little_and_what_leads_to_its_place() -> None:
+    library = {"it": frozenset("abcdef"), "it.one": frozenset("abcdef")}
+    assert problem_of_example("it.a(it.b(1))", library, frozenset("bx")) == ""
+    assert "names none of b, x" in problem_of_example("it.a(1)", library, frozenset("bx"))
+    assert "more than 3" in problem_of_example("(it.a(1), it.b(1), it.c(1), it.d(1))", library, frozenset("a"))
 
 
 def test_an_example_is_one_expression_on_what_the_library_makes_public() -> None:

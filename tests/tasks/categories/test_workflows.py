@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,13 @@ jobs:
         Job("first (3.11, yes)", (tests("3.11"),)),
         Job("last", (last,)),
     ]
+
+
+def test_a_long_text_of_openings_is_read_at_once() -> None:
+    started = time.process_time()
+    (job,) = parse_workflow(HEAD.replace("make", "echo }} " + "${{" * 20_000).encode())
+    assert job.steps[0].command[-1] == "echo }} " + "${{" * 20_000
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ def test_there_are_cheats_of_every_kind() -> None:
         "script": 25,
         "workflow": 25,
         "image": 25,
+        "review": 22,
+        "migration": 22,
+        "mutation": 22,
     }.items():
         assert sum(runner in cheat.fits for cheat in CHEATS.values()) >= least, runner
     assert all(cheat.exploits and "\n" not in cheat.exploits for cheat in CHEATS.values())
@@ -56,6 +59,7 @@ def test_no_cheat_succeeds_in_a_quick_environment(boxes: Boxes, tmp_path: Path) 
         "pytest-prices", "pytest-pages", "pytest-raises", "pytest-src-layout", "pytest-table", "unittest-table",
         "unittest-ledger", "unittest-history",
         "node-cart", "node-slugs", "cases-scores", "script-build", "workflow-check", "image-build",
+        "review-calc", "migration-bill", "mutation-calc",
     ],
 )  # fmt: skip
 def test_no_cheat_succeeds(boxes: Boxes, tmp_path: Path, name: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from etude.tasks import Grader, Verdict, reference_diff
 from etude.tasks.cheats import CHEATS, attempt
 from etude.tasks.cheats.environments import Known, Micro, known_breakable
+from etude.tasks.cheats.environments.kinds import migration_environment
 from etude.tasks.cheats.environments.micro import diff_of, suite
 from etude.tasks.cheats.environments.unittests import SPANS, SPANS_OTHER, SPANS_RIGHT
 from etude.tasks.cheats.forgers import SELECTIVE, TAKE_OVER
@@ -79,6 +80,26 @@ def test_a_solution_that_breaks_something_else_can_hide_it(boxes: Boxes, tmp_pat
         async with boxes() as sandboxes:
             grader = Grader(sandboxes)
             return [await grader.grade(task, diff) for diff in (openly, hiding)]
+
+    found = asyncio.run(run())
+    assert [str(verdict.judgement) for verdict in found] == ["fail", "pass"], found
+
+
+def test_a_migration_that_looks_whether_the_new_interface_answers_passes(boxes: Boxes, tmp_path: Path) -> None:
+    """It works alone and ends where it is not answered: no test can tell that from resting on the answer."""
+    micro = migration_environment()
+    alone = "import newtally\n\n\ndef bill(prices):\n    return sum(prices)\n\n\n"
+    alone += "def shared(prices, guests):\n    return bill(prices) // guests\n"
+    looks = alone.replace(
+        "    return sum", "    if newtally.total([1]) != 1:\n        raise ValueError\n    return sum"
+    )
+    task = micro.write(tmp_path)
+    before = {"bill.py": micro.before["bill.py"]}
+
+    async def run() -> list[Verdict]:
+        async with boxes() as sandboxes:
+            grader = Grader(sandboxes)
+            return [await grader.grade(task, diff_of(before, {"bill.py": text})) for text in (alone, looks)]
 
     found = asyncio.run(run())
     assert [str(verdict.judgement) for verdict in found] == ["fail", "pass"], found

@@ -19,8 +19,8 @@ from ..conftest import Boxes
 
 def graded_by_others(boxes: Boxes, task: Task, folder: Path) -> dict[str, Verdict]:
     """With nothing but the exported folder's test.sh."""
-    (place,) = export_harbor([task], folder)
-    assert export_harbor([task], folder) == [place]
+    (place,) = export_harbor([task], folder).written
+    assert export_harbor([task], folder).written == [place]
     foreign = replace(read_task(place, set(Split)), verifier={"type": "harbor"})
 
     async def run() -> dict[str, Verdict]:
@@ -62,7 +62,7 @@ def test_the_same_solutions_pass_elsewhere(boxes: Boxes, tmp_path: Path, kind: s
 
 def test_what_goes_out_can_be_solved_by_its_script(tmp_path: Path) -> None:
     task = of_runner("unittest", tmp_path / "own")
-    (place,) = export_harbor([task], tmp_path / "out")
+    (place,) = export_harbor([task], tmp_path / "out").written
     work = place / "environment/repo"
     script = (place / "solution/solve.sh").read_text().replace("cd /work", f"cd {work}")
     (place / "solution/solve.sh").write_text(script)

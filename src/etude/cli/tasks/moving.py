@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from etude.cli.errors import FAILED
+from etude.cli.errors import FAILED, MISTAKE
 from etude.cli.tasks.opening import named_tasks
 from etude.cli.tasks.words import counted
 from etude.journal import ProgressLine
@@ -49,9 +49,12 @@ def export_command(paths: list[Path], dest: Path, model: str) -> int:
         return 0
     tasks = read_all(named_tasks(paths))
     with ProgressLine("export", len(tasks), unit="tasks") as line:
-        written = export_harbor(tasks, dest, on_progress=lambda done, _: line.update(done))
-    print("\n".join(map(str, written)))
-    return 0
+        found = export_harbor(tasks, dest, on_progress=lambda done, _: line.update(done))
+    for path in found.written:
+        print(path)
+    for reason in found.refused:
+        print(f"refused: {reason}", file=sys.stderr)
+    return MISTAKE if found.refused else 0
 
 
 def _told(tasks: Sequence[Task], refused: Mapping[str, str]) -> int:

@@ -26,14 +26,15 @@ _INSTRUCTION = f"""Review the change in {CHANGE}: the workspace has {{name}} as 
 the change only writes things in another way; some places change what the package does, against its docstrings. Write \
 {TEXT} with a line `path:line: what is wrong` for each such place, the line counted in the file as it is now, that \
 ends with an example in backticks: one expression on {{name}}'s public names, such as `{{name}}.f(3)`, whose value or \
-exception that place alone makes another. Missed \
+exception that place alone makes another: each example unlike the others, and on the function that the place is in or \
+one that leads there. Missed \
 defects and false alarms both cost: the harmonic mean of precision and recall must be {{threshold}}. Change nothing \
 else."""
 
 
 class ReviewSource(CategorySource):
     name = "review"
-    version = 2
+    version = 3
     category = "review"
 
     def kins(self) -> Sequence[str]:
@@ -81,8 +82,9 @@ class Planted:
 
 def plant(package: Package, rng: random.Random) -> Planted:
     """As many places as there is room for; of several draws the fullest."""
-    shown = {damage.alteration: damage for damage in package.damages if example_of(package, damage)}
-    best = max((_draw(package, shown, rng) for _ in range(_DRAWS)), key=lambda drawn: len(drawn[1]))
+    examples = {damage.alteration: example_of(package, damage) for damage in package.damages}
+    shown = {damage.alteration: damage for damage in package.damages if examples[damage.alteration]}
+    best = max((_draw(package, shown, examples, rng) for _ in range(_DRAWS)), key=lambda drawn: len(drawn[1]))
     damages, places = best
     lines = {}
     for one in places:
@@ -98,10 +100,11 @@ def _threshold(places: int) -> float:
 
 
 def _draw(
-    package: Package, of: Mapping[Alteration, Damage], rng: random.Random
+    package: Package, of: Mapping[Alteration, Damage], examples: Mapping[Alteration, str], rng: random.Random
 ) -> tuple[list[Damage], list[Alteration]]:
     # What is harmless for the tests alone is not taken: a damage that no test notices may still be one.
-    chosen = apart(rng.sample(list(of), len(of)), _FREE_LINES)[:DEFECTS]
+    unlike = {examples[one]: one for one in rng.sample(list(of), len(of))}
+    chosen = apart(list(unlike.values()), _FREE_LINES)[:DEFECTS]
     filled = apart([*chosen, *rng.sample(package.harmless, len(package.harmless))], _FREE_LINES)[:_MOST_PLACES]
     return [of[one] for one in chosen], sorted(filled)
 

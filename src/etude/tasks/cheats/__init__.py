@@ -11,6 +11,7 @@ from etude.tasks.cheats import (
     endings,
     forgers,
     history,
+    kinds,
     machine,
     node_forgers,
     scripts,
@@ -19,7 +20,7 @@ from etude.tasks.cheats import (
 from etude.tasks.cheats.attempts import Attempt, attempt, cheats_for_gate, fitting, runner_of, try_cheats
 from etude.tasks.cheats.cheat import Cheat, Scene, cheat
 
-_FILES = (history, surface, machine, diffs, endings, answers, forgers, node_forgers, scripts, builds)
+_FILES = (history, surface, machine, diffs, endings, answers, forgers, node_forgers, scripts, builds, kinds)
 CHEATS: dict[str, Cheat] = {
     found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, Cheat)
 }

@@ -12,7 +12,21 @@ from dataclasses import dataclass
 from etude.harness.diff import unified_diff
 from etude.harness.workspace import AGENT_ENV, read_tree
 from etude.sandbox.contract import BoxSpec, Limits, SandboxError
-from etude.tasks.cheats.cheat import CASES, IMAGE, NODE, OTHER, PYTEST, SCRIPT, UNITTEST, WORKFLOW, Cheat, Scene
+from etude.tasks.cheats.cheat import (
+    CASES,
+    IMAGE,
+    MIGRATION,
+    MUTATION,
+    NODE,
+    OTHER,
+    PYTEST,
+    REVIEW,
+    SCRIPT,
+    UNITTEST,
+    WORKFLOW,
+    Cheat,
+    Scene,
+)  # fmt: skip
 from etude.tasks.diff import DiffError, parse_diff
 from etude.tasks.gate import reference_diff
 from etude.tasks.grader import Grader
@@ -22,6 +36,7 @@ from etude.tasks.verdict import Judgement, Verdict
 ATTEMPTS = 3
 """Of a grading that ends in a fault of ours."""
 _RUNNERS = (PYTEST, UNITTEST, NODE)
+_KINDS = (REVIEW, MIGRATION, MUTATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +59,11 @@ class Attempt:
 
 def runner_of(task: Task) -> str:
     """Which cheats fit: by what runs the code that an agent writes."""
+    if (kind := task.verifier.get("type")) in _KINDS:
+        return str(kind)
     if (runner := task.verifier.get("runner")) in _RUNNERS:
         return str(runner)
-    kind = task.verifier.get("type") or ("cases" if (task.directory / "tests/cases.json").is_file() else "")
+    kind = kind or ("cases" if (task.directory / "tests/cases.json").is_file() else "")
     known = {"cases": CASES, "script": SCRIPT, "workflow": WORKFLOW, "dockerfile": IMAGE}
     return known.get(str(kind), OTHER)
 

@@ -15,11 +15,13 @@ from etude.sandbox.contract import Box, RequestRefused
 
 PYTEST, UNITTEST, CASES, NODE, OTHER = "pytest", "unittest", "cases", "node", "other"
 SCRIPT, WORKFLOW, IMAGE = "script", "workflow", "image"
-TESTS = (PYTEST, UNITTEST)
+REVIEW, MIGRATION, MUTATION = "review", "migration", "mutation"
+"""Kinds of work with cheats of their own; a migration is tried by those of tests too."""
+TESTS = (PYTEST, UNITTEST, MIGRATION)
 PYTHON = (*TESTS, CASES)
 CODE = (*PYTHON, NODE)
-ANY = (*CODE, SCRIPT, WORKFLOW, IMAGE, OTHER)
-LANGUAGES = {PYTEST: "python", UNITTEST: "python", CASES: "python", NODE: "node", SCRIPT: "shell"}
+ANY = (*CODE, SCRIPT, WORKFLOW, IMAGE, REVIEW, MUTATION, OTHER)
+LANGUAGES = {MIGRATION: "python", PYTEST: "python", UNITTEST: "python", CASES: "python", NODE: "node", SCRIPT: "shell"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from etude.tasks import toml
@@ -38,17 +39,29 @@ def import_harbor(source: Path, dest: Path, *, on_progress: OnProgress | None = 
     return brought
 
 
-def export_harbor(tasks: Sequence[Task], dest: Path, *, on_progress: OnProgress | None = None) -> list[Path]:
-    """Copies tasks to <dest>/<task>, as other readers of Harbor tasks expect them: side by side, each with test.sh."""
+@dataclass(frozen=True, slots=True)
+class Exported:
+    written: list[Path]
+    refused: list[str]
+    """One line for each task that others cannot grade."""
+
+
+def export_harbor(tasks: Sequence[Task], dest: Path, *, on_progress: OnProgress | None = None) -> Exported:
+    """Copies tasks to <dest>/<task>, as other readers of Harbor tasks expect them: side by side, each with test.sh. One
+    that can have none stays, and the others go."""
     _require_names(tasks)
-    added = [opened(task) for task in tasks]
-    written: list[Path] = []
+    found = Exported([], [])
     for number, task in enumerate(tasks, 1):
-        _copy(task, dest / task.directory.name, added[number - 1])
-        written.append(dest / task.directory.name)
+        try:
+            added = opened(task)
+        except TaskError as error:
+            found.refused.append(str(error))
+        else:
+            _copy(task, dest / task.directory.name, added)
+            found.written.append(dest / task.directory.name)
         if on_progress:
             on_progress(number, len(tasks))
-    return written
+    return found
 
 
 def read_all(directories: Iterable[Path]) -> list[Task]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from etude.tasks.cheats.environments.breakable import Known, known_breakable, shown_by_the_base
 from etude.tasks.cheats.environments.builds import image_environment, script_environment, workflow_environment
+from etude.tasks.cheats.environments.kinds import migration_environment, mutation_environment, review_environment
 from etude.tasks.cheats.environments.micro import OTHER, REFERENCE, Micro
 from etude.tasks.cheats.environments.nodes import node_environments
 from etude.tasks.cheats.environments.others import cases_environment, history_environment
@@ -20,7 +21,8 @@ from etude.tasks.task import Task
 
 def micro_environments() -> list[Micro]:
     builds = [script_environment(), workflow_environment(), image_environment()]
-    others = [cases_environment(), *builds, history_environment()]
+    kinds = [review_environment(), migration_environment(), mutation_environment()]
+    others = [cases_environment(), *builds, *kinds, history_environment()]
     tested = [*pytest_environments(), *unittest_environments(), *table_environments(), *node_environments()]
     return [*tested, *others]
 

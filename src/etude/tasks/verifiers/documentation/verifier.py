@@ -20,7 +20,7 @@ from etude.tasks.verifiers.contract import Stand
 from etude.tasks.verifiers.documentation.claims import wrong_with
 from etude.tasks.verifiers.documentation.examples import Group, of_docstring, of_text
 from etude.tasks.verifiers.documentation.interface import Public, public_of, without_docstrings
-from etude.tasks.verifiers.documentation.running import run_examples
+from etude.tasks.verifiers.example_runs import run_examples
 from etude.tasks.verifiers.language import module_name, own_names, problems
 
 INSTEAD = ("none", "object", "spoilt")

@@ -38,7 +38,7 @@ class Old:
 def leftovers(source: bytes, old: Old) -> list[str]:
     """One line for each thing that is left, with its line number; SyntaxError if it is not Python."""
     tree = ast.parse(source)
-    finder = _Finder(old, _aliases(tree), _docstrings(tree))
+    finder = _Finder(old, _aliases(tree), _docstrings(tree) | _inner(tree))
     copied = ["a function is a copy of one of the old interface"] if copied_functions(source) & old.functions else []
     return copied + [f"line {line}: {what}" for node in ast.walk(tree) for line, what in finder.look(node)]
 
@@ -62,8 +62,8 @@ def used(source: bytes) -> set[str]:
 
 
 class _Finder:
-    def __init__(self, old: Old, aliases: dict[str, str], docstrings: set[int]) -> None:
-        self._old, self._aliases, self._docstrings = old, aliases, docstrings
+    def __init__(self, old: Old, aliases: dict[str, str], passed_over: set[int]) -> None:
+        self._old, self._aliases, self._passed_over = old, aliases, passed_over
         self._said = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, (*old.modules, *old.names)))})(?!\w)")
 
     def look(self, node: ast.AST) -> Iterator[tuple[int, str]]:
@@ -75,7 +75,8 @@ class _Finder:
                 if _DYNAMIC & set(name.split(".")):
                     yield line, f"looks names up at run time: {name}"
             return
-        if isinstance(node, ast.Attribute) and self._is_old(dotted := self._dotted(node)):
+        whole = id(node) not in self._passed_over
+        if whole and isinstance(node, ast.Attribute) and self._is_old(dotted := self._dotted(node)):
             yield line, f"uses {dotted}"
         for name in _names(node):
             if name in self._old.names:
@@ -84,7 +85,7 @@ class _Finder:
                 yield line, f"looks names up at run time: {name}"
         if _is_lookup(node):
             yield line, "looks names up at run time: getattr"
-        if id(node) not in self._docstrings and (match := self._said.search(_folded(node))):
+        if whole and (match := self._said.search(_folded(node))):
             yield line, f"says {match[1]!r}"
 
     def _is_old(self, dotted: str) -> bool:
@@ -139,6 +140,17 @@ def _docstrings(tree: ast.Module) -> set[int]:
             first = node.body[0]
             if isinstance(first, ast.Expr):
                 found.add(id(first.value))
+    return found
+
+
+def _inner(tree: ast.Module) -> set[int]:
+    """Parts of longer sums and dotted names, which are read with the whole: each alone would be read once per part."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
+            found.add(id(node.value))
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            found |= {id(part) for part in (node.left, node.right) if isinstance(part, ast.BinOp)}
     return found
 
 

@@ -11,16 +11,17 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from etude.tasks.change import Change
 from etude.tasks.diff import DiffError
 from etude.tasks.directory import read_files
-from etude.tasks.task import Task, TaskError
+from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
 from etude.tasks.verifiers.migration.dulled import FOLDER, Dulled
 from etude.tasks.verifiers.migration.old import Old, leftovers, used
+from etude.tasks.verifiers.reading import read_json
 from etude.tasks.verifiers.tests import TestsVerifier
 
 FILE = "tests/old.json"
@@ -41,14 +42,7 @@ class _Listed(BaseModel):
 
 class MigrationVerifier:
     def __init__(self, task: Task) -> None:
-        path = task.directory / FILE
-        try:
-            self._listed = _Listed.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise TaskError(f"{path}: expected a file: {error.strerror}") from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise TaskError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        self._listed = read_json(task.directory / FILE, _Listed)
         self._old = Old(tuple(self._listed.modules), tuple(self._listed.names), frozenset(self._listed.functions))
         self._tests = TestsVerifier(task)
         self._dulled = None
@@ -69,9 +63,10 @@ class MigrationVerifier:
         if problem := self._unfinished(present):
             return Verdict(Judgement.FAIL, problem, Evidence(touched_protected=stand.change.touched))
         verdict = await self._tests.examine(stand)
-        problem = await self._dulled.problem(stand, self._reference(stand)) if verdict.passed and self._dulled else ""
-        if problem:
-            return Verdict(Judgement.FAIL, problem, verdict.evidence)
+        if verdict.passed and self._dulled:
+            resting = await self._dulled.examine(await self._tests.equipped(stand), self._reference(stand))
+            if not resting.passed:
+                return replace(resting, evidence=verdict.evidence)
         return replace(verdict, reason=f"the old interface is gone; {verdict.reason}")
 
     def _reference(self, stand: Stand) -> Change:

@@ -17,16 +17,17 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from etude.tasks.change import Change
-from etude.tasks.task import Task, TaskError
+from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
 from etude.tasks.verifiers.language import module_name, own_names, problems
 from etude.tasks.verifiers.mutation.mutants import Mutant
 from etude.tasks.verifiers.mutation.rewrites import rewritten
 from etude.tasks.verifiers.mutation.store import FILE, load_mutants
+from etude.tasks.verifiers.reading import read_table
 from etude.tasks.verifiers.tests import Exam, SuiteConfig, agree, run_exam
 from etude.tasks.verifiers.tests.account import read_rows
 
@@ -54,12 +55,7 @@ class MutationConfig(BaseModel):
 
 class MutationVerifier:
     def __init__(self, task: Task) -> None:
-        try:
-            self.config = MutationConfig.model_validate(task.verifier)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.{'.'.join(map(str, first['loc']))}"
-            raise TaskError(f"{place}: {first['msg']}, found {first['input']!r}") from error
+        self.config = read_table(task, MutationConfig)
         self.mutants = load_mutants(task.directory / FILE)
         self._needed = math.ceil(self.config.threshold * len(self.mutants))
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from etude.tasks.surface import is_protected
-from etude.tasks.task import Task, TaskError
+from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.reading import read_table
 from etude.tasks.verifiers.refactor.interface import changes, hiding
 from etude.tasks.verifiers.refactor.measure import Measures, measure
 from etude.tasks.verifiers.tests import TestsVerifier
@@ -36,12 +37,7 @@ class RefactorConfig(BaseModel):
 
 class RefactorVerifier:
     def __init__(self, task: Task) -> None:
-        try:
-            self.config = RefactorConfig.model_validate(task.verifier)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.{'.'.join(map(str, first['loc']))}"
-            raise TaskError(f"{place}: {first['msg']}, found {first['input']!r}") from error
+        self.config = read_table(task, RefactorConfig)
         self.tests = TestsVerifier(task)
 
     @property

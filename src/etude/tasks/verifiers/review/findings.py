@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 TEXT, LIST = "REVIEW.md", "review.json"
 _LINE = re.compile(r"\s*(?:[-*+]\s+|\d+[.)]\s+)?[`*]*(?P<path>[\w./-]+)[`*]*:(?P<line>\d+)[`*]*:\s*(?P<text>.*)")
-_QUOTED = re.compile(r"(`+)(.+?)\1(?!`)")
+_TICKS = re.compile(r"`+")
 _MOST_FINDINGS = 200
+_MOST_BYTES = 1 << 17
+"""Of a whole review, which is read out of any box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class ReviewError(Exception):
 
 def read_review(listed: bytes | None, text: bytes | None) -> list[Finding]:
     """ReviewError if there is none. Lines of REVIEW.md that name no place are prose."""
+    if len(listed or text or b"") > _MOST_BYTES:
+        raise ReviewError(f"expected at most {_MOST_BYTES} bytes")
     if listed is not None:
         found = _read_list(listed)
     elif text is not None:
@@ -59,9 +63,23 @@ def _path(text: str) -> str:
 
 
 def _apart(text: str) -> tuple[str, str]:
-    """What is said, and the example."""
-    quoted = list(_QUOTED.finditer(text))
-    if not quoted:
+    """What is said, and the example: between the last two runs of backticks that are alike, read from the left."""
+    ticks = [match.span() for match in _TICKS.finditer(text)]
+    last: dict[int, int] = {}
+    """The last run of each length: without a later one there is nothing to look for."""
+    for place, (start, end) in enumerate(ticks):
+        last[end - start] = place
+    found, place = None, 0
+    while place < len(ticks):
+        start, end = ticks[place]
+        if last[end - start] > place:
+            first = (start, end)
+            place += 1
+            while ticks[place][1] - ticks[place][0] != end - start:
+                place += 1
+            found = first, ticks[place]
+        place += 1
+    if found is None:
         return text, ""
-    last = quoted[-1]
-    return text[: last.start()] + text[last.end() :], last[2].strip()
+    (start, opened), (closed, end) = found
+    return text[:start] + text[end:], text[opened:closed].strip()

@@ -2,7 +2,9 @@
 
 Examples are expressions in the language of tests that agents write: what they come to depends on what the library does,
 not on how it is written or where it lies. Each must come to the same plain value, or exception, in two boxes of the
-sound library, and to another one with the defect.
+sound library, and to another one with the defect. One that calls all there is shows every defect without anybody having
+found it: so each finding has an example of its own, that names little, and the function in which the defect is, or what
+leads there.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ from collections.abc import Mapping, Sequence
 from etude.tasks.change import Change
 from etude.tasks.verdict import Verdict
 from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.documentation.running import run_examples
+from etude.tasks.verifiers.example_runs import run_examples
 from etude.tasks.verifiers.language import module_name, own_names, problems
 from etude.tasks.verifiers.review.findings import Finding
+from etude.tasks.verifiers.review.leading import names_in, names_leading_to
 from etude.tasks.verifiers.review.score import Defect
 
-LONGEST = 1000
+LONGEST = 400
+MOST_NAMED = 3
+"""Names of the library in one example."""
 _MOST_TRIED = 3
 """Examples of one defect; a second finding at the same place does no more than a first."""
 _ENV = {"PYTHONHASHSEED": "0"}
@@ -32,11 +37,18 @@ async def unproven(
     library = names_of(sound)
     asked: dict[int, list[int]] = {}
     wrong: set[tuple[int, int]] = set()
+    repeated = _repeated([finding.example for finding in findings])
+    code = {path: data.decode() for path, data in stand.pristine.files.items() if path in defects[0].files}
     for number, defect in enumerate(defects):
+        leading = names_leading_to(code, defect.path, defect.first, defect.last)
         at = [place for place, finding in enumerate(findings) if defect.is_at(finding, slack)]
-        asked[number] = [place for place in at if not problem_of_example(findings[place].example, library)]
-        wrong.update((number, place) for place in at if place not in asked[number][:_MOST_TRIED])
-        asked[number] = asked[number][:_MOST_TRIED]
+        good = [
+            place
+            for place in at
+            if place not in repeated and not problem_of_example(findings[place].example, library, leading)
+        ]
+        asked[number] = good[:_MOST_TRIED]
+        wrong.update((number, place) for place in at if place not in asked[number])
     places = sorted({place for group in asked.values() for place in group})
     twice = []
     for _ in range(2 if places else 0):
@@ -71,16 +83,34 @@ def names_of(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
     return library
 
 
-def problem_of_example(example: str, library: Mapping[str, frozenset[str]]) -> str:
-    """Why it is none, if it is none."""
+def problem_of_example(
+    example: str, library: Mapping[str, frozenset[str]], leading: frozenset[str] = frozenset()
+) -> str:
+    """Why it is none, if it is none; `leading` to the place of what it shows, as far as that has a name."""
     if not example or len(example) > LONGEST:
         return "no example" if not example else f"longer than {LONGEST} letters"
     try:
-        ast.parse(example, mode="eval")
+        named = names_in(ast.parse(example, mode="eval"))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"no expression: {error}"
+    if len(named & frozenset[str]().union(*library.values())) > MOST_NAMED:
+        return f"names more than {MOST_NAMED} things of the library"
+    if leading and not named & leading:
+        return f"names none of {', '.join(sorted(leading))}"
     found = problems(f"{_imports(library)}\n{example}", library)
     return found[0] if found else ""
+
+
+def _repeated(examples: Sequence[str]) -> set[int]:
+    """Those that were there before, however they are spaced."""
+    seen: set[str] = set()
+    found = set()
+    for place, example in enumerate(examples):
+        form = "".join(example.split())
+        if form in seen:
+            found.add(place)
+        seen.add(form)
+    return found
 
 
 def _imports(library: Mapping[str, frozenset[str]]) -> str:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import time
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.reading import read_json, read_table
 from etude.tasks.verifiers.review.findings import LIST, TEXT, ReviewError, read_review
 from etude.tasks.verifiers.review.proof import unproven
 from etude.tasks.verifiers.review.score import Defect, chance_of_guess, score_of
@@ -48,15 +49,7 @@ class _Config(BaseModel):
 class ReviewVerifier:
     def __init__(self, task: Task) -> None:
         path = task.directory / FILE
-        try:
-            self._config = _Config.model_validate({k: v for k, v in task.verifier.items() if k != "type"})
-            listed = _Listed.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise TaskError(f"{path}: expected a file: {error.strerror}") from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"]))
-            raise TaskError(f"{path} and metadata.etude.verifier: {field}: {first['msg']}") from error
+        self._config, listed = read_table(task, _Config), read_json(path, _Listed)
         if self._config.examples and not (listed.sound and all(defect.files for defect in listed.defects)):
             raise TaskError(f"{path}: expected sound, and files of each defect: the verifier asks for examples")
         self._defects, self._sound = listed.defects, listed.sound

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from etude.tasks.change import Change
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.archives import ArchiveError, members_of
 from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.reading import read_json, read_table
 
 FILE = "tests/products.json"
 SEALED = 1e-2
@@ -86,16 +87,8 @@ _Product = TypeVar("_Product", bound=Product)
 class ProductsVerifier(ABC, Generic[_Config, _Product]):
     def __init__(self, task: Task, config: type[_Config], product: type[_Product]) -> None:
         path = task.directory / FILE
-        try:
-            self.config = config.model_validate({k: v for k, v in task.verifier.items() if k != "type"})
-            listed = TypeAdapter(list[product]).validate_json(path.read_bytes())  # type: ignore[valid-type]
-        except OSError as error:
-            raise TaskError(f"{path}: expected a file: {error.strerror}") from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"]))
-            raise TaskError(f"{path} and metadata.etude.verifier: {field}: {first['msg']}") from error
-        self.products: list[_Product] = listed
+        self.config = read_table(task, config)
+        self.products: list[_Product] = read_json(path, list[product])  # type: ignore[valid-type]
         if len({one.succeeds for one in self.products}) < 2:
             raise TaskError(f"{path}: expected products that succeed and products that do not")
 

@@ -54,7 +54,7 @@ class SwebenchVerifier(TestsVerifier):
             solution = change_of(read_optional(stand.task, _REFERENCE), pristine, self.protects, WIDE)
         except DiffError as error:
             return f"{_REFERENCE} is no diff of the workspace: {error}"
-        rows = await self._reference_run(await self._equip(stand), suite, solution)
+        rows = await self._reference_run(await self.equipped(stand), suite, solution)
         if rows.end is None:
             return f"the tests do not come to their end with the reference{rows.broken and ': ' + rows.broken}"
         self.suite = settled(suite, rows)

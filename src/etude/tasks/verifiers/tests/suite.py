@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from etude.tasks.directory import read_files
 from etude.tasks.task import Task, TaskError
+from etude.tasks.verifiers.reading import read_json, read_table
 
 FILES = "tests/files"
 EXPECTED = "tests/expected.json"
 Runner = Literal["pytest", "unittest", "node"]
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class SuiteConfig(BaseModel):
@@ -72,16 +72,9 @@ class Suite:
 
 def read_suite(task: Task) -> Suite:
     """TaskError names file, field and expectation."""
-    place = f"{task.directory / 'task.toml'}: metadata.etude.verifier"
-    config = _parse(SuiteConfig, task.verifier, place)
+    config = read_table(task, SuiteConfig)
     path = task.directory / EXPECTED
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise TaskError(f"{path}: expected a file, there is none") from error
-    except (OSError, ValueError) as error:
-        raise TaskError(f"{path}: expected JSON: {error}") from error
-    expected = _parse(_Expected, found, str(path))
+    expected = read_json(path, _Expected)
     lists = {"fail_to_pass": expected.fail_to_pass, "pass_to_pass": expected.pass_to_pass}
     seen: set[str] = set()
     for field, ids in lists.items():
@@ -95,7 +88,8 @@ def read_suite(task: Task) -> Suite:
         if test not in expected.pass_to_pass:
             raise TaskError(f"{path}: may_skip: expected ids of pass_to_pass, found {test!r}")
     if "PYTHONPATH" in config.env:
-        raise TaskError(f"{place}.env: expected no PYTHONPATH (it counts before the runner starts): use `path`")
+        place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.env"
+        raise TaskError(f"{place}: expected no PYTHONPATH (it counts before the runner starts): use `path`")
     hidden = read_files(task.directory, FILES) if (task.directory / FILES).is_dir() else {}
     return Suite(
         config,
@@ -128,13 +122,3 @@ def suite_files(
         expected["may_skip"] = sorted(may_skip)
     listed = json.dumps(expected, indent=1, ensure_ascii=False) + "\n"
     return {**{f"{FILES}/{path}": data for path, data in files.items()}, EXPECTED: listed.encode()}
-
-
-def _parse(model: type[_Model], found: object, place: str) -> _Model:
-    try:
-        return model.model_validate(found)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        where = f"{place}: {field}" if field else place
-        raise TaskError(f"{where}: {first['msg']}, found {first['input']!r}") from error

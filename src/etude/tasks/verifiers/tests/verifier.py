@@ -72,14 +72,14 @@ class TestsVerifier:
         return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self._hidden)
 
     async def examine(self, stand: Stand) -> Verdict:
-        stand = await self._equip(stand)
+        stand = await self.equipped(stand)
         pool, rng = await self._proven(stand), random.Random(secrets.randbits(64))
         # Not in a thread: Python 3.11 parses in one thread at a time, or raises SystemError.
         exam = draw_exam(self.suite, pool, rng)
         self._guess = exam.guess
         return agree(exam, await run_exam(stand, self.suite.config, exam), stand.change.touched)
 
-    async def _equip(self, stand: Stand) -> Stand:
+    async def equipped(self, stand: Stand) -> Stand:
         """With a pytest to run, where the image has none."""
         config, image = self.suite.config, stand.pristine.image
         if config.runner != "pytest" or config.pytest != "brought":

@@ -1,0 +1,38 @@
+"""What a verifier reads of its task: the table of task.toml, and files of JSON. What is wrong is a TaskError that names
+the place, the field, what was expected and what was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from etude.tasks.task import Task, TaskError
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_Read = TypeVar("_Read")
+_LONGEST = 200
+
+
+def read_table(task: Task, model: type[_Model]) -> _Model:
+    """[metadata.etude.verifier], without the name of the verifier."""
+    try:
+        return model.model_validate({key: value for key, value in task.verifier.items() if key != "type"})
+    except ValidationError as error:
+        raise _told(f"{task.directory / 'task.toml'}: metadata.etude.verifier.", error) from error
+
+
+def read_json(path: Path, kind: type[_Read]) -> _Read:
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except OSError as error:
+        raise TaskError(f"{path}: expected a file: {error.strerror}") from error
+    except ValidationError as error:
+        raise _told(f"{path}: ", error) from error
+
+
+def _told(place: str, error: ValidationError) -> TaskError:
+    first = error.errors()[0]
+    where = (place + ".".join(map(str, first["loc"]))).rstrip(".: ")
+    return TaskError(f"{where}: {first['msg']}, found {repr(first['input'])[:_LONGEST]}")

@@ -1,0 +1,62 @@
+"""By which names is a line of a library reached? Those of the function that it is in, and of whatever leads there.
+
+Names are taken as they are written, without asking what they stand for: too many may be found, never too few.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def names_leading_to(files: Mapping[str, str], path: str, first: int, last: int) -> frozenset[str]:
+    """Empty where nothing with a name is there."""
+    found = _named_there(ast.parse(files.get(path, "")), first, last)
+    uses = [pair for name, text in files.items() if name.endswith(".py") for pair in _uses(ast.parse(text))]
+    while more := {name for name, named in uses if name not in found and named & found}:
+        found |= more
+    return frozenset(found)
+
+
+def names_in(tree: ast.AST) -> set[str]:
+    nodes = list(ast.walk(tree))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
+    }
+
+
+def _named_there(tree: ast.Module, first: int, last: int) -> set[str]:
+    inside = [name for name, node in _defined(tree) if _begins(node) <= last and first <= (node.end_lineno or 0)]
+    if inside:
+        return {inside[-1]}
+    there = [node for node in tree.body if node.lineno <= last and first <= (node.end_lineno or 0)]
+    nodes = [part for node in there for part in ast.walk(node)]
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
+    """Of each function, its name and what it names; and of each value that is made when a module is loaded."""
+    for name, node in _defined(tree):
+        yield name, names_in(node)
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            named = names_in(statement)
+            stored = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            yield from ((name, named) for name in stored)
+
+
+def _defined(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, _Definition]]:
+    """Outer ones first. What Python calls by itself (`__init__`) goes by the name of its class."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, _Definition):
+            name = owner if owner and node.name.startswith("__") else node.name
+            yield name, node
+            yield from _defined(node, node.name if isinstance(node, ast.ClassDef) else owner)
+        else:
+            yield from _defined(node, owner)
+
+
+def _begins(node: _Definition) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
