@@ -18,6 +18,7 @@ from etude.tasks.gate import reference_diff
 from etude.tasks.grader import Grader
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Judgement, Verdict
+from etude.tasks.verifiers import verifier_name
 
 ATTEMPTS = 3
 """Of a grading that ends in a fault of ours."""
@@ -46,8 +47,7 @@ def runner_of(task: Task) -> str:
     """Which cheats fit: by what runs the code that an agent writes."""
     if (runner := task.verifier.get("runner")) in _RUNNERS:
         return str(runner)
-    kind = task.verifier.get("type") or ("cases" if (task.directory / "tests/cases.json").is_file() else "")
-    return {"cases": CASES, "script": SCRIPT}.get(str(kind), OTHER)
+    return {"cases": CASES, "script": SCRIPT}.get(verifier_name(task), OTHER)
 
 
 def target_of(task: Task) -> str:
