@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def files_below(top: str, left_out: str) -> Iterator[tuple[int, int, str]]:
-    waiting = [] if os.path.islink(top) or not os.path.isdir(top) else [top]
+    place = Path(top)
+    waiting = [top] if place.is_dir() and not place.is_symlink() else []
     while waiting:
         try:
             entries = sorted(os.scandir(waiting.pop()), key=lambda entry: entry.name)

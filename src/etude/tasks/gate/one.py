@@ -17,7 +17,7 @@ from pathlib import Path
 from etude.harness.memo import Memo
 from etude.sandbox.contract import SandboxError, Sandboxes
 from etude.tasks.conditions import GATE, USUAL, Conditions
-from etude.tasks.directory import gated_digest
+from etude.tasks.directory import REFERENCE_DIFF, gated_digest
 from etude.tasks.gate.result import NOTHING, REFERENCE, GateResult, Run, run_of, source_of_task
 from etude.tasks.gate.turns import Turns
 from etude.tasks.grader import Grader
@@ -26,7 +26,6 @@ from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers import open_verifier, verifier_name
 
-SOLUTION = "solution/patch.diff"
 ATTEMPTS, PAUSE = 3, 0.5
 """Of a grading that ends in a fault of ours, and the seconds before the second; each pause is twice the last."""
 _OURS_ALONE = frozenset(("cases", "mutation", "documentation", "review", "script", "dockerfile", "workflow"))
@@ -65,7 +64,7 @@ class Gate:
         except (SandboxError, OSError) as error:
             run = Run("environment", USUAL.name, Judgement.ERROR, f"{type(error).__name__}: {error}")
             return GateResult(task.id, digest, source, (run,), seconds=round(sum(spent), 4))
-        except Exception as error:  # A mistake of ours, which one task came upon, ends no gate of a thousand.
+        except Exception as error:  # noqa: BLE001 - A mistake of ours, which one task came upon, ends no gate of a thousand.
             run = Run("gate", USUAL.name, Judgement.ERROR, _mistake(error))
             return GateResult(task.id, digest, source, (run,), seconds=round(sum(spent), 4))
         runs = tuple(run for run, _ in verdicts)
@@ -154,13 +153,13 @@ def conditions_of(runs: int) -> list[Conditions]:
 
 
 def reference_diff(task: Task) -> str:
-    return _read_diff(task.directory / SOLUTION, "the reference solution")
+    return _read_diff(task.directory / REFERENCE_DIFF, "the reference solution")
 
 
 def other_diffs(task: Task) -> dict[str, str]:
     """Other valid solutions, by the names of their files."""
-    paths = sorted((task.directory / SOLUTION).parent.glob("*.diff"))
-    others = (path for path in paths if path != task.directory / SOLUTION)
+    paths = sorted((task.directory / REFERENCE_DIFF).parent.glob("*.diff"))
+    others = (path for path in paths if path != task.directory / REFERENCE_DIFF)
     return {path.name: _read_diff(path, "another solution") for path in others}
 
 
