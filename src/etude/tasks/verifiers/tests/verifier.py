@@ -18,10 +18,10 @@ from etude.tasks.environment.proofs import known_proof
 from etude.tasks.surface import is_protected
 from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
-from etude.tasks.verifiers.contract import SECOND_USER, Stand
+from etude.tasks.verifiers.contract import SEALED, SECOND_USER, Stand
 from etude.tasks.verifiers.tests.account import Account
 from etude.tasks.verifiers.tests.agree import agree
-from etude.tasks.verifiers.tests.drawing import SEALED, chance_left, draw_exam
+from etude.tasks.verifiers.tests.drawing import chance_left, draw_exam
 from etude.tasks.verifiers.tests.exam import Exam
 from etude.tasks.verifiers.tests.pool import Pool
 from etude.tasks.verifiers.tests.proof import dump_proof, follows_from, guess_of, load_proof
