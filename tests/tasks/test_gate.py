@@ -270,8 +270,8 @@ class MistakenGrader(FaultyGrader):
 
 def test_a_mistake_of_ours_leaves_its_task_undecided_and_ends_no_gate(train_tasks: list[Task], tmp_path: Path) -> None:
     gate = gating.Gate(MistakenGrader(0), GATE[:1], scan=False)
-    tasks = train_tasks[:2]
-    found = asyncio.run(examine_all(tasks, gate, tmp_path / "gate.jsonl", beside="evidence/mistaken.json"))
+    tasks = [copy_of(task, tmp_path / f"task{n}") for n, task in enumerate(train_tasks[:2])]
+    found = asyncio.run(examine_all(tasks, gate, tmp_path / "gate.jsonl"))
     for task in tasks:
         assert found[task.id].fate is Fate.UNDECIDED
         assert "ZeroDivisionError: of ours (test_gate.py, line" in found[task.id].reasons[0]
