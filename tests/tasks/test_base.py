@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
 from etude.sandbox.images.host_base import PYTHON
 from etude.tasks import Environments, Grader, Task, reference_diff
+from etude.tasks.box import list_files
 from etude.tasks.cheats import CHEATS, attempt
 from etude.tasks.cheats.environments import micro_environments, shown_by_the_base
 from etude.tasks.environment import Books
@@ -222,6 +224,45 @@ def test_the_base_is_one_for_every_store(tmp_path: Path) -> None:
     assert len(first.sizes) > 1000
 
 
+def test_the_listing_tells_what_this_user_sees(tmp_path: Path) -> None:
+    """Of each file its size and time; nothing by a link, and nothing below the folder that is left out."""
+    top = tmp_path / "top"
+    for name, text in (("a/b/one", "123"), ("two\nlines \udcff", "12"), ("out/three", "1")):
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (top / "link").symlink_to(top / "a")
+    (top / "file").symlink_to(top / "a/b/one")
+    (tmp_path / "other").symlink_to(top)
+    found = {path: (size, changed) for size, changed, path in list_files.files_below(str(top), str(top / "out"))}
+    assert {path: size for path, (size, _) in found.items()} == {f"{top}/a/b/one": 3, f"{top}/two\nlines \udcff": 2}
+    assert all(changed == Path(path).stat().st_mtime_ns for path, (_, changed) in found.items())
+    for nothing in ("other", "absent", "top/a/b/one"):
+        assert not list(list_files.files_below(str(tmp_path / nothing), ""))
+
+
+def test_the_base_is_listed_whatever_its_system_brings(boxes: Boxes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `find` that knows no sizes, say."""
+    monkeypatch.setattr(base_module, "_SHOWN", SMALL)
+    asked: list[str] = []
+    run = base_module.run
+
+    async def without_find(box: Any, command: list[str], *words: Any, **more: Any) -> bytes:
+        asked.append(command[0])
+        return await run(box, command, *words, **more) if command[0] != "find" else b""
+
+    monkeypatch.setattr(base_module, "run", without_find)
+
+    async def look() -> Base:
+        async with boxes() as sandboxes:
+            return await look_at_base(sandboxes)
+
+    base = asyncio.run(look())
+    assert asked
+    assert base.sizes[f"{SMALL[0]}/encoder.py"] == (_STDLIB / "json/encoder.py").stat().st_size
+    assert all(base.sizes[path] for path in base.sizes if not path.endswith("__init__.py"))
+
+
 def test_copies_are_called_alike_and_are_of_the_like_size() -> None:
     sizes = {"/usr/a/fares.py": 100, "/usr/b/fares.py": 5000, "/usr/my-fares.py": 100, "/usr/c/fares.pyc": 100}
     assert Base("", sizes).copies([Twin("fares.py", 120, (), ())]) == ["/usr/a/fares.py"]
@@ -257,6 +298,18 @@ def test_a_twin_is_another_version_of_the_file_that_says_the_solution(copy: str,
     assert twin.is_name_of("/a/m.py")
     assert twin.is_name_of("/a.whl!m.py")
     assert not twin.is_name_of("/a/other-m.py")
+
+
+def test_a_copy_of_a_file_that_the_reference_adds_is_known_by_its_own_lines() -> None:
+    added = "".join(f"+{line}\n" for line in FILE.splitlines())
+    diff = f"--- /dev/null\n+++ b/new.py\n@@ -0,0 +1,{len(FILE.splitlines())} @@\n{added}"
+    diff += "--- a/gone.py\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-def gone(of, no, interest): pass\n"
+    (twin,) = needles_of(diff, {}, {"gone.py": b"def gone(of, no, interest): pass\n"}).twins
+    assert (twin.name, twin.size) == ("new.py", len(FILE))
+    assert Base("", {"/usr/lib/x/new.py": len(FILE)}).copies([twin]) == ["/usr/lib/x/new.py"]
+    assert twin.shown_by(b"".join(FILE.encode().split()))
+    assert twin.shown_by(b"".join(FILE.replace("first * 3", "first * 33").encode().split()))
+    assert not twin.shown_by(b"".join(FILE.replace("of_many", "of_others").encode().split()))
 
 
 @for_root

@@ -34,7 +34,7 @@ from etude.tasks import (
     task_digest,
     write_task,
 )
-from etude.tasks.conditions import GATE, USUAL, Conditions
+from etude.tasks.conditions import GATE, USUAL, Conditions, later
 from etude.tasks.gate import (
     Fate,
     GateResult,
@@ -48,7 +48,9 @@ from etude.tasks.gate import (
 )
 from etude.tasks.gate import one as gating
 from etude.tasks.gate.busy import Busy
+from etude.tasks.gate.many import examine_all
 from etude.tasks.limits import FLOORS, MARGIN, limited, limits_from
+from etude.tasks.verdict import Evidence
 from etude.tasks.verifiers.mutation.verifier import MutationConfig
 from etude.tasks.verifiers.script.products import BuildConfig
 from etude.tasks.verifiers.tests import SuiteConfig
@@ -203,10 +205,33 @@ def test_cheats_run_once_per_environment_and_one_that_succeeds_is_named(
         return ["os._exit(0)"]
 
     tasks = [copy_of(task, tmp_path / f"task{n}") for n, task in enumerate(train_tasks[:3])]
+    assert len({task.family for task in tasks}) > 1
     found = run_gate(boxes, tasks, tmp_path / "gate.jsonl", runs=1, cheats=cheats)
     assert len(tried) == 1
     assert {result.fate for result in found.values()} == {Fate.CHEATED}
     assert "the cheat os._exit(0) succeeds" in found["task0"].reasons
+
+
+def test_every_repository_over_the_base_of_the_host_is_attacked(boxes: Boxes, tmp_path: Path) -> None:
+    """Once, however many tasks there are of it."""
+    tried: list[str] = []
+
+    async def cheats(task: Task) -> list[str]:
+        tried.append(task.family)
+        return []
+
+    made = [suite_of(tmp_path / f"task{n}", "    def test_it(self):\n" + RIGHT) for n in range(3)]
+    tasks = [replace(task, id=f"task{n}", family=("one", "other")[n // 2]) for n, task in enumerate(made)]
+    run_gate(boxes, tasks, tmp_path / "gate.jsonl", runs=1, cheats=cheats)
+    assert sorted(tried) == ["one", "other"]
+
+
+def test_a_solution_that_cannot_be_read_is_named(boxes: Boxes, tmp_path: Path) -> None:
+    task = suite_of(tmp_path / "task", "    def test_it(self):\n" + RIGHT)
+    (task.directory / "solution/other.diff").write_bytes(b"\xff")
+    found = run_gate(boxes, [task], tmp_path / "gate.jsonl", runs=1)["task"]
+    assert found.fate is Fate.BROKEN
+    assert "other.diff: expected UTF-8" in found.reasons[0]
 
 
 class FaultyGrader(Grader):
@@ -240,6 +265,58 @@ def test_a_fault_of_ours_is_tried_again_and_then_decides_nothing(
         assert "gone" in result.reasons[0]
 
 
+class MistakenGrader(FaultyGrader):
+    """Comes upon what nobody thought of."""
+
+    async def _verdict(self) -> Verdict:
+        raise ZeroDivisionError("of ours")
+
+
+def test_a_mistake_of_ours_leaves_its_task_undecided_and_ends_no_gate(train_tasks: list[Task], tmp_path: Path) -> None:
+    gate = gating.Gate(MistakenGrader(0), GATE[:1], scan=False)
+    tasks = [copy_of(task, tmp_path / f"task{n}") for n, task in enumerate(train_tasks[:2])]
+    found = asyncio.run(examine_all(tasks, gate, tmp_path / "gate.jsonl"))
+    for task in tasks:
+        assert found[task.id].fate is Fate.UNDECIDED
+        assert "ZeroDivisionError: of ours (test_gate.py, line" in found[task.id].reasons[0]
+
+
+class WaitingGrader(Grader):
+    """Under conditions that have another way, what it runs does not pass; it passes by the other way."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict, self.asked = verdict, list[str]()
+
+    async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
+        self.asked.append(conditions.name)
+        if not diff:
+            return Verdict(Judgement.FAIL, "as it must")
+        return self.verdict if conditions.otherwise else Verdict(Judgement.PASS, "by the other way")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "fate"),
+    [
+        (Verdict(Judgement.FAIL, "waited", Evidence(timed_out=True)), Fate.SURVIVED),
+        (Verdict(Judgement.FAIL, "a test fails"), Fate.REFERENCE_FAILS),
+        (Verdict(Judgement.SUSPECT, "forged, then waited", Evidence(timed_out=True)), Fate.REFERENCE_FAILS),
+    ],
+)
+def test_another_way_is_for_what_waited_alone_and_both_are_kept(
+    train_tasks: list[Task], tmp_path: Path, verdict: Verdict, fate: Fate
+) -> None:
+    grader, conditions = WaitingGrader(verdict), later(400, "lib")
+    assert conditions.otherwise is not None
+    gate = gating.Gate(grader, (conditions,), conditions, scan=False)
+    result = asyncio.run(gate.examine(train_tasks[0]))
+    assert result.fate is fate
+    aside = fate is Fate.SURVIVED
+    assert grader.asked == [conditions.name] * 2 + [conditions.otherwise.name] * aside
+    assert [run.set_aside for run in result.runs] == [False] + [True, False] * aside + [False] * (not aside)
+    assert result.runs[1].reason == verdict.reason
+    assert GateResult.read(json.loads(json.dumps(result.row()))) == result
+
+
 runs = st.builds(
     Run,
     what=st.sampled_from(["nothing", "reference", "other.diff"]),
@@ -247,6 +324,7 @@ runs = st.builds(
     judgement=st.sampled_from(list(Judgement)),
     reason=st.text(max_size=5),
     tried=st.integers(1, 3),
+    set_aside=st.booleans(),
 )
 results = st.builds(
     GateResult,
@@ -264,10 +342,10 @@ results = st.builds(
 @given(result=results)
 def test_only_what_came_out_as_it_must_survives_and_all_else_has_a_reason(result: GateResult) -> None:
     assert GateResult.read(json.loads(json.dumps(result.row()))) == result
-    sound = bool(result.runs) and all(run.as_wanted for run in result.runs)
+    sound = bool(result.counted) and all(run.as_wanted for run in result.counted)
     assert result.survived == (sound and not (result.leaks or result.cheats or result.broken))
     assert result.survived <= result.decided
-    assert bool(result.reasons) == (not result.survived) or not result.runs
+    assert bool(result.reasons) == (not result.survived) or not result.counted
 
 
 @given(rows=st.lists(results, max_size=8))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from etude.sandbox.contract import Box, BoxSpec, ExecResult, Feature, Sandboxes, SandboxLost
-from etude.tasks import Grader, Judgement, Task, Verdict, reference_diff
+from etude.tasks import Environments, Grader, Judgement, Task, Verdict, reference_diff
 from etude.tasks.cases import Case
 from etude.tasks.oracle import reference_repair
 from etude.tasks.task import TaskLimits
@@ -196,3 +197,30 @@ def test_exit_code_report_and_nonce_must_agree(result: ExecResult, judgement: Ju
 
 def test_a_host_that_gives_no_time_is_blamed_for_an_expired_clock() -> None:
     assert judge(report(RIGHT, timed_out=True), CASES, "n", starved=True).judgement is Judgement.ERROR
+
+
+def test_what_the_base_shows_is_asked_once_for_a_task_as_it_is(
+    boxes: Boxes, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its files, wherever they lie: the solution is among them."""
+    asked: list[str] = []
+
+    async def shows(self: Environments, task: Task) -> bool:
+        asked.append(task.directory.name)
+        return task.directory.name == "other"
+
+    monkeypatch.setattr(Environments, "shows", shows)
+    tasks = [replace(train_tasks[0], directory=tmp_path / name) for name in ("one", "same", "other")]
+    for task in tasks:
+        shutil.copytree(train_tasks[0].directory, task.directory)
+    (tasks[2].directory / "solution/patch.diff").write_text("another\n")
+
+    async def run() -> None:
+        async with boxes() as sandboxes:
+            grader = Grader(sandboxes)
+            second = Feature.SECOND_USER in sandboxes.features
+            found = [await grader.grade(task, "", fresh=True) for task in tasks]
+            assert [verdict.evidence.sealed for verdict in found] == [second, second, False]
+            assert asked == (["one", "other"] if second else [])
+
+    asyncio.run(run())

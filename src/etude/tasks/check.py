@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.tasks.directory import list_files, read_task
+from etude.tasks.directory import REFERENCE_DIFF, list_files, read_task
 from etude.tasks.environment.source import source_of
 from etude.tasks.formats.harbor import Harbor, harbor_mistakes, parse_harbor, parts_of, unknown_keys
 from etude.tasks.task import Split, Task, TaskError
@@ -55,7 +55,7 @@ def check_task(directory: Path) -> Checked:
 
 def has_reference(task: Task, harbor: Harbor) -> bool:
     scripts = [part.folder(task.directory) / "solution/solve.sh" for part in parts_of(harbor)]
-    return (task.directory / "solution/patch.diff").is_file() or all(script.is_file() for script in scripts)
+    return (task.directory / REFERENCE_DIFF).is_file() or all(script.is_file() for script in scripts)
 
 
 def _bad_links(directory: Path) -> Iterator[str]:

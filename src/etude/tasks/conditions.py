@@ -22,7 +22,7 @@ class Conditions:
     busy: bool = False
     """Beside processes that keep every core busy."""
     otherwise: Conditions | None = None
-    """The same by other means, where the means have faults of their own: what passes either way, passes."""
+    """The same by other means, for what waits until the wall clock expires, as it may by a fault of the means alone."""
 
 
 USUAL = Conditions()
@@ -45,7 +45,8 @@ def later(days: int, library: str) -> Conditions:
     found in the box; none: the clock stays.
 
     The library has a fault either way. If it also moves the clock that timers run on, a wait for a lock with a timeout
-    never ends; if it does not, Python's `sleep` raises OSError. No program under test can help that, so both are tried.
+    never ends; if it does not, Python's `sleep` raises OSError. No program under test can help that: of one that waits
+    until its time is over under the first, the second decides.
     """
     where = _where("Australia/Lord_Howe", "C.UTF-8", 20_240_229)
     moved = (("LD_PRELOAD", library), ("FAKETIME", f"+{days}d"), ("FAKETIME_DISABLE_SHM", "1"))

@@ -22,6 +22,7 @@ from etude.tasks.formats.harbor import Harbor, parse_harbor, parts_of
 from etude.tasks.task import Cell, Split, Task, TaskError, TaskLimits, split_of
 
 SCHEMA_VERSION = "1.0"
+REFERENCE_DIFF = "solution/patch.diff"
 REPOSITORY = "environment/repo"
 """The workspace's files, relative to the task's directory."""
 WORKDIR = "/work"

@@ -15,7 +15,7 @@ from etude.sandbox.contract import Feature, SandboxError, Sandboxes, SandboxUnav
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
 from etude.tasks.diff import Bounds, DiffError
-from etude.tasks.directory import task_digest
+from etude.tasks.directory import gated_digest, task_digest
 from etude.tasks.environment import Environments, Prepared
 from etude.tasks.limits import limited
 from etude.tasks.task import Task, TaskError
@@ -38,6 +38,9 @@ class _Ready:
     task: Task
     """With the limits that the gate has set."""
     digest: str
+    """Of what decides a verdict."""
+    gated: str
+    """And of its solutions."""
     pristine: Prepared
     verifier: Verifier
 
@@ -111,7 +114,7 @@ class Grader:
             verifier = open_verifier(given)
             prepared = await self.environments.prepare(task)
             # Of several that asked at once, the first one's verifier serves all: it may have found out things.
-            self._ready.setdefault(place, _Ready(given, task_digest(task), prepared, verifier))
+            self._ready.setdefault(place, _Ready(given, task_digest(task), gated_digest(task), prepared, verifier))
         return self._ready[place]
 
     async def _run(self, ready: _Ready, change: Change, conditions: Conditions) -> Verdict:
@@ -139,7 +142,7 @@ class Grader:
             return await self.environments.shows(ready.task), True
 
         second = Feature.SECOND_USER in self.sandboxes.features
-        return second and not await self._shown.get(str(ready.task.directory), look)
+        return second and not await self._shown.get(ready.gated, look)
 
     def _error(self, reason: str) -> Verdict:
         self.stats.errors += 1

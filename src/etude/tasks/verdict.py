@@ -45,6 +45,8 @@ class Evidence:
     """Of the box that used most."""
     memory_bytes: int = 0
     """The most that the verifier's boxes held; 0 where nobody measured."""
+    timed_out: bool = False
+    """The wall clock expired: what was run may have waited for what never came."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def pool(*, withheld: bool = True, alterations: int = 3, seconds: float = 0.001)
         chance = 0.001 if told and asked.decides else 1.0
         return replace(asked, seconds=seconds, alterations=edits, withheld=told, chance=chance)
 
-    questions = tuple(map(proven, questions_of(SUITE, FILE, SOURCE)))
+    questions = tuple(map(proven, questions_of(SUITE, FILE, {FILE: SOURCE})))
     names = tuple(function.path[-1] for function in expectations.test_functions(SOURCE))
     return Pool({FILE: SOURCE}, questions, {FILE: names}, seconds * len(questions))
 

@@ -162,7 +162,7 @@ def test_a_damaged_proof_is_none(draw: st.DataObject) -> None:
 
 def test_that_nothing_can_be_proven_is_kept_too() -> None:
     assert load_proof(dump_proof(Pool(seconds=1.5), 1.0), SUITE, {FILE: SOURCE}) == Pool(seconds=1.5)
-    assert questions_of(SUITE, FILE, SOURCE)
+    assert questions_of(SUITE, FILE, {FILE: SOURCE})
 
 
 def test_all_that_was_decided_is_kept(boxes: Boxes, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from etude.sandbox.contract import Sandboxes
 from etude.tasks import Environments, Grader, Judgement, Stand, reference_diff
 from etude.tasks.change import Change
-from etude.tasks.verifiers.tests import TestsVerifier, suite_files
-from etude.tasks.verifiers.tests.pool import Pool, Questions
+from etude.tasks.verifiers.tests import TestsVerifier, read_suite, suite_files
+from etude.tasks.verifiers.tests.pool import Pool, Questions, questions_of
 
 from ..conftest import Boxes
 from . import projects
@@ -132,6 +133,42 @@ def test_tables_are_proven_row_by_row(boxes: Boxes, tmp_path: Path) -> None:
     assert [site.values for site in found["beside_another"].withheld] == [("n is 3", "n is 5")]
     assert found["beside_another"].alterations == (), "its versions would need the table that is gone"
     assert "its_own_answer" not in found, "nothing in it is bound to one thing"
+
+
+IMPORTING = """
+import unittest
+
+from a import double
+from tests.test_a import DOUBLES
+
+
+class T(unittest.TestCase):
+    def test_it(self):
+        self.assertEqual([double(given) for given, _ in DOUBLES], [wanted for _, wanted in DOUBLES])
+"""
+
+
+def test_what_another_file_may_import_stays(boxes: Boxes, tmp_path: Path) -> None:
+    """Emptied, it would make honest grading fail there."""
+    files = {"tests/test_a.py": TABLES.encode(), "tests/test_b.py": IMPORTING.encode()}
+    ids = ["tests.test_a.T.test_module_table", "tests.test_a.T.test_beside_another", "tests.test_b.T.test_it"]
+    reference = projects.diff(WRONG, RIGHT, "a.py")
+    made = suite_files(files, ids, ["tests.test_a.T.test_wide"])
+    task = projects.task(tmp_path / "task", made, {"a.py": WRONG}, reference, {"runner": "unittest"})
+    suite = read_suite(task)
+    assert not any(
+        site.blanks for asked in questions_of(suite, "tests/test_a.py", files) for site in asked.function.sites
+    )
+    alone = {path: data.replace(b"test_a", b"test_abc") for path, data in files.items()}
+    other = replace(suite, files=alone)
+    assert any(site.blanks for asked in questions_of(other, "tests/test_a.py", alone) for site in asked.function.sites)
+
+    async def run() -> None:
+        async with boxes() as sandboxes:
+            verdict = await Grader(sandboxes).grade(task, reference)
+            assert verdict.passed, verdict.reason
+
+    asyncio.run(run())
 
 
 def test_the_reference_is_run_once_however_many_ask(boxes: Boxes, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -207,6 +208,14 @@ def test_honest_code_passes_wrong_code_does_not_and_no_answer_is_in_the_box(
         "wanted = g()\n    assert f(1) == wanted",
         "given = [5, 6]\n    assert f(given) == given",
         "given = [5, 6]\n    assert f(given) == given[0]",
+        "given = [('a', [41])]\n    g(given)\n    assert f('a') == given[0][1]",
+        "given = [('a', [41])]\n    g(given)\n    assert f('a') == tuple(given[0][1])",
+        "given = {'x': (7, [(41, 42)])}\n    assert f(given) == given['x'][1][0]",
+        "given = {'x': {41: 'abc'}}\n    assert f(given) == max(given['x'])",
+        "given = {(41, 42)}\n    assert f(given) == min(min(given))",
+        "given = [('a', [41])]\n    for n, wanted in [(1, given[0][1])]:\n        assert f(n, given) == wanted",
+        "for head, *tail in sorted(['a', 'bc']):\n        assert f(head) == tail",
+        "for one, two in sorted(['a', 'bc']):\n        assert f(one) == two",
         "other = 'abc'\n    wanted = other\n    assert f(1, other) == wanted",
         "assert f(1) == sorted([3, 1], key=g)",
         "assert f(1) == list(ROWS)",
@@ -222,6 +231,21 @@ def test_what_is_not_known_or_can_be_found_is_left_as_it_is(source: str) -> None
     before = "SHARED = 'abc'\n\n\ndef list(x): ...\n\n\ndef test_other():\n    g(SHARED)\n\n\n"
     text = f"{before}def test_it():\n    {source}\n"
     assert [site.values for site in expectations.test_functions(text.encode())[-1].sites] == []
+
+
+@pytest.mark.parametrize("ids", ["{'a', 'b'}", "{'a': 1, 'b': 2}", "zip('ab')", "2"])
+def test_rows_that_are_called_in_a_way_of_their_own_are_left_as_they_are(ids: str) -> None:
+    source = _params(f"[(1, 'abc'), (2, 'def')], ids={ids}")
+    assert [site.values for site in expectations.test_functions(source.encode())[-1].sites] == []
+
+
+def test_what_is_there_many_times_over_is_looked_into_once() -> None:
+    source = "inner = [7] * 9_999\n    given = [inner] * 9_999\n    more = [given] * 9_999\n    "
+    source = f"def test_it():\n    {source}assert f(more) == max(more[0][0]) + 34\n"
+    began = time.process_time()
+    (function,) = expectations.test_functions(source.encode())
+    assert [site.values for site in function.sites] == [(41,)]
+    assert time.process_time() - began < 5
 
 
 def test_a_number_need_only_be_near_where_the_test_says_so() -> None:

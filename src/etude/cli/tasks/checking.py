@@ -14,10 +14,10 @@ from etude.journal import ProgressLine
 from etude.tasks import Environments, GateResult, Task, TaskError, gate_tasks
 from etude.tasks.cheats import CHEATS, cheats_for_gate
 from etude.tasks.check import Checked, check_task
+from etude.tasks.directory import REFERENCE_DIFF
 from etude.tasks.gate import by_source, revalidate
 from etude.tasks.verifiers.harbor import reference_of
 
-_PATCH = "solution/patch.diff"
 _ALL_SHOWN = 20
 """Of more tasks only those are shown of which there is something to say."""
 _EVIDENCE, _AGAIN = "gate.jsonl", "gate-again.jsonl"
@@ -77,7 +77,7 @@ async def _gate_again(checked: list[Checked], egress: str, store: Path) -> dict[
 
 async def _with_reference(one: Checked, environments: Environments) -> Task | None:
     """The gate wants a diff; solve.sh is run for it, once and for all."""
-    patch = one.directory / _PATCH
+    patch = one.directory / REFERENCE_DIFF
     if one.task and not patch.is_file():
         try:
             diffs = await reference_of(one.task, environments)

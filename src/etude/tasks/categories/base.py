@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.harness.diff import unified_diff
-from etude.tasks.directory import REPOSITORY, WORKDIR
+from etude.tasks.directory import REFERENCE_DIFF, REPOSITORY, WORKDIR
 from etude.tasks.task import Split, Task, TaskError, TaskLimits, split_of
 
 _DOCKERFILE = f"FROM {{}}\nWORKDIR {WORKDIR}\nCOPY repo/ {WORKDIR}/\n"
@@ -81,7 +81,7 @@ class CategorySource(ABC):
 def _files(draft: Draft) -> dict[str, bytes]:
     files = {f"{REPOSITORY}/{path}": data for path, data in draft.before.items()} | dict(draft.hidden)
     files["environment/Dockerfile"] = _DOCKERFILE.format(draft.image).encode()
-    files["solution/patch.diff"] = unified_diff(draft.before, draft.solved).encode()
+    files[REFERENCE_DIFF] = unified_diff(draft.before, draft.solved).encode()
     if draft.other:
         files["solution/other.diff"] = unified_diff(draft.before, draft.other).encode()
     return files

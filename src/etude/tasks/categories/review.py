@@ -12,7 +12,8 @@ from etude.tasks.categories.alterations import Alteration, altered, apart
 from etude.tasks.categories.base import CategorySource, Draft
 from etude.tasks.categories.examples import example_of
 from etude.tasks.categories.packages import PYTHON, Damage, Package, kins, package_of
-from etude.tasks.verifiers.review import FILE, LIST, SEALED, TEXT, chance_of_guess
+from etude.tasks.verifiers.contract import SEALED
+from etude.tasks.verifiers.review import FILE, LIST, TEXT, chance_of_guess
 
 DEFECTS = 5
 CHANGE = "change.diff"

@@ -32,6 +32,7 @@ from etude.tasks.gate import reference_diff
 from etude.tasks.grader import Grader
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Judgement, Verdict
+from etude.tasks.verifiers import verifier_name
 
 ATTEMPTS = 3
 """Of a grading that ends in a fault of ours."""
@@ -63,9 +64,8 @@ def runner_of(task: Task) -> str:
         return str(kind)
     if (runner := task.verifier.get("runner")) in _RUNNERS:
         return str(runner)
-    kind = kind or ("cases" if (task.directory / "tests/cases.json").is_file() else "")
     known = {"cases": CASES, "script": SCRIPT, "workflow": WORKFLOW, "dockerfile": IMAGE}
-    return known.get(str(kind), OTHER)
+    return known.get(verifier_name(task), OTHER)
 
 
 def target_of(task: Task) -> str:

@@ -46,11 +46,11 @@ class Environments:
         self._shelf = Shelf(folder) if folder else None
         self.proofs = Proofs(folder, self._state_of_host) if folder else None
         self._egress = egress
-        self._library = books
+        self._books = books
         self._say = say or (lambda _: None)
         self._prepared: Memo[str, Prepared] = Memo(size)
         self._bases: Memo[None, Base] = Memo(1)
-        self._books: Memo[None, Book | None] = Memo(1)
+        self._read: Memo[None, Book | None] = Memo(1)
 
     def for_one(self) -> Environments:
         """The same, which holds one workspace in memory: many of them one by one may be more than there is room for."""
@@ -77,7 +77,7 @@ class Environments:
         if not prepared.on_base:
             return own
         base = await self._bases.get(None, self._look)
-        book = await self._books.get(None, self._book)
+        book = await self._read.get(None, self._book)
         return own.with_more(await scan_base(self.sandboxes, base, needles, book))
 
     async def shows(self, task: Task) -> bool:
@@ -99,9 +99,9 @@ class Environments:
         return await look_at_base(self.sandboxes), True
 
     async def _book(self) -> tuple[Book | None, bool]:
-        if self._library is None:
+        if self._books is None:
             return None, True
-        return await self._library.of(self.sandboxes, await self._bases.get(None, self._look)), True
+        return await self._books.of(self.sandboxes, await self._bases.get(None, self._look)), True
 
     async def _make(self, task: Task, source: Source) -> Prepared:
         if source.kind is Kind.FILES and not any(map(is_leftover, source.files)):

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from importlib import resources
 
-from etude.tasks.directory import WORKDIR
+from etude.tasks.directory import REFERENCE_DIFF, WORKDIR
 from etude.tasks.formats.harbor import parse_harbor
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verifiers.tests import pytest_files, read_suite
@@ -37,7 +37,7 @@ def opened(task: Task) -> dict[str, bytes]:
         raise TaskError(f"{place}: expected a file: {why} (made for: {', '.join(sorted(_OPENED))})")
     given = _OPENED[kind](task)
     files = {f"tests/{name}": data for name, data in given.items()}
-    if (task.directory / "solution/patch.diff").is_file() and not (task.directory / "solution/solve.sh").exists():
+    if (task.directory / REFERENCE_DIFF).is_file() and not (task.directory / "solution/solve.sh").exists():
         files["solution/solve.sh"] = _SOLVE.format(workdir=_workdir(task)).encode()
     return files
 

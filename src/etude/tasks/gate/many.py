@@ -84,7 +84,7 @@ def _require_names(tasks: Sequence[Task]) -> None:
 def _is_known(task: Task, known: GateResult | None, runs: int) -> bool:
     if known is None or not known.decided:
         return False
-    passes = sum(run.what == REFERENCE for run in known.runs)
+    passes = sum(run.what == REFERENCE for run in known.counted)
     try:
         return known.digest == gated_digest(task) and (not known.survived or passes >= runs)
     except TaskError:

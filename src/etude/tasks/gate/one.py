@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from etude.harness.memo import Memo
 from etude.sandbox.contract import SandboxError, Sandboxes
 from etude.tasks.conditions import GATE, USUAL, Conditions
-from etude.tasks.directory import gated_digest
+from etude.tasks.directory import REFERENCE_DIFF, gated_digest
 from etude.tasks.gate.result import NOTHING, REFERENCE, GateResult, Run, run_of, source_of_task
 from etude.tasks.gate.turns import Turns
 from etude.tasks.grader import Grader
 from etude.tasks.limits import limits_from
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Judgement, Verdict
-from etude.tasks.verifiers import open_verifier
+from etude.tasks.verifiers import open_verifier, verifier_name
 
-SOLUTION = "solution/patch.diff"
 ATTEMPTS, PAUSE = 3, 0.5
 """Of a grading that ends in a fault of ours, and the seconds before the second; each pause is twice the last."""
+_OURS_ALONE = frozenset(("cases", "mutation", "documentation", "review", "script", "dockerfile", "workflow"))
+"""Verifiers that bring no code of the task's own into the box, but for what is judged."""
 Cheats = Callable[[Task], Awaitable[Sequence[str]]]
 """Runs every cheat that fits in the environment of a task; the names of those that succeeded."""
 
@@ -61,6 +64,9 @@ class Gate:
         except (SandboxError, OSError) as error:
             run = Run("environment", USUAL.name, Judgement.ERROR, f"{type(error).__name__}: {error}")
             return GateResult(task.id, digest, source, (run,), seconds=round(sum(spent), 4))
+        except Exception as error:  # noqa: BLE001 - A mistake of ours, which one task came upon, ends no gate of a thousand.
+            run = Run("gate", USUAL.name, Judgement.ERROR, _mistake(error))
+            return GateResult(task.id, digest, source, (run,), seconds=round(sum(spent), 4))
         runs = tuple(run for run, _ in verdicts)
         valid = [verdict.evidence for run, verdict in verdicts if verdict.passed and run.what != NOTHING]
         return GateResult(
@@ -90,18 +96,19 @@ class Gate:
         if self.scan:
             async with self._turn(spent):
                 leaks = tuple(map(str, (await self.grader.environments.prove(task)).findings))
-        found = [await self._grade(task, NOTHING, "", self.nothing, spent)]
-        if leaks or found[0][1].judgement is not Judgement.FAIL:
+        found = await self._grade(task, NOTHING, "", self.nothing, spent)
+        if leaks or found[-1][1].judgement is not Judgement.FAIL:
             return found, leaks
         wanted = [(REFERENCE, solution, conditions) for conditions in self.conditions]
         wanted += [(name, diff, self.nothing) for name, diff in others.items()]
         for what, diff, conditions in sorted(wanted, key=lambda run: run[2].busy):
-            found.append(await self._grade(task, what, diff, conditions, spent))
+            found += await self._grade(task, what, diff, conditions, spent)
         return found, leaks
 
     async def _grade(
         self, task: Task, what: str, diff: str, conditions: Conditions, spent: list[float]
-    ) -> tuple[Run, Verdict]:
+    ) -> list[tuple[Run, Verdict]]:
+        """One run; and where it waited for what a fault of its conditions may have kept from it, another one."""
         for tried in range(1, ATTEMPTS + 1):
             async with self._turn(spent, busy=conditions.busy):
                 verdict = await self.grader.grade(task, diff, fresh=True, conditions=conditions)
@@ -109,9 +116,11 @@ class Gate:
                 break
             await asyncio.sleep(PAUSE * 2 ** (tried - 1))
         run = run_of(what, conditions.name, verdict, tried)
-        if conditions.otherwise and not run.as_wanted:
-            return await self._grade(task, what, diff, conditions.otherwise, spent)
-        return run, verdict
+        forged = verdict.judgement is Judgement.SUSPECT
+        if conditions.otherwise is None or run.as_wanted or forged or not verdict.evidence.timed_out:
+            return [(run, verdict)]
+        aside = replace(run, set_aside=True)
+        return [(aside, verdict), *await self._grade(task, what, diff, conditions.otherwise, spent)]
 
     @asynccontextmanager
     async def _turn(self, spent: list[float], *, busy: bool = False) -> AsyncIterator[None]:
@@ -132,9 +141,7 @@ class Gate:
             async with self._turn(spent):
                 return tuple(await cheats(task)), True
 
-        # Files over the host's base make no environment of their own: there the verifier is what can be cheated.
-        kind = f"host {task.verifier.get('type')} {task.verifier.get('runner')}"
-        return await self._cheated.get(kind if prepared.bare else prepared.image, run)
+        return await self._cheated.get(_kind_of(task) if prepared.bare else prepared.image, run)
 
 
 async def gate(task: Task, sandboxes: Sandboxes, *, runs: int = 3, grader: Grader | None = None) -> GateResult:
@@ -146,20 +153,39 @@ def conditions_of(runs: int) -> list[Conditions]:
 
 
 def reference_diff(task: Task) -> str:
-    path = task.directory / SOLUTION
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TaskError(f"{path}: expected the reference solution: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TaskError(f"{path}: expected UTF-8 text") from error
+    return _read_diff(task.directory / REFERENCE_DIFF, "the reference solution")
 
 
 def other_diffs(task: Task) -> dict[str, str]:
     """Other valid solutions, by the names of their files."""
-    paths = sorted((task.directory / SOLUTION).parent.glob("*.diff"))
-    return {path.name: path.read_text(encoding="utf-8") for path in paths if path != task.directory / SOLUTION}
+    paths = sorted((task.directory / REFERENCE_DIFF).parent.glob("*.diff"))
+    others = (path for path in paths if path != task.directory / REFERENCE_DIFF)
+    return {path.name: _read_diff(path, "another solution") for path in others}
+
+
+def _read_diff(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TaskError(f"{path}: expected {what}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}: expected UTF-8 text") from error
+
+
+def _kind_of(task: Task) -> str:
+    """Of files over the host's base: what is alike to whoever would cheat. Where tests that came with the task run
+    beside its code, those of a family (a package, a repository) are one; what a program of ours judges, all of a
+    source."""
+    name = verifier_name(task)
+    parts = (name, task.verifier.get("runner"), source_of_task(task), "" if name in _OURS_ALONE else task.family)
+    return f"host {parts}"
+
+
+def _mistake(error: Exception) -> str:
+    """What was raised, and where."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def _all_wanted(verdicts: list[tuple[Run, Verdict]]) -> bool:
-    return all(run.as_wanted for run, _ in verdicts)
+    return all(run.as_wanted for run, _ in verdicts if not run.set_aside)

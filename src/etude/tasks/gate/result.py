@@ -40,6 +40,9 @@ class Run:
     memory_bytes: int = 0
     tried: int = 1
     """More than once after faults of ours."""
+    set_aside: bool = False
+    """It waited until the wall clock expired, as it may by a fault of its conditions: the run after it, under the same
+    by other means, counts in its place."""
 
     @property
     def as_wanted(self) -> bool:
@@ -68,9 +71,14 @@ class GateResult:
     seconds: float = 0.0
 
     @property
+    def counted(self) -> tuple[Run, ...]:
+        """Those that decide: all but what was set aside."""
+        return tuple(run for run in self.runs if not run.set_aside)
+
+    @property
     def fate(self) -> Fate:
-        nothing = [run for run in self.runs if run.what == NOTHING]
-        reference = [run for run in self.runs if run.what == REFERENCE]
+        nothing = [run for run in self.counted if run.what == NOTHING]
+        reference = [run for run in self.counted if run.what == REFERENCE]
         if self.broken:
             return Fate.BROKEN
         if not self.decided:
@@ -81,7 +89,7 @@ class GateResult:
             return Fate.EMPTY_PASSES
         if not all(run.as_wanted for run in reference):
             return Fate.FLAKY if any(run.as_wanted for run in reference) else Fate.REFERENCE_FAILS
-        if not all(run.as_wanted for run in self.runs):
+        if not all(run.as_wanted for run in self.counted):
             return Fate.OTHER_FAILS
         return Fate.CHEATED if self.cheats else Fate.SURVIVED
 
@@ -92,13 +100,13 @@ class GateResult:
     @property
     def decided(self) -> bool:
         """Somebody is to blame, or nobody: but not we."""
-        judged = bool(self.runs) and all(run.judgement is not Judgement.ERROR for run in self.runs)
+        judged = bool(self.counted) and all(run.judgement is not Judgement.ERROR for run in self.counted)
         return bool(self.broken) or judged
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it may not be used, in words; none for one that survived."""
-        runs = [f"{run.what} ({run.conditions}): {run.reason}" for run in self.runs if not run.as_wanted]
+        runs = [f"{run.what} ({run.conditions}): {run.reason}" for run in self.counted if not run.as_wanted]
         cheats = [f"the cheat {name} succeeds" for name in self.cheats]
         return tuple(filter(None, (self.broken, *self.leaks, *runs, *cheats)))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from etude.harness.diff import unified_diff
 from etude.recipe.acting import CellsRecipe
 from etude.tasks.cases import dump_cases
-from etude.tasks.directory import REPOSITORY, WORKDIR
+from etude.tasks.directory import REFERENCE_DIFF, REPOSITORY, WORKDIR
 from etude.tasks.microrepo.bugs import SEEN_KINDS, UNSEEN_KINDS
 from etude.tasks.microrepo.pools import pool_of
 from etude.tasks.microrepo.repository import CHECK, Repository, draw_repository
@@ -103,6 +103,6 @@ def _files(repository: Repository) -> dict[str, bytes]:
         "environment/Dockerfile": _DOCKERFILE.encode(),
         "tests/test.sh": _TEST.encode(),
         "tests/cases.json": dump_cases(repository.hidden),
-        "solution/patch.diff": unified_diff(before, fixed).encode(),
+        REFERENCE_DIFF: unified_diff(before, fixed).encode(),
         "solution/solve.sh": _SOLVE.encode(),
     }

@@ -11,6 +11,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -27,7 +28,8 @@ from etude.tasks.seal.root import PIECE_BYTES, Root, members, owner_of, run
 from etude.tasks.seal.scan import SealReport, box_of, scan_some
 
 _SHOWN = (*SYSTEM, PYTHON)
-_FORMAT = "etude-base/1"
+_FORMAT = "etude-base/2"
+_LIST = (resources.files("etude.tasks.box") / "list_files.py").read_bytes()
 _AT_ONCE = 4_000_000
 """Lines that are held before those said again are left out."""
 _WITHIN_LINES = SPACE.replace(b"\n", b"")
@@ -56,13 +58,11 @@ class Base:
 
 async def look_at_base(sandboxes: Sandboxes) -> Base:
     async with box_of(sandboxes, HOST) as box:
-        # The interpreter's own folder is made anew for every store of images, and holds it alone.
-        search = ["find", *_SHOWN, "-xdev", "-path", f"{PYTHON}/bin", "-prune", "-o", "-type", "f"]
-        # `find` fails where the agent's user may not look; that of small systems has no -printf at all.
-        listed = await run(box, [*search, "-printf", r"%s %T@ %p\0"], "", good=(0, 1))
-        if not listed:
-            names = await run(box, [*search, "-print0"], "", good=(0, 1))
-            listed = b"".join(b"0 0 %s\0" % name for name in names.split(b"\0")[:-1])
+        # By our own program: not every system's `find` tells sizes. The interpreter's own folder is made anew for every
+        # store of images, and holds it alone.
+        interpreter = f"{PYTHON}/bin"
+        search = [f"{interpreter}/python3", "-I", "-S", "-B", "-", interpreter, *_SHOWN]
+        listed = await run(box, search, "", stdin=_LIST)
     return await asyncio.to_thread(_base_of, listed)
 
 

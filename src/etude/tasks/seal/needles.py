@@ -4,8 +4,8 @@ White space does not count. A line is looked for if it is long enough to be nobo
 in the workspace nor in Python's own library, which says what programs say anyway. A shorter one is looked for together
 with its neighbours. Quoted texts are looked for alone too: they outlive compilation.
 
-In a copy of the file that the reference changes, whatever its place, lines count that others say too: the file may be
-of Python's own library, or its fix be an idiom.
+In a copy of a file that the reference changes or adds, whatever its place, lines count that others say too: the file
+may be of Python's own library, or its fix be an idiom.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Needle:
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """How to know other versions of a file that the reference changes, and the one that shows the solution."""
+    """How to know other versions of a file that the reference changes or adds, and the one that shows the solution."""
 
     name: str
     """The end of the file's path: its name, where that says anything."""
@@ -98,25 +98,28 @@ def needles_of(diff: str, tests: Mapping[str, bytes], pristine: Mapping[str, byt
     def distinct(found: Iterable[Needle]) -> list[Needle]:
         return [needle for needle in found if not _library().says(needle)]
 
-    changed = {path: new(_of_hunks(path, hunks)) for path, hunks in _changed_files(diff)}
+    hunks = dict(_changed_files(diff))
+    changed = {path: new(_of_hunks(path, found)) for path, found in hunks.items()}
+    # A copy of a file that the reference adds is known by its own lines.
+    known_by = {path: pristine[path] if path in pristine else _new_side(found) for path, found in hunks.items()}
     hidden = [distinct(new(_of_file(path, data))) for path, data in sorted(tests.items())]
     return Needles(
         (*_longest(map(distinct, changed.values()), _SOLUTION), *_longest(hidden, _TESTS)),
         frozenset(PurePosixPath(path).stem for path in changed if path.endswith((".py", ".pyx"))) - {"__init__"},
-        tuple(_twins(changed, pristine)),
+        tuple(_twins(changed, known_by)),
     )
 
 
-def _twins(changed: Mapping[str, Sequence[Needle]], pristine: Mapping[str, bytes]) -> Iterator[Twin]:
+def _twins(changed: Mapping[str, Sequence[Needle]], files: Mapping[str, bytes]) -> Iterator[Twin]:
     for path, needles in changed.items():
-        lines = list(dict.fromkeys(squeezed(line) for line in pristine.get(path, b"").split(b"\n")))
+        lines = list(dict.fromkeys(squeezed(line) for line in files[path].split(b"\n")))
         telling = [line for line in lines if len(line) >= LEAST and not line.startswith(_REMARK)]
         if len(telling) >= 2 and needles:
             step = max(1, len(telling) // _MARKS)
             folder, _, name = path.rpartition("/")
             if name == "__init__.py":  # Every package has one.
                 name = f"{folder.rpartition('/')[2]}/{name}".lstrip("/")
-            yield Twin(name, len(pristine[path]), tuple(telling[::step][:_MARKS]), tuple(needles))
+            yield Twin(name, len(files[path]), tuple(telling[::step][:_MARKS]), tuple(needles))
 
 
 def _changed_files(diff: str) -> Iterator[tuple[str, list[list[_Line]]]]:
@@ -139,6 +142,10 @@ def _changed_files(diff: str) -> Iterator[tuple[str, list[list[_Line]]]]:
             path, hunks = "", []
     if path:
         yield path, hunks
+
+
+def _new_side(hunks: Iterable[Sequence[_Line]]) -> bytes:
+    return "".join(f"{line.text}\n" for hunk in hunks for line in hunk).encode("utf-8", "surrogateescape")
 
 
 def _of_hunks(path: str, hunks: Iterable[Sequence[_Line]]) -> Iterator[Needle]:

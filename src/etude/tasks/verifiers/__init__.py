@@ -35,19 +35,21 @@ def register_verifier(name: str, make: Callable[[Task], Verifier]) -> None:
 
 def open_verifier(task: Task) -> Verifier:
     """The verifier that the task names, or the one that its files are for; TaskError if they are malformed."""
-    name = task.verifier.get("type") or _kind_of_tests(task)
+    name = verifier_name(task)
     if name not in _VERIFIERS:
         place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.type"
         raise TaskError(f"{place}: expected one of {', '.join(sorted(_VERIFIERS))}, found {name!r}")
     return _VERIFIERS[name](task)
 
 
-def _kind_of_tests(task: Task) -> str:
-    """What a task is graded by that does not say so."""
+def verifier_name(task: Task) -> str:
+    """What a task is graded by, also where it does not say so; empty where nothing shows it."""
+    if said := task.verifier.get("type"):
+        return str(said)
     if (task.directory / "tests/cases.json").is_file():
         return "cases"
     foreign = "etude" not in task.config.get("metadata", {}) or task.config.get("steps")
     return "harbor" if foreign or (task.directory / "tests/test.sh").is_file() else ""
 
 
-__all__ = ["Proves", "Stand", "Verifier", "open_verifier", "register_verifier"]
+__all__ = ["Proves", "Stand", "Verifier", "open_verifier", "register_verifier", "verifier_name"]

@@ -20,6 +20,8 @@ from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
 
 SECOND_USER = "grader"
+SEALED = 1e-2
+"""A verdict is sealed if the chance to pass without solving anything is at most this."""
 
 
 @dataclass(frozen=True, slots=True)

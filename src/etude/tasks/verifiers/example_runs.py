@@ -44,9 +44,11 @@ async def run_examples(
             )
         starved = done.timed_out and watch.starved((await box.stats()).cpu_seconds)
     if done.limit:
+        evidence = Evidence(timed_out=done.timed_out)
         if starved:
-            return Verdict(Judgement.ERROR, "the wall clock expired on a host that gave the examples no time")
-        return Verdict(Judgement.FAIL, f"the examples ran into the limit of {done.limit}")
+            reason = "the wall clock expired on a host that gave the examples no time"
+            return Verdict(Judgement.ERROR, reason, evidence)
+        return Verdict(Judgement.FAIL, f"the examples ran into the limit of {done.limit}", evidence)
     lines = done.stdout.decode("utf-8", "replace").split("\n")
     reports = [line.removeprefix(REPORT) for line in lines if line.startswith(REPORT)]
     if len(reports) != 1:

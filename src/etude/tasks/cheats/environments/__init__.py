@@ -9,7 +9,7 @@ from pathlib import Path
 from etude.tasks.cheats.environments.breakable import Known, known_breakable, shown_by_the_base
 from etude.tasks.cheats.environments.builds import image_environment, script_environment, workflow_environment
 from etude.tasks.cheats.environments.kinds import migration_environment, mutation_environment, review_environment
-from etude.tasks.cheats.environments.micro import OTHER, REFERENCE, Micro
+from etude.tasks.cheats.environments.micro import OTHER, Micro
 from etude.tasks.cheats.environments.nodes import node_environments
 from etude.tasks.cheats.environments.others import cases_environment, history_environment
 from etude.tasks.cheats.environments.pytests import pytest_environments
@@ -34,7 +34,6 @@ def write_environments(folder: Path, cache: Path) -> list[Task]:
 
 __all__ = [
     "OTHER",
-    "REFERENCE",
     "Known",
     "Micro",
     "known_breakable",

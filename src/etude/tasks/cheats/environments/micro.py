@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etude.tasks.directory import read_task, write_task
+from etude.tasks.directory import REFERENCE_DIFF, read_task, write_task
 from etude.tasks.task import Split, Task
 from etude.tasks.verifiers.tests import suite_files
 
-REFERENCE, OTHER = "solution/patch.diff", "solution/other.diff"
+OTHER = "solution/other.diff"
 _SECONDS = 10
 
 
@@ -63,7 +63,7 @@ def write_environment(
         verifier=dict(verifier),
     )
     repository = {f"environment/repo/{path}": data for path, data in workspace.items()}
-    write_task(task, {**hidden, **repository, REFERENCE: right, OTHER: other})
+    write_task(task, {**hidden, **repository, REFERENCE_DIFF: right, OTHER: other})
     return read_task(directory, {Split.TRAIN})
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etude.tasks.directory import REPOSITORY, read_task, write_task
+from etude.tasks.directory import REFERENCE_DIFF, REPOSITORY, read_task, write_task
 from etude.tasks.formats.swebench.clones import Clones
 from etude.tasks.formats.swebench.contents import Contents, contents_of
 from etude.tasks.formats.swebench.environments import Environment, Places, environment_of
@@ -26,7 +26,6 @@ from etude.tasks.verifiers.tests import suite_files
 
 VERSION = 1
 LIMITS = TaskLimits(turns=200, tool_calls=400, tokens=200_000, wall_seconds=3600.0, verifier_seconds=1800.0)
-_REFERENCE = "solution/patch.diff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ def _files(instance: Instance, plan: Plan, environment: Environment, contents: C
         tests = instance.row.assets()
     elif contents.test_patch:
         found[TEST_PATCH] = contents.test_patch.encode("utf-8", "surrogateescape")
-    found[_REFERENCE] = contents.reference.encode("utf-8", "surrogateescape")
+    found[REFERENCE_DIFF] = contents.reference.encode("utf-8", "surrogateescape")
     return found | suite_files(tests, plan.fail_to_pass, plan.pass_to_pass)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from etude.harness.diff import binary_changes, unified_diff
 from etude.sandbox.contract import Box, BoxSpec
-from etude.tasks.directory import list_files
+from etude.tasks.directory import REFERENCE_DIFF, list_files
 from etude.tasks.environment import Environments, Prepared
 from etude.tasks.environment.prepared import read_prepared
 from etude.tasks.formats.harbor import Harbor, Part, parse_harbor, parts_of
@@ -17,7 +17,6 @@ from etude.tasks.seal.sealing import Sealed
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verifiers.harbor.places import SOLUTION, fresh_logs, limits_of, put, tail, tar_of, user_of, variables
 
-PATCH = "solution/patch.diff"
 _SECONDS = 600.0
 
 
@@ -25,14 +24,14 @@ async def reference_of(task: Task, environments: Environments) -> list[str]:
     """One diff, or of a task that is solved step by step one for each step, all against the pristine workspace.
 
     TaskError if there is none, or one that does not end well or is no diff."""
-    path = task.directory / PATCH
+    path = task.directory / REFERENCE_DIFF
     if path.is_file():
         return [path.read_text(encoding="utf-8")]
     harbor = parse_harbor(task.config, task.directory / "task.toml")
     for part in parts_of(harbor):
         script = part.folder(task.directory) / "solution/solve.sh"
         if not script.is_file():
-            raise TaskError(f"{script}: expected a reference solution, here or as {PATCH}")
+            raise TaskError(f"{script}: expected a reference solution, here or as {REFERENCE_DIFF}")
     pristine = await environments.prepare(task)
     limits = limits_of(harbor.environment, harbor.agent.timeout_sec or _SECONDS)
     spec = BoxSpec(pristine.image, workdir=pristine.workdir, limits=limits, name="reference")

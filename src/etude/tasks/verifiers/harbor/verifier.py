@@ -112,6 +112,7 @@ def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> 
         seconds=sum(result.attempt.seconds for result in results),
         log=last.log[-4000:],
         score=score,
+        timed_out=last.limit == "time",
     )
     unsure = next((result for result in results if result.blame is Judgement.ERROR), None)
     if unsure:

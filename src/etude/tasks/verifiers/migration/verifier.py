@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from etude.tasks.change import Change
 from etude.tasks.diff import DiffError
-from etude.tasks.directory import read_files
+from etude.tasks.directory import REFERENCE_DIFF, read_files
 from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
@@ -26,7 +26,6 @@ from etude.tasks.verifiers.tests import TestsVerifier
 
 FILE = "tests/old.json"
 _MOST_NAMED = 3
-_REFERENCE = "solution/patch.diff"
 
 
 class _Listed(BaseModel):
@@ -71,10 +70,10 @@ class MigrationVerifier:
 
     def _reference(self, stand: Stand) -> Change:
         try:
-            diff = (stand.task.directory / _REFERENCE).read_text(encoding="utf-8")
+            diff = (stand.task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
             return stand.pristine.change(diff, self.protects)
         except (DiffError, UnicodeDecodeError) as error:
-            raise OSError(f"{stand.task.directory / _REFERENCE}: {error}") from error
+            raise OSError(f"{stand.task.directory / REFERENCE_DIFF}: {error}") from error
 
     def _unfinished(self, files: Mapping[str, bytes]) -> str:
         """What keeps this from being a migration, if anything."""

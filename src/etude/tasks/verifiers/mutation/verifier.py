@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from etude.tasks.change import Change
 from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import SEALED, Stand
 from etude.tasks.verifiers.language import module_name, own_names, problems
 from etude.tasks.verifiers.mutation.mutants import Mutant
 from etude.tasks.verifiers.mutation.rewrites import rewritten
@@ -31,8 +31,6 @@ from etude.tasks.verifiers.reading import read_table
 from etude.tasks.verifiers.tests import Exam, SuiteConfig, agree, run_exam
 from etude.tasks.verifiers.tests.account import read_rows
 
-SEALED = 1e-2
-"""A verdict is sealed if tests that fail by chance pass with at most this one."""
 _AT_ONCE = 2
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 from etude.tasks.verifiers.review.findings import LIST, TEXT, Finding, ReviewError, read_review
 from etude.tasks.verifiers.review.proof import problem_of_example
 from etude.tasks.verifiers.review.score import Defect, Score, chance_of_guess, score_of
-from etude.tasks.verifiers.review.verifier import FILE, SEALED, ReviewVerifier
+from etude.tasks.verifiers.review.verifier import FILE, ReviewVerifier
 
 __all__ = [
     "FILE",
     "LIST",
-    "SEALED",
     "TEXT",
     "Defect",
     "Finding",

@@ -24,11 +24,10 @@ from etude.tasks.change import Change
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.archives import ArchiveError, members_of
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import SEALED, Stand
 from etude.tasks.verifiers.reading import read_json, read_table
 
 FILE = "tests/products.json"
-SEALED = 1e-2
 
 
 class Artifact(BaseModel):

@@ -92,6 +92,7 @@ class EvalScriptVerifier:
             report_digest=hashlib.sha256(repr(sorted(outcomes.items())).encode()).hexdigest()[:16],
             seconds=seconds,
             log=log[-2000:],
+            timed_out=done.timed_out,
         )
 
         def verdict(judgement: Judgement, reason: str) -> Verdict:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from etude.tasks.change import Change, change_of
 from etude.tasks.conditions import USUAL
 from etude.tasks.diff import DiffError
+from etude.tasks.directory import REFERENCE_DIFF
 from etude.tasks.task import Task
 from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
@@ -20,8 +21,6 @@ from etude.tasks.verifiers.swebench.hidden import TEST_PATCH, WIDE, HiddenTests,
 from etude.tasks.verifiers.swebench.ids import is_open, resolved
 from etude.tasks.verifiers.tests import Exam, Suite, TestsVerifier, run_exam
 from etude.tasks.verifiers.tests.account import Rows, read_rows
-
-_REFERENCE = "solution/patch.diff"
 
 
 class SwebenchVerifier(TestsVerifier):
@@ -51,9 +50,9 @@ class SwebenchVerifier(TestsVerifier):
         except DiffError as error:
             return f"{TEST_PATCH} is no diff of the workspace: {error}"
         try:
-            solution = change_of(read_optional(stand.task, _REFERENCE), pristine, self.protects, WIDE)
+            solution = change_of(read_optional(stand.task, REFERENCE_DIFF), pristine, self.protects, WIDE)
         except DiffError as error:
-            return f"{_REFERENCE} is no diff of the workspace: {error}"
+            return f"{REFERENCE_DIFF} is no diff of the workspace: {error}"
         rows = await self._reference_run(await self.equipped(stand), suite, solution)
         if rows.end is None:
             return f"the tests do not come to their end with the reference{rows.broken and ': ' + rows.broken}"

@@ -46,6 +46,7 @@ def agree(exam: Exam, account: Account, touched: tuple[str, ...] = ()) -> Verdic
             withheld=sum(map(len, exam.withheld.values())),
             controls_passed=fooled,
             memory_bytes=rows.memory_bytes,
+            timed_out=account.limit == "time",
         )
         return Verdict(judgement, reason, evidence)
 

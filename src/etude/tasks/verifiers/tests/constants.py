@@ -109,6 +109,8 @@ def bind(target: ast.expr, value: Any) -> dict[str, object]:
     if isinstance(target, ast.Name):
         return {target.id: value}
     if isinstance(target, ast.Tuple | ast.List) and isinstance(value, str | list | tuple):
+        if len(target.elts) != len(value):
+            raise NotConstant(f"line {target.lineno}: as many values as names, or a name for the rest")
         inner = [bind(part, item) for part, item in zip(target.elts, value, strict=True)]
         return {name: found for names in inner for name, found in names.items()}
     raise NotConstant(f"line {target.lineno}: another kind of target")

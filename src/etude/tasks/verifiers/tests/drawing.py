@@ -11,6 +11,7 @@ import random
 import secrets
 from collections.abc import Sequence
 
+from etude.tasks.verifiers.contract import SEALED
 from etude.tasks.verifiers.tests.exam import Exam, Withheld, plain_exam
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
@@ -22,8 +23,6 @@ from etude.tasks.verifiers.tests.site import Edit
 from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.withholding import Telling
 
-SEALED = 1e-2
-"""A verdict is sealed if a blind forger's chance is at most this."""
 COST = {True: 2.0, False: 0.2}
 """What controls may add, as a share of the time of the suite's tests and a second: until a verdict is sealed (True),
 and from there to the aim."""

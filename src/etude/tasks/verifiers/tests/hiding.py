@@ -8,7 +8,7 @@ value, or a part of it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from etude.tasks.verifiers.tests.bindings import Binding, Scope, uses_taken
@@ -146,9 +146,26 @@ def _tells(stays: object, value: object) -> bool:
     """Is it there to be found? What code answers by default is no secret anyhow."""
     if value in (None, 0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):
         return False
-    parts = [*stays, *stays.values()] if isinstance(stays, dict) else stays
-    inside = isinstance(parts, list | tuple | set) and any(bool(part == value) for part in parts)
-    return bool(stays == value) or inside
+    items = list(value) if isinstance(value, list | tuple) else None
+    for part in _parts(stays):
+        if bool(part == value) or (items is not None and isinstance(part, list | tuple) and list(part) == items):
+            return True
+    return False
+
+
+def _parts(whole: object) -> Iterator[object]:
+    """It and all that is in it, at any depth; what is there many times is looked into once."""
+    waiting, seen = [whole], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        if isinstance(part, Collection) and not isinstance(part, str | bytes):
+            waiting += part
+        if isinstance(part, Mapping):
+            waiting += part.values()
 
 
 def _can_be_told(value: object) -> bool:

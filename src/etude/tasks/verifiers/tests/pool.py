@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import PurePosixPath
 
 from etude.tasks.verifiers.tests import expectations, javascript
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
 from etude.tasks.verifiers.tests.site import Edit, Site
 from etude.tasks.verifiers.tests.suite import Suite
-from etude.tasks.verifiers.tests.withholding import fitting
+from etude.tasks.verifiers.tests.withholding import elsewhere, fitting, keeping_to_itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +46,34 @@ class Pool:
     """Of the suite's tests, with the reference."""
 
 
-def questions_of(suite: Suite, file: str, source: bytes) -> list[Questions]:
+def questions_of(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[Questions]:
     """The file's test functions that have expected ids."""
     ids = Ids(suite.config)
     wanted: dict[str, list[str]] = {}
     for test in suite.expected:
         wanted.setdefault(ids.address(test), []).append(test)
-    functions = test_functions(file, source)
+    functions = test_functions(file, sources[file])
+    outside = any(elsewhere(site, function) for function in functions for site in function.sites)
+    shared = outside and _is_named_in(file, {**suite.files, **sources})
     paths = [function.path for function in functions]
     found = []
     for function in functions:
         tests = [test for address in ids.addresses(file, function.path) for test in wanted.get(address, [])]
         if tests and paths.count(function.path) == 1:  # Of two of one name, one hides the other.
             function = fitting(function, tests, ids)
+            if shared:
+                function = keeping_to_itself(function)
             found.append(Questions(file, function, tuple(tests), not set(tests).isdisjoint(suite.fail_to_pass)))
     return found
+
+
+def _is_named_in(file: str, sources: Mapping[str, bytes]) -> bool:
+    """Does another file say this one's name? It may then import what stands in it, in whatever way."""
+    path = PurePosixPath(file)
+    name = path.parent.name if path.stem == "__init__" else path.stem
+    said = name.encode("utf-8", "surrogateescape")
+    word = re.compile(rb"\b" + re.escape(said) + rb"\b")
+    return any(said in data and bool(word.search(data)) for other, data in sources.items() if other != file)
 
 
 @lru_cache(maxsize=8)

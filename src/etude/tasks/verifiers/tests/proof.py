@@ -42,7 +42,7 @@ def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool 
         return None
     if not kept["questions"]:
         return Pool(seconds=kept["seconds"])
-    every = {(one.file, one.function.path): one for f, text in sources.items() for one in questions_of(suite, f, text)}
+    every = {(one.file, one.function.path): one for file in sources for one in questions_of(suite, file, sources)}
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
     questions = tuple(_questions(row, every[row["file"], tuple(row["path"])]) for row in kept["questions"])
     return Pool(sources, questions, names, kept["seconds"])

@@ -41,7 +41,7 @@ async def prove(suite: Suite, sources: Mapping[str, bytes], run: Run, rng: rando
     # Not in a thread, though to read a large suite takes seconds: Python 3.11 parses in one thread at a time, or
     # raises SystemError.
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
-    asked = [one for file, source in sorted(sources.items()) for one in questions_of(suite, file, source)]
+    asked = [one for file in sorted(sources) for one in questions_of(suite, file, sources)]
     pool = await _try(_Trial(suite, sources, asked, rng), run)
     # Tests whose answer was to be held back, and could not be.
     open_still = [one for one in pool.questions if one.decides and one.chance > GUESS and not one.alterations]

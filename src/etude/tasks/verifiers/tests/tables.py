@@ -64,6 +64,8 @@ def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], Span]) ->
     try:
         names = _argument_names(evaluate(mark.args[0], {}))
         ids = evaluate(given["ids"], scope.values) if "ids" in given else None
+        if ids is not None and not isinstance(ids, list | tuple):
+            return None
         spelt = _spelt_rows(mark.args[1], scope)
         if spelt is None or not given.keys() <= {"ids"} or (ids is not None and len(ids) != len(spelt)):
             return None

@@ -13,14 +13,15 @@ from pathlib import Path
 from etude.tasks.change import Change, change_of
 from etude.tasks.conditions import USUAL
 from etude.tasks.diff import DiffError
+from etude.tasks.directory import REFERENCE_DIFF
 from etude.tasks.environment.proofs import known_proof
 from etude.tasks.surface import is_protected
 from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
-from etude.tasks.verifiers.contract import SECOND_USER, Stand
+from etude.tasks.verifiers.contract import SEALED, SECOND_USER, Stand
 from etude.tasks.verifiers.tests.account import Account
 from etude.tasks.verifiers.tests.agree import agree
-from etude.tasks.verifiers.tests.drawing import SEALED, chance_left, draw_exam
+from etude.tasks.verifiers.tests.drawing import chance_left, draw_exam
 from etude.tasks.verifiers.tests.exam import Exam
 from etude.tasks.verifiers.tests.pool import Pool
 from etude.tasks.verifiers.tests.proof import dump_proof, follows_from, guess_of, load_proof
@@ -30,7 +31,6 @@ from etude.tasks.verifiers.tests.suite import read_suite, test_files
 
 PROOF = 4.0
 """CPU time of a run that proves a suite's controls, as a multiple of the suite's."""
-_REFERENCE = "solution/patch.diff"
 
 
 class TestsVerifier:
@@ -56,7 +56,7 @@ class TestsVerifier:
     def recall(self, folder: Path) -> bool:
         """Whether `sealed` is known, of what was proven by whoever keeps environments in this folder."""
         try:
-            reference = (self._task.directory / _REFERENCE).read_text(encoding="utf-8")
+            reference = (self._task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return True  # Without one it is not.
         known = known_proof(folder, self._task, follows_from(self.suite, reference, SECOND_USER))
@@ -96,7 +96,7 @@ class TestsVerifier:
 
     async def _found_or_made(self, stand: Stand) -> Pool:
         try:
-            reference = (stand.task.directory / _REFERENCE).read_text(encoding="utf-8")
+            reference = (stand.task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
             solution = change_of(reference, stand.pristine.files, self.protects)
         except (OSError, UnicodeDecodeError, DiffError):
             return Pool()  # The gate finds out that there is no reference, or a wrong one.

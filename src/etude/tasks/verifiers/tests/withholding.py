@@ -55,6 +55,12 @@ def fitting(function: TestFunction, tests: Collection[str], ids: Ids) -> TestFun
     return replace(function, sites=tuple(whole(kept, function.sites)))
 
 
+def keeping_to_itself(function: TestFunction) -> TestFunction:
+    """Without sites that take something out of the file that is not the function's."""
+    kept = [site for site in function.sites if not elsewhere(site, function)]
+    return replace(function, sites=tuple(whole(kept, function.sites)))
+
+
 def whole(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
     """Of these, the ones that blank nothing which a site that is left out still asks for."""
     kept, every = list(kept), list(every)
