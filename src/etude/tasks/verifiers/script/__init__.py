@@ -3,14 +3,13 @@
 A folder's three verifiers differ in what is run on a product: a command, a workflow's steps, a Dockerfile's build."""
 
 from etude.tasks.verifiers.script.images import ImageVerifier
-from etude.tasks.verifiers.script.products import FILE, SEALED, Artifact, Product, difference
+from etude.tasks.verifiers.script.products import FILE, Artifact, Product, difference
 from etude.tasks.verifiers.script.verifier import ScriptVerifier
 from etude.tasks.verifiers.script.workflow import Job, Step, WorkflowError, parse_workflow
 from etude.tasks.verifiers.script.workflows import WorkflowVerifier
 
 __all__ = [
     "FILE",
-    "SEALED",
     "Artifact",
     "ImageVerifier",
     "Job",
