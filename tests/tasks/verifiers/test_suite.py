@@ -73,7 +73,7 @@ def test_a_runner_must_be_named_and_pythonpath_may_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("expected", "said"),
     [
-        ("{", "Invalid JSON"),
+        ("{", "expected JSON"),
         ("[]", "an object"),
         ("{}", "fail_to_pass: Field required"),
         ('{"fail_to_pass": []}', "fail_to_pass: expected at least one id"),

@@ -35,4 +35,5 @@ def read_json(path: Path, kind: type[_Read]) -> _Read:
 def _told(place: str, error: ValidationError) -> TaskError:
     first = error.errors()[0]
     where = (place + ".".join(map(str, first["loc"]))).rstrip(".: ")
-    return TaskError(f"{where}: {first['msg']}, found {repr(first['input'])[:_LONGEST]}")
+    said = first["msg"].replace("Invalid JSON", "expected JSON") if first["type"] == "json_invalid" else first["msg"]
+    return TaskError(f"{where}: {said}, found {repr(first['input'])[:_LONGEST]}")
