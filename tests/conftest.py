@@ -3,9 +3,24 @@ tests share, the contract suites above all, explain themselves like those of the
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import settings
 
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 pytest.register_assert_rewrite("tests.contract", "tests.sandbox")
+
+
+@pytest.fixture
+def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host seems to have twenty processes for each core, all the time."""
+    monkeypatch.setattr("etude.sandbox.share._load_per_core", lambda: 20.0)
+    monkeypatch.setattr("etude.sandbox.share._waited", time.monotonic)
+
+
+@pytest.fixture
+def with_time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host seems idle, however busy it is."""
+    monkeypatch.setattr("etude.sandbox.share._load_per_core", lambda: 0.0)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from etude.sandbox.contract import Box, BoxSpec, ExecResult, Feature, Sandboxes, SandboxLost
+from etude.sandbox.share import Share
 from etude.tasks import Environments, Grader, Judgement, Task, Verdict, reference_diff
 from etude.tasks.cases import Case
 from etude.tasks.oracle import reference_repair
@@ -196,7 +197,8 @@ def test_exit_code_report_and_nonce_must_agree(result: ExecResult, judgement: Ju
 
 
 def test_a_host_that_gives_no_time_is_blamed_for_an_expired_clock() -> None:
-    assert judge(report(RIGHT, timed_out=True), CASES, "n", starved=True).judgement is Judgement.ERROR
+    late = report(RIGHT, timed_out=True, share=Share(30.0, 29.0, 1.5, 1.5))
+    assert judge(late, CASES, "n").judgement is Judgement.ERROR
 
 
 def test_what_the_base_shows_is_asked_once_for_a_task_as_it_is(
