@@ -2,9 +2,9 @@
 
 A command that sleeps until its clock expires must not be excused, nor one that never ends though it had time enough, or
 no agent would ever be charged for them. So it counts that processes waited for a CPU during most of the run, that it
-took its share of the time, and that this was little: who sleeps does not. A limit in CPU time needs no such excuse: a busy host
-does not use it up. (What is left to a cheat is to compute at just its share on a host that is short of time, for an
-error.)
+took its share of the time, and that this was little: who sleeps does not. A limit in CPU time needs no such excuse: a
+busy host does not use it up. (What is left to a cheat is to compute at just its share on a host that is short of time,
+for an error.)
 """
 
 from __future__ import annotations
