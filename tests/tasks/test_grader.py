@@ -12,11 +12,12 @@ import pytest
 from etude.sandbox.contract import Box, BoxSpec, ExecResult, Feature, Sandboxes, SandboxLost
 from etude.sandbox.share import Share
 from etude.tasks import Environments, Grader, Judgement, Task, Verdict, reference_diff
+from etude.tasks.box.run_cases import READY, REPORT
 from etude.tasks.cases import Case
 from etude.tasks.directory import gated_digest
 from etude.tasks.oracle import reference_repair
 from etude.tasks.task import TaskLimits
-from etude.tasks.verifiers.cases import READY, REPORT, judge
+from etude.tasks.verifiers.cases import judge
 
 from .conftest import Boxes
 

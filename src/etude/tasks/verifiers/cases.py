@@ -14,6 +14,7 @@ import time
 from importlib import resources
 
 from etude.sandbox.contract import ExecResult, Limits
+from etude.tasks.box.run_cases import READY, REPORT
 from etude.tasks.cases import Case, CasesError, load_cases
 from etude.tasks.surface import is_protected
 from etude.tasks.task import Task, TaskError
@@ -22,8 +23,6 @@ from etude.tasks.verifiers.contract import Stand
 
 FILE = "tests/cases.json"
 RUNNER = (resources.files("etude.tasks.box") / "run_cases.py").read_text(encoding="utf-8")
-READY = "etude-runner 1"
-REPORT = "etude-report "
 CPU_SECONDS = 2
 """Declared limit of the agent's code in the verifier: CPU time, so a busy host does not use it up."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=4, file_mb=4, disk_mb=16, output_bytes=2_000_000)

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from etude.sandbox.contract import Limits
+from etude.tasks.box.run_examples import REPORT
 from etude.tasks.change import Change
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
 
 RUNNER = (resources.files("etude.tasks.box") / "run_examples.py").read_text(encoding="utf-8")
-REPORT = "etude-examples "
 SECONDS = 2
 """CPU time of the steps that share their names."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=60, disk_mb=16, output_bytes=8_000_000)
