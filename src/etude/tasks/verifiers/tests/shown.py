@@ -30,12 +30,14 @@ def tells(stays: object, value: object) -> bool:
 
 def _parts(whole: object) -> Iterator[object]:
     """It and all that is in it, at any depth; what is there many times is looked into once."""
-    waiting, seen = [whole], set[int]()
+    waiting = [whole]
+    # By identity, and held: a range makes its numbers anew, and one that is gone leaves its id to another.
+    seen: dict[int, object] = {}
     while waiting:
         part = waiting.pop()
         if id(part) in seen:
             continue
-        seen.add(id(part))
+        seen[id(part)] = part
         yield part
         if isinstance(part, Collection) and not isinstance(part, str | bytes):
             waiting += part
