@@ -15,8 +15,9 @@ pytest.register_assert_rewrite("tests.contract", "tests.sandbox")
 
 @pytest.fixture
 def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host seems to have twenty processes for each core, all the time."""
-    monkeypatch.setattr("etude.sandbox.share._load_per_core", lambda: 20.0)
+    """The host seems to have forty processes for each core, all the time: of a second, a command that never sleeps is
+    given 25 ms (`tests/sandbox/hosts.py` has one that takes it)."""
+    monkeypatch.setattr("etude.sandbox.share._load_per_core", lambda: 40.0)
     monkeypatch.setattr("etude.sandbox.share._waited", time.monotonic)
 
 

@@ -59,8 +59,8 @@ jobs:
 
 def test_a_long_text_of_openings_is_read_at_once() -> None:
     started = time.process_time()
-    (job,) = parse_workflow(HEAD.replace("make", "echo }} " + "${{" * 20_000).encode())
-    assert job.steps[0].command[-1] == "echo }} " + "${{" * 20_000
+    with pytest.raises(WorkflowError, match="expected }} after"):
+        parse_workflow(HEAD.replace("make", "echo }} " + "${{" * 20_000).encode())
     assert time.process_time() - started < 2
 
 

@@ -35,4 +35,5 @@ def read_json(path: Path, kind: type[_Read]) -> _Read:
 def _told(place: str, error: ValidationError) -> TaskError:
     first = error.errors()[0]
     where = (place + ".".join(map(str, first["loc"]))).rstrip(".: ")
-    return TaskError(f"{where}: {first['msg']}, found {repr(first['input'])[:_LONGEST]}")
+    expected = "expected JSON: " if first["type"] == "json_invalid" else ""
+    return TaskError(f"{where}: {expected}{first['msg']}, found {repr(first['input'])[:_LONGEST]}")
