@@ -49,7 +49,7 @@ def main(places: list[str]) -> None:
                 counts[1] += len(held)
                 counts[2] += len(function.sites) - len(held)
                 counts[3] += 1
-                counts[4] += chance_of_all([value for site in held for value in site.values]) <= SEALED
+                counts[4] += chance_of_all([(site, value) for site in held for value in site.values]) <= SEALED
         total, tests = max(1, counts[0]), max(1, counts[3])
         shares = [100 * counts[1] / total, 100 * counts[2] / total]
         print(

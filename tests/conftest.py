@@ -3,9 +3,25 @@ tests share, the contract suites above all, explain themselves like those of the
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import settings
 
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 pytest.register_assert_rewrite("tests.contract", "tests.sandbox")
+
+
+@pytest.fixture
+def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host seems to have forty processes for each core, all the time: of a second, a command that never sleeps is
+    given 25 ms (`tests/sandbox/hosts.py` has one that takes it)."""
+    monkeypatch.setattr("etude.sandbox.share._load_per_core", lambda: 40.0)
+    monkeypatch.setattr("etude.sandbox.share._waited", time.monotonic)
+
+
+@pytest.fixture
+def with_time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host seems idle, however busy it is."""
+    monkeypatch.setattr("etude.sandbox.share._load_per_core", lambda: 0.0)

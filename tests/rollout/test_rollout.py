@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import replace
 
 import pytest
 from tests.harness.parts import ScriptedEngine, compact_format, playing, written
+from tests.sandbox.hosts import TAKES_ITS_SHARE
 
 from etude.engine.protocol import EngineError
 from etude.harness import PolicyError, ScriptedPolicy, TokenPolicy, TokenSampling, load_profile
@@ -116,22 +116,20 @@ def test_lost_boxes_are_our_error_wherever_they_are_lost(train, with_setup, step
     with_setup(play)
 
 
-@pytest.mark.parametrize("overloaded", [False, True])
-def test_a_command_that_outlasts_its_limit_is_our_error_only_on_an_overloaded_host(
-    train, with_setup, monkeypatch, overloaded
+@pytest.mark.parametrize(("command", "ours"), [("sleep 8", False), (TAKES_ITS_SHARE, True)])
+def test_a_command_that_outlasts_its_limit_is_our_error_only_where_the_host_gave_it_no_time(
+    train, with_setup, short_of_time, command, ours
 ):
-    monkeypatch.setattr(os, "getloadavg", lambda: (1e6 * overloaded, 0.0, 0.0))
-
     async def play(setup):
         task = train[0]
         subject = await subject_of(task, setup.environments)
-        hasty = replace(setup, sandbox=setup.sandbox.model_copy(update={"command_seconds": 0.2}))
-        steps = ["> shell sleep 8", mend(task), "> finish"]
+        hasty = replace(setup, sandbox=setup.sandbox.model_copy(update={"command_seconds": 1.0}))
+        steps = [f"> shell {command}", mend(task), "> finish"]
         result = await run_rollout(job_of(task), subject, scripted(*steps), hasty)
-        assert result.failed_by_us is overloaded
-        if overloaded:
+        assert result.failed_by_us is ours
+        if ours:
             assert result.trace.stop is StopCause.ERROR
-            assert result.verdict.reason.startswith("HostOverloaded: a command reached its limit of 0.2 s")
+            assert result.verdict.reason.startswith("HostOverloaded: a command reached its limit of 1 s")
         else:
             assert result.verdict.passed
 

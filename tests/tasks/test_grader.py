@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from etude.sandbox.contract import Box, BoxSpec, ExecResult, Feature, Sandboxes, SandboxLost
+from etude.sandbox.share import Share
 from etude.tasks import Environments, Grader, Judgement, Task, Verdict, reference_diff
+from etude.tasks.box.run_cases import READY, REPORT
 from etude.tasks.cases import Case
+from etude.tasks.directory import gated_digest
 from etude.tasks.oracle import reference_repair
 from etude.tasks.task import TaskLimits
-from etude.tasks.verifiers.cases import READY, REPORT, judge
+from etude.tasks.verifiers.cases import judge
 
 from .conftest import Boxes
 
@@ -196,7 +199,45 @@ def test_exit_code_report_and_nonce_must_agree(result: ExecResult, judgement: Ju
 
 
 def test_a_host_that_gives_no_time_is_blamed_for_an_expired_clock() -> None:
-    assert judge(report(RIGHT, timed_out=True), CASES, "n", starved=True).judgement is Judgement.ERROR
+    late = report(RIGHT, timed_out=True, share=Share(30.0, 29.0, 1.5, 1.5))
+    assert judge(late, CASES, "n").judgement is Judgement.ERROR
+
+
+def test_a_task_that_changes_in_place_is_graded_as_it_is(boxes: Boxes, train_tasks: list[Task], tmp_path: Path) -> None:
+    """Its tests, its workspace, what the caller says of it, and the limits that the gate found meanwhile."""
+    task = replace(train_tasks[0], directory=tmp_path / "task")
+    shutil.copytree(train_tasks[0].directory, task.directory)
+    solution = reference_diff(task)
+    cases = task.directory / "tests/cases.json"
+    asked = cases.read_bytes()
+
+    async def run() -> None:
+        async with boxes() as sandboxes:
+            grader = Grader(sandboxes)
+            assert (await grader.grade(task, solution)).passed
+            rows = json.loads(asked)
+            for row in rows["cases"]:
+                row["expected"] = '"another answer"'
+            cases.write_text(json.dumps(rows))
+            assert (await grader.grade(task, solution)).judgement is Judgement.FAIL
+            cases.write_bytes(asked)
+            assert (await grader.grade(task, solution)).passed
+            said = replace(task, verifier={"type": "nobody knows it"})
+            assert (await grader.grade(said, solution)).judgement is Judgement.ERROR
+            file = task.directory / "environment/repo" / reference_repair(task).file
+            file.write_bytes(file.read_bytes().replace(b"def ", b"def other_"))
+            assert "refused" in (await grader.grade(task, solution)).reason
+            file.write_bytes(file.read_bytes().replace(b"def other_", b"def "))
+            graded = grader.stats.graded
+            evidence = {"limits": {"verifier_seconds": 7.5}, "digest": gated_digest(task)}
+            (task.directory / "evidence").mkdir()
+            (task.directory / "evidence/gate.json").write_text(json.dumps(evidence))
+            assert (await grader.grade(task, solution)).passed
+            assert grader.stats.graded == graded + 1, "not remembered from under other limits"
+            assert (await grader._load(task)).task.limits.verifier_seconds == 7.5
+            assert await grader._load(task) is await grader._load(task)
+
+    asyncio.run(run())
 
 
 def test_what_the_base_shows_is_asked_once_for_a_task_as_it_is(

@@ -22,8 +22,8 @@ from etude.sandbox.contract import RequestRefused
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
     command_seconds: float = 10.0
-    """Declared limit of one shell command: a command that reaches it failed, and is told so, unless the host was
-    overloaded."""
+    """Declared limit of one shell command: a command that reaches it failed, and is told so, unless the host gave
+    it no time."""
     edits: int | None = None
     """Successful edits allowed in the whole run."""
 

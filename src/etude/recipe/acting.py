@@ -64,7 +64,7 @@ class SandboxRecipe(Section):
     processes: int = Field(32, ge=1)
     """Processes of one box."""
     command_seconds: float = Field(10.0, gt=0)
-    """Declared limit of one shell command of the agent; reached on an overloaded host, it is our error."""
+    """Declared limit of one shell command of the agent; reached on a host that gave it no time, it is our error."""
 
 
 class HarnessRecipe(Section):

@@ -12,6 +12,7 @@ from etude.sandbox.contract import (
     Egress,
     ExecResult,
     Feature,
+    HostOverloaded,
     ImageError,
     Limits,
     Poll,
@@ -26,7 +27,6 @@ from etude.sandbox.contract import (
 from etude.sandbox.embedded import EmbeddedSandboxes, temporary_store
 from etude.sandbox.oci import OciSandboxes
 from etude.sandbox.open import beside, limits_of, open_sandboxes
-from etude.sandbox.overload import HostOverloaded, host_overloaded
 
 __all__ = [
     "Box",
@@ -52,7 +52,6 @@ __all__ = [
     "Sandboxes",
     "Terminal",
     "beside",
-    "host_overloaded",
     "limits_of",
     "open_sandboxes",
     "temporary_store",

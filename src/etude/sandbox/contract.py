@@ -13,6 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from etude.sandbox.share import Share
+
 
 class SandboxError(Exception):
     """The sandbox could not do what was asked; says what was expected, found, and what to do."""
@@ -32,6 +34,10 @@ class BoxBusy(SandboxError):
 
 class RequestRefused(SandboxError):
     """The request breaks a rule of the box (path outside it, file too large, unknown user); nothing was done."""
+
+
+class HostOverloaded(SandboxError):
+    """A command's clock expired on a host that gave it no time: that says nothing about who wrote the command."""
 
 
 class DiskFull(SandboxError):
@@ -130,6 +136,13 @@ class ExecResult:
     truncated: bool = False
     limit: str = ""
     """The limit that ended the command: "time", "cpu", "memory" or "file"; empty where the command ended by itself."""
+    share: Share = field(default_factory=Share)
+    """Of the host's time, while it ran."""
+
+    @property
+    def starved(self) -> bool:
+        """Its clock expired, and the host is to blame: whatever else it shows says nothing."""
+        return self.timed_out and self.share.starved
 
 
 OnOutput = Callable[[int, bytes], None]
@@ -339,8 +352,8 @@ class TriedBuild:
     image: str
     """Empty where the build failed."""
     failure: BuildFailed | None
-    cpu_seconds: float
-    """Of all steps."""
+    share: Share
+    """Of all steps together: they have one clock."""
     memory_bytes: int
     """The most that a step held."""
 

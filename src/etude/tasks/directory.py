@@ -164,14 +164,30 @@ def _walk(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[
 
 def task_digest(task: Task) -> str:
     """Of what decides a verdict: the environment, the tests, and how they are run."""
-    said = {key: task.config.get(key) for key in ("agent", "artifacts", "environment", "steps", "verifier")}
-    how = json.dumps([task.limits.verifier_seconds, task.verifier, said], sort_keys=True, default=str)
-    return _digest(task, f"etude-task/3 {how}\n", ("environment", "tests", "steps"))
+    return _digest(task, f"etude-task/3 {_how(task)}\n", ("environment", "tests", "steps"))
 
 
 def gated_digest(task: Task) -> str:
     """Of what the gate's decision follows from: what decides a verdict, and the solutions that are tried."""
     return _digest(task, f"etude-gate/1 {task_digest(task)}\n", ("solution",))
+
+
+def stamp_of(task: Task) -> str:
+    """Another one once anything that the digests are of has changed, or the evidence beside it: by sizes and times, so
+    that it can be asked before every grading."""
+    digest = hashlib.sha256(_how(task).encode())
+    for below in ("environment", "tests", "steps", "solution", "evidence"):
+        for name, path in list_files(task.directory, below).items() if (task.directory / below).is_dir() else ():
+            seen = path.stat()
+            facts = (below, name, seen.st_mode, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+            digest.update(f"{facts}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _how(task: Task) -> str:
+    """What is said of how a task is graded."""
+    said = {key: task.config.get(key) for key in ("agent", "artifacts", "environment", "steps", "verifier")}
+    return json.dumps([task.limits.verifier_seconds, task.verifier, said], sort_keys=True, default=str)
 
 
 def _digest(task: Task, head: str, folders: tuple[str, ...]) -> str:

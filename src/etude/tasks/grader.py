@@ -15,7 +15,7 @@ from etude.sandbox.contract import Feature, SandboxError, Sandboxes, SandboxUnav
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
 from etude.tasks.diff import Bounds, DiffError
-from etude.tasks.directory import gated_digest, task_digest
+from etude.tasks.directory import gated_digest, stamp_of, task_digest
 from etude.tasks.environment import Environments, Prepared
 from etude.tasks.limits import limited
 from etude.tasks.task import Task, TaskError
@@ -35,6 +35,8 @@ class GraderStats:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
+    stamp: str
+    """Of the task as it was read."""
     task: Task
     """With the limits that the gate has set."""
     digest: str
@@ -108,13 +110,17 @@ class Grader:
         return verdict
 
     async def _load(self, task: Task) -> _Ready:
-        place = f"{task.directory} {task.id}"
-        if place not in self._ready:
-            given = limited(task)
-            verifier = open_verifier(given)
-            prepared = await self.environments.prepare(task)
-            # Of several that asked at once, the first one's verifier serves all: it may have found out things.
-            self._ready.setdefault(place, _Ready(given, task_digest(task), gated_digest(task), prepared, verifier))
+        """A task that has changed since, on disk or in what is said of it, is another one."""
+        place, stamp = f"{task.directory} {task.id}", await asyncio.to_thread(stamp_of, task)
+        if (known := self._ready.get(place)) and known.stamp == stamp:
+            return known
+        given = limited(task)
+        verifier = open_verifier(given)
+        prepared = await self.environments.prepare(task)
+        ready = _Ready(stamp, given, task_digest(given), gated_digest(task), prepared, verifier)
+        # Of several that asked at once, the first one's verifier serves all: it may have found out things.
+        if not (known := self._ready.get(place)) or known.stamp != stamp:
+            self._ready[place] = ready
         return self._ready[place]
 
     async def _run(self, ready: _Ready, change: Change, conditions: Conditions) -> Verdict:

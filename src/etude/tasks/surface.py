@@ -6,13 +6,16 @@ from __future__ import annotations
 import re
 
 _NAMES = re.compile(
-    r"""check\.py | conftest\.py | test_.*\.py | .*_test\.py | sitecustomize\.py | usercustomize\.py | .*\.pth
-    | .*\.py[co] | pytest\.ini | tox\.ini | setup\.cfg | setup\.py | pyproject\.toml | noxfile\.py | \.coveragerc
-    | Makefile | package\.json | .*\.lock | package-lock\.json | \.gitattributes""",
+    r"""check\.py | conftest\.py | test_.*\.py | .*_test\.(py|go) | .*\.(test|spec)\.[cm]?[jt]sx?
+    | sitecustomize\.py | usercustomize\.py | .*\.pth | .*\.py[co]
+    | \.?pytest\.(ini|toml) | tox\.ini | setup\.cfg | setup\.py | pyproject\.toml | noxfile\.py | \.coveragerc
+    | (jest|vitest|karma)\.conf(ig)?\..* | \.mocharc.* | \.npmrc | package\.json
+    | (GNUm|M|m)akefile | .*\.lock | package-lock\.json | npm-shrinkwrap\.json | pnpm-lock\.yaml | bun\.lockb
+    | \.gitattributes""",
     re.VERBOSE,
 )
 _FOLDERS = frozenset(
-    ("tests", "test", "__tests__", "__snapshots__", "fixtures", "__pycache__", ".git", ".hg", ".github")
+    ("tests", "test", "__tests__", "__mocks__", "__snapshots__", "fixtures", "__pycache__", ".git", ".hg", ".github")
 )
 
 

@@ -51,6 +51,24 @@ class LimitCases:
             assert (told.limit, told.code) == ("cpu", 128 + 24)
 
     @in_loop
+    async def test_a_result_says_what_its_own_processes_had_of_the_hosts_time(self, make: Make) -> None:
+        async with a_box(make, Limits(cpu_seconds=30)) as box:
+            spins = "python -c 'import time\nwhile time.process_time() < 0.3: pass'"
+            ok(await box.exec(spins, timeout=60))
+            slept = await box.exec("sleep 5", timeout=0.5)
+            assert slept.timed_out
+            assert slept.share.cpu_seconds < 0.2, "not what commands before it took"
+            assert 0.4 < slept.share.seconds < 60
+            assert 0 < slept.share.given <= slept.share.seconds
+            assert not slept.starved
+            spun = await box.exec(f"{spins} & {spins}; wait; exec sleep 0", timeout=60)
+            assert 0.55 < spun.share.cpu_seconds < 1.5
+            # Also of those that nobody waited for when the clock expired.
+            cut = await box.exec("(while :; do :; done) & sleep 60", timeout=1.0)
+            assert cut.timed_out
+            assert cut.share.cpu_seconds > 0.03
+
+    @in_loop
     async def test_file_size_and_disk_are_limited(self, make: Make) -> None:
         async with a_box(make) as box:
             big = await box.exec(["dd", "if=/dev/zero", "of=big", "bs=1M", "count=10"], timeout=10)

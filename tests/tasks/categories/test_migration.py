@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import dataclasses
 import inspect
 import optparse
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -21,8 +23,9 @@ from etude.tasks.categories.variants import try_variants
 from etude.tasks.change import Change
 from etude.tasks.environment import Prepared
 from etude.tasks.hashes import function_hashes
+from etude.tasks.verdict import Evidence
 from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.migration import Old, copied_functions, dulled, leftovers, old
+from etude.tasks.verifiers.migration import MigrationVerifier, Old, copied_functions, dulled, leftovers, old
 from etude.tasks.verifiers.migration.old import used
 from etude.tasks.verifiers.tests import Account, Suite, SuiteConfig
 
@@ -222,6 +225,31 @@ def scripted(monkeypatch: pytest.MonkeyPatch, task: Task) -> Scripted:
 def test_a_dulled_run_says_what_it_did_and_what_did_not_run_says_nothing(scripted: Scripted, name: str) -> None:
     scripted.of["solution"], expected = RUNS[name]
     assert asyncio.run(scripted.examine()).judgement is expected
+
+
+@pytest.mark.parametrize("limit", ["time", "cpu"])
+def test_the_evidence_says_whether_the_dulled_run_outlasted_the_clock(
+    monkeypatch: pytest.MonkeyPatch, task: Task, scripted: Scripted, limit: str
+) -> None:
+    """The gate goes by it; all else in the evidence is of the suite itself."""
+    verifier = MigrationVerifier(task)
+    late = Account("n", -9, b'n {"ready": "1"}\n', limit=limit)
+    scripted.of["solution"] = late
+
+    async def suite(stand: Stand) -> Verdict:
+        return Verdict(Judgement.PASS, "all 4 tests passed", Evidence(tests_passed=4))
+
+    async def same(stand: Stand) -> Stand:
+        return stand
+
+    monkeypatch.setattr(verifier, "_tests", SimpleNamespace(examine=suite, equipped=same))
+    monkeypatch.setattr(verifier, "_dulled", scripted.dulled)
+    monkeypatch.setattr(verifier, "_reference", lambda stand: scripted.reference)
+    monkeypatch.setattr(verifier, "_unfinished", lambda files: "")
+    pristine = Prepared("host", "/work", {})
+    verdict = asyncio.run(verifier.examine(dataclasses.replace(scripted.stand, pristine=pristine)))
+    assert verdict.judgement is Judgement.FAIL
+    assert (verdict.evidence.timed_out, verdict.evidence.tests_passed) == (limit == "time", 4)
 
 
 @pytest.mark.parametrize("name", ["passes all", "is starved", "cannot run", "is cut short", "writes rows"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.sandbox.as_nobody import for_root, run_as_nobody
+from tests.sandbox.hosts import TAKES_ITS_SHARE
 
 from etude.recipe import Recipe
 from etude.rollout import RolloutSetup, subject_of
@@ -110,12 +111,23 @@ def test_a_reward_file_that_is_none_is_not_read(boxes: Boxes, tmp_path: Path, ma
     assert verdict.judgement is Judgement.ERROR
 
 
-def test_a_loop_is_a_fail_by_its_limit(boxes: Boxes, tmp_path: Path) -> None:
-    toml = VERSIONS["1.0"] + "[verifier]\ntimeout_sec = 1\n"
-    script = "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\nwhile :; do :; done\n"
+@pytest.mark.parametrize(
+    ("host", "waits", "judgement"),
+    [
+        ("with_time_enough", "while :; do :; done", Judgement.FAIL),
+        ("short_of_time", TAKES_ITS_SHARE, Judgement.ERROR),
+        ("short_of_time", "sleep 20", Judgement.FAIL),
+    ],
+)
+def test_a_loop_is_a_fail_by_its_limit_unless_the_host_is_to_blame(
+    boxes: Boxes, tmp_path: Path, request: pytest.FixtureRequest, host: str, waits: str, judgement: Judgement
+) -> None:
+    request.getfixturevalue(host)
+    toml = VERSIONS["1.0"].replace("[environment]", "[environment]\ncpus = 4") + "[verifier]\ntimeout_sec = 1\n"
+    script = f"#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n{waits}\n"
     verdict = graded(boxes, greeting(tmp_path, toml, tests__test_sh=script))
-    assert (verdict.judgement, verdict.passed) == (Judgement.FAIL, False)
-    assert "went beyond its limit of" in verdict.reason
+    assert (verdict.judgement, verdict.evidence.timed_out) == (judgement, True)
+    assert "went beyond its limit of time" in verdict.reason
 
 
 def test_an_unhealthy_environment_is_no_fail_of_the_agent(boxes: Boxes, tmp_path: Path) -> None:

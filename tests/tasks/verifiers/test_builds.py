@@ -6,22 +6,26 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from etude.sandbox.contract import BoxSpec, BoxStats, BuildFailed, BuildTerms, ExecResult, Sandboxes, TriedBuild
-from etude.tasks import Task
+from etude.sandbox.share import Share
+from etude.tasks import Judgement, Task
 from etude.tasks.change import Change
 from etude.tasks.cheats.environments import micro_environments
 from etude.tasks.conditions import GATE
 from etude.tasks.environment import Prepared
-from etude.tasks.verifiers import Stand
+from etude.tasks.verifiers import Stand, open_verifier
 from etude.tasks.verifiers.script import ImageVerifier, WorkflowError, WorkflowVerifier, parse_workflow, workflows
-from etude.tasks.verifiers.tests.starvation import Watch
 
-LATE = ExecResult(137, b"", b"", 3.0, limit="time")
+SLEPT, HUNGRY = Share(30.0, 29.0, 3.0, 0.1), Share(30.0, 29.0, 3.0, 3.0)
+"""On a host that is short of time: who did not want it, and who could not have it."""
+LATE = ExecResult(137, b"", b"", 3.0, timed_out=True, limit="time", share=HUNGRY)
+ASLEEP = replace(LATE, share=SLEPT)
 HEAD = "jobs:\n  a:\n    steps:\n      - run: "
 CPU, MEMORY = 7.5, 5 << 20
 
@@ -30,8 +34,10 @@ class FakeBox:
     def __init__(self, answer: ExecResult) -> None:
         self._answer = answer
 
-    async def exec(self, *_: Any, **__: Any) -> ExecResult:
-        return self._answer
+    async def exec(self, command: list[str], **_: Any) -> ExecResult:
+        return ExecResult(0, b"", b"", 0.0) if command[0] == "rm" else self._answer
+
+    async def write_file(self, path: str, data: bytes, **_: Any) -> None: ...
 
     async def stats(self) -> BoxStats:
         return BoxStats(0, 0, CPU, 0, 0.0)
@@ -48,15 +54,15 @@ class FakeBox:
 class FakeBuilds:
     """Sandboxes whose builds come out as they are told."""
 
-    def __init__(self, failure: BuildFailed | None = None, answer: ExecResult = LATE) -> None:
-        self._failure, self._answer = failure, answer
+    def __init__(self, failure: BuildFailed | None = None, answer: ExecResult = LATE, share: Share = HUNGRY) -> None:
+        self._failure, self._answer, self.share = failure, answer, share
         self.terms: list[BuildTerms] = []
         self.specs: list[BoxSpec] = []
 
     @asynccontextmanager
     async def try_build(self, context: Path, terms: BuildTerms, **_: Any) -> AsyncIterator[TriedBuild]:
         self.terms.append(terms)
-        yield TriedBuild(cast(Sandboxes, self), "image", self._failure, CPU, MEMORY)
+        yield TriedBuild(cast(Sandboxes, self), "image", self._failure, self.share, MEMORY)
 
     async def create(self, spec: BoxSpec) -> FakeBox:
         self.specs.append(spec)
@@ -71,44 +77,61 @@ def stand_of(task: Task, sandboxes: object, files: dict[str, bytes]) -> Stand:
     return Stand(task, cast(Sandboxes, sandboxes), Prepared("host", "/work", files), Change({}), GATE[1])
 
 
-@pytest.fixture
-def starving(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A host that gives no time to who used at least 7 seconds of it; and the seconds that were asked about."""
-    asked: list[float] = []
-
-    def starved(_: Watch, cpu_seconds: float) -> bool:
-        asked.append(cpu_seconds)
-        return cpu_seconds >= 7
-
-    monkeypatch.setattr(Watch, "starved", starved)
-    return asked
+NOT_DONE = BuildFailed("RUN x: not done", "time")
 
 
 @pytest.mark.parametrize(
-    "sandboxes", [FakeBuilds(BuildFailed("RUN x: not done", "time")), FakeBuilds(None, LATE)], ids=["build", "answer"]
+    ("sandboxes", "ours"),
+    [
+        (FakeBuilds(NOT_DONE), True),
+        (FakeBuilds(NOT_DONE, share=SLEPT), False),
+        (FakeBuilds(None, LATE, SLEPT), True),
+        (FakeBuilds(None, ASLEEP), False),
+    ],
+    ids=["build", "build that slept", "answer", "answer that slept"],
 )
-def test_an_image_of_a_starved_host_is_our_fault(starving: list[float], tmp_path: Path, sandboxes: FakeBuilds) -> None:
+def test_an_image_of_a_starved_host_is_our_fault(tmp_path: Path, sandboxes: FakeBuilds, ours: bool) -> None:
     task = task_named("image-build", tmp_path)
     verifier = ImageVerifier(task)
     stand = stand_of(task, sandboxes, {"Dockerfile": b"FROM host\n"})
     trial = asyncio.run(verifier.try_on(verifier.products[0], stand, Change({})))
-    assert trial.ours
-    assert starving == [CPU]
-    assert max(stand.cpu_seconds) == CPU
+    assert (trial.timed_out, trial.starved) == (True, ours)
+    assert trial.problem
     assert trial.memory_bytes == MEMORY
+    assert stand.cpu_seconds[0] == sandboxes.share.cpu_seconds
 
 
-def test_a_build_that_failed_by_itself_is_never_excused(starving: list[float], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["script-build", "workflow-check", "image-build"])
+@pytest.mark.parametrize(("answer", "judgement"), [(LATE, Judgement.ERROR), (ASLEEP, Judgement.FAIL)])
+def test_a_clock_that_expired_is_in_the_evidence(
+    tmp_path: Path, name: str, answer: ExecResult, judgement: Judgement
+) -> None:
+    """It is what the gate goes by, where the clock of the boxes was moved."""
+    task = task_named(name, tmp_path)
+    files = {"Dockerfile": b"FROM host\n", "ci.yml": f"{HEAD}x\n".encode()}
+    late = FakeBuilds(NOT_DONE, answer, answer.share)
+    verdict = asyncio.run(open_verifier(task).examine(stand_of(task, late, files)))
+    assert (verdict.judgement, verdict.evidence.timed_out) == (judgement, True)
+
+
+def test_what_failed_without_the_clock_is_not_told_to_have_waited(tmp_path: Path) -> None:
+    task = task_named("script-build", tmp_path)
+    crashes = FakeBuilds(None, ExecResult(137, b"", b"", 3.0, limit="memory", share=HUNGRY))
+    verdict = asyncio.run(open_verifier(task).examine(stand_of(task, crashes, {})))
+    assert (verdict.judgement, verdict.evidence.timed_out) == (Judgement.FAIL, False)
+
+
+def test_a_build_that_failed_by_itself_is_never_excused(tmp_path: Path) -> None:
     task = task_named("image-build", tmp_path)
     verifier = ImageVerifier(task)
     stand = stand_of(task, FakeBuilds(BuildFailed("RUN x: full", "disk")), {"Dockerfile": b"FROM host\n"})
     trials = {one.succeeds: asyncio.run(verifier.try_on(one, stand, Change({}))) for one in reversed(verifier.products)}
     assert trials[True].problem == "the build failed, though the product is sound"
-    assert not trials[True].ours
+    assert not trials[True].starved
     assert trials[False].problem == ""
 
 
-def test_a_build_and_its_image_have_the_conditions_and_the_limits(starving: list[float], tmp_path: Path) -> None:
+def test_a_build_and_its_image_have_the_conditions_and_the_limits(tmp_path: Path) -> None:
     task = task_named("image-build", tmp_path)
     verifier, sandboxes = ImageVerifier(task), FakeBuilds()
     stand = stand_of(task, sandboxes, {"Dockerfile": b"FROM host\n"})
@@ -121,24 +144,33 @@ def test_a_build_and_its_image_have_the_conditions_and_the_limits(starving: list
     assert found == (config.seconds, config.memory_mb, config.disk_mb, 3.0 * config.seconds)
 
 
-def test_jobs_share_a_clock_and_so_what_they_were_given(
-    starving: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first job was given too little, and left nothing to the second."""
+@pytest.mark.parametrize(("first", "ours"), [(HUNGRY, True), (SLEPT, False)])
+def test_jobs_share_a_clock_and_so_what_they_were_given(tmp_path: Path, first: Share, ours: bool) -> None:
+    """The first job was given too little, or slept; either way it left nothing to the second."""
     task = task_named("workflow-check", tmp_path)
-    ends = [(ExecResult(0, b"", b"", 30.0), 7.0), (LATE, 0.25)]
+    given = 3.0 * float(task.verifier["seconds"])
+    ends = [
+        ExecResult(0, b"", b"", 0.0, share=replace(first, seconds=given - 0.5)),
+        replace(LATE, share=Share(0.5, 0.5, 0.05, 0.0)),
+    ]
+    asked: list[float] = []
 
-    async def run(self: object, job: object, *_: object) -> tuple[str, ExecResult, bytes, BoxStats]:
-        done, cpu = ends.pop(0)
-        return "step", done, b"", BoxStats(0, 0, cpu, 0, 0.0)
+    class Steps(FakeBox):
+        async def exec(self, command: list[str], *, timeout: float = 0.0, **_: Any) -> ExecResult:
+            asked.append(timeout)
+            return ends.pop(0)
 
-    monkeypatch.setattr(WorkflowVerifier, "_run", run)
-    verifier = WorkflowVerifier(task)
+    class Boxes(FakeBuilds):
+        async def create(self, spec: BoxSpec) -> FakeBox:
+            return Steps(LATE)
+
     text = HEAD + "x\n" + "  b:\n    steps:\n      - run: x\n"
-    stand = stand_of(task, None, {"ci.yml": text.encode()})
+    stand = stand_of(task, Boxes(), {"ci.yml": text.encode()})
+    verifier = WorkflowVerifier(task)
     trial = asyncio.run(verifier.try_on(verifier.products[0], stand, Change({})))
-    assert (trial.problem, trial.ours) == ("b: step was ended by its limit of time", True)
-    assert starving == [7.25]
+    assert trial.problem == "b: jobs.b.steps[0] was ended by its limit of time"
+    assert (trial.timed_out, trial.starved) == (True, ours)
+    assert asked == pytest.approx([given, 0.5])
 
 
 def test_a_workflow_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

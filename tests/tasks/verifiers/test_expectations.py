@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etude.tasks.verifiers.contract import SEALED
 from etude.tasks.verifiers.tests import expectations
 from etude.tasks.verifiers.tests.expectations import TestFunction
+from etude.tasks.verifiers.tests.pool import chance_of, chance_of_all
 from etude.tasks.verifiers.tests.rewriting import compose, copy_of, respelt, telling
 from etude.tasks.verifiers.tests.withholding import Telling
 
@@ -189,3 +191,31 @@ def test_any_literals_are_found_and_told_in_place(rows: list[tuple[Any, str]]) -
         exec(made, names)
         names["test_x"]()
     assert told == [(str(n), n) for n in range(len(rows))]
+
+
+@pytest.mark.parametrize(
+    ("source", "given"),
+    [
+        ("assert f([5, 6]) == [5, 6]", [True]),
+        ("assert f('a', 'bc', 'd') == 'bc'", [True]),
+        ("assert f({'x': (41, 42)}) == (41, 42)", [True]),
+        ("assert f([5, 6]) == [6, 5]", [False]),
+        ("assert f('abc') == 'ab'", [False]),
+        ("assert f(3) == 5\n    assert f(5) == 8", [False, False]),
+        ("given = ['5m', '1h']\n    assert f(given) == '1h'", [True]),
+        ("given = ['5m', '1h']\n    wanted = '1h'\n    assert f(given) == wanted", [True]),
+        ("given = ['5m', '1h']\n    assert f(given).g(7) == 'h1'", [False]),
+        ("for n, wanted in [(17, 17), (18, 19)]:\n        assert f(n) == wanted", [True, False]),
+        ("for n, wanted in [(17, 19), (19, 17)]:\n        assert f(n) == wanted", [False, False]),
+        ("assert f(sorted([9, 7])[0]) == 7", [True]),
+        ("self.assertEqual(f('ab'), 'ab')", [True]),
+        ("self.assertEqual('ab', f('cd'))", [False]),
+    ],
+)
+def test_an_answer_that_was_given_is_held_back_but_easily_guessed(source: str, given: list[bool]) -> None:
+    """Whoever answers with a part of what it was given needs no answer to be found."""
+    (found,) = find(f"def test_it():\n    {source}\n".encode())
+    answers = [(site, value) for site in found.sites for value in site.values]
+    assert all(site.statement for site in found.sites)
+    assert [chance_of(value, site) > SEALED for site, value in answers] == given
+    assert (chance_of_all(answers) > SEALED) is all(given)

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etude.tasks.verifiers.contract import SEALED
 from etude.tasks.verifiers.tests import javascript
+from etude.tasks.verifiers.tests.pool import chance_of
 from etude.tasks.verifiers.tests.rewriting import compose, copy_of, respelt, spelt, telling
 from etude.tasks.verifiers.tests.withholding import Telling
 
@@ -57,6 +59,15 @@ def test_sites_are_equalities_with_literals() -> None:
     assert SOURCE[slice(*first.span)].endswith(b"});")
     assert SOURCE[slice(*inner.span)] == b"""it('inner', () => { assert.equal(name(), "J") })"""
     assert SOURCE[slice(*inner.name)] == b"inner"
+
+
+@pytest.mark.parametrize(
+    ("actual", "given"),
+    [('f("x", "ab")', True), ('f({a: ["ab"]})', True), ('f("a" + "b")', False), ("f([1, n], -2)", False)],
+)
+def test_an_answer_that_was_given_is_easily_guessed(actual: str, given: bool) -> None:
+    (found,) = find(f"""test('a', () => {{ assert.equal({actual}, "ab"); }});""".encode())
+    assert (chance_of("ab", found.sites[0]) > SEALED) is given
 
 
 def test_what_is_told_and_what_is_altered() -> None:

@@ -26,6 +26,7 @@ from etude.tasks.verifiers.tests.agree import holds
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
 from etude.tasks.verifiers.tests.rewriting import compose, copy_of
+from etude.tasks.verifiers.tests.shown import tells
 from etude.tasks.verifiers.tests.withholding import Telling, fitting
 
 FILE = "tests/test_table.py"
@@ -246,6 +247,13 @@ def test_what_is_there_many_times_over_is_looked_into_once() -> None:
     (function,) = expectations.test_functions(source.encode())
     assert [site.values for site in function.sites] == [(41,)]
     assert time.process_time() - began < 5
+
+
+def test_numbers_of_several_ranges_are_found() -> None:
+    given = [range(300, 400), range(500, 600), {"x": range(700, 800)}]
+    numbers = [*range(300, 400), *range(500, 600), *range(700, 800)]
+    assert [number for number in numbers if not tells(given, number)] == []
+    assert not tells(given, 450)
 
 
 def test_a_number_need_only_be_near_where_the_test_says_so() -> None:

@@ -1,7 +1,7 @@
 """shell: one command in the workspace's folder, its output and its exit code. No times: equal runs read equal text.
 
-A command that reaches its time limit has failed, and is told so. On an overloaded host the failure is ours and ends the
-run.
+A command that reaches its time limit has failed, and is told so. Where the host gave it no time, the failure is ours
+and ends the run.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from etude.harness.toolbox import Output, Toolbox
-from etude.sandbox.overload import HostOverloaded, host_overloaded
+from etude.sandbox.contract import HostOverloaded
 
 
 async def shell(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     command = arguments["command"].replace("\0", "")
     seconds = toolbox.limits.command_seconds
     result = await toolbox.workspace.exec(command, timeout=seconds)
-    if result.timed_out and host_overloaded():
-        raise HostOverloaded(f"a command reached its limit of {seconds:g} s on an overloaded host")
+    if result.starved:
+        raise HostOverloaded(f"a command reached its limit of {seconds:g} s on a host that gave it no time")
     text = "".join(_printable(stream) for stream in (result.stdout, result.stderr)).rstrip("\n")
     lines = text.split("\n") if text else []
     limit = "time" if result.timed_out else result.limit

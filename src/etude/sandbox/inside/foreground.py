@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
+from etude.sandbox.inside import processes
 from etude.sandbox.inside.command import Command, wide_pipe
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.spawn import Launch, Spawner
@@ -23,6 +24,7 @@ class Foreground(Command):
         self._names: dict[int, int] = {}
         """Descriptor -> 1 (stdout) or 2 (stderr)."""
         self._dropped = False
+        self._collected = processes.collected_cpu_seconds()
 
     def start(self, launch: Launch, spawner: Spawner, stdin: bytes) -> None:
         child: list[int] = []
@@ -67,6 +69,7 @@ class Foreground(Command):
             "ticket": self.number,
             "code": code,
             "seconds": time.monotonic() - self.began,
+            "cpu_seconds": processes.collected_cpu_seconds() - self._collected,
             "limit": self.limit,
             "truncated": self._dropped,
             "split": len(out),

@@ -30,6 +30,7 @@ from etude.sandbox.inside import files, trees
 from etude.sandbox.modes.folder_process import FolderProcess
 from etude.sandbox.modes.run import Run
 from etude.sandbox.modes.walls import Place
+from etude.sandbox.share import Watch
 from etude.sandbox.tars import Member, Tar, pack
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class FolderBox:
         user: str = "",
         on_output: OnOutput | None = None,
     ) -> ExecResult:
-        run = await self._start(command, timeout, cwd, env, user)
+        watch, run = Watch(), await self._start(command, timeout, cwd, env, user)
         room = self.spec.limits.output_bytes
         kept = {1: bytearray(), 2: bytearray()}
         truncated = False
@@ -101,7 +102,8 @@ class FolderBox:
         if self._ended:
             raise self._lost()
         seconds = time.monotonic() - run.began
-        return ExecResult(code, bytes(kept[1]), bytes(kept[2]), seconds, limit == "time", truncated, limit)
+        share = watch.share(run.cpu_seconds)
+        return ExecResult(code, bytes(kept[1]), bytes(kept[2]), seconds, limit == "time", truncated, limit, share)
 
     async def start(
         self,

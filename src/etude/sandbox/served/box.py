@@ -21,6 +21,7 @@ from etude.sandbox.contract import (
 )
 from etude.sandbox.served.channel import Channel
 from etude.sandbox.served.process import ServedProcess
+from etude.sandbox.share import Watch
 from etude.sandbox.tars import Member, Tar, pack
 
 ANSWER_SECONDS = 30.0
@@ -52,6 +53,7 @@ class ServedBox:
     ) -> ExecResult:
         header = self._request(command, timeout, cwd, env, user)
         header |= {"op": "exec", "stream": on_output is not None}
+        watch = Watch()
         ticket, heard = self._channel.next_ticket(), {1: bytearray(), 2: bytearray()}
 
         def hear(frame: dict[str, Any], data: bytes) -> None:
@@ -75,6 +77,7 @@ class ServedBox:
             timed_out=answer["limit"] == "time",
             truncated=answer["truncated"],
             limit=answer["limit"],
+            share=watch.share(answer["cpu_seconds"]),
         )
 
     async def start(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # typing takes longer to import than all the rest
 BROKEN = 3
 """Exit code: the box cannot run such tests at all; no code of the workspace has been run."""
 MOST_TOLD = 1000
-"""Values per comparison that a test reports."""
+"""Values per comparison that a test reports; what comes after them is not told."""
 LONGEST_VALUE = 1 << 16
 WORST = ["error", "failed", "xpassed", "skipped", "xfailed", "passed"]
 """A test has several phases: the worst of them is its outcome."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 _BY_OFFSET, _BY_NAME = 6, 7
 _KEPT_BYTES = 64 << 20
-_LARGEST = 128 << 20
-"""A larger object is taken for damaged: what it says is not read."""
+LARGEST = 128 << 20
+"""Of one object, or of anything else that is unfolded: a larger one is taken for damaged, and not read."""
 
 
 class PackError(Exception):
@@ -72,7 +72,7 @@ class _Reader:
             byte = self._byte(at)
             size |= (byte & 127) << shift
             shift += 7
-        if size > _LARGEST:
+        if size > LARGEST:
             raise PackError(f"an object of {size} bytes")
         return number, size, at + 1
 
@@ -143,7 +143,7 @@ def _apply(base: bytes, delta: bytes, *, loose: bool) -> bytes:
             numbers.append(value)
         start, length = numbers[0], numbers[1] or 0x10000
         found += b"" if loose else base[start : start + length]
-        if len(found) > _LARGEST:
+        if len(found) > LARGEST:
             raise PackError("a delta of too much")
     return bytes(found)
 

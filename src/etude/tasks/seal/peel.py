@@ -17,11 +17,9 @@ from typing import IO, Any
 
 import zstandard
 
-from etude.tasks.seal.packs import PackError, pack_objects
+from etude.tasks.seal.packs import LARGEST, PackError, pack_objects
 
 DEEPEST = 5
-LARGEST = 128 << 20
-"""Of what is unwrapped, one file."""
 MOST = 1 << 30
 """Of what one file unfolds to, in all."""
 _OBJECTS = (b"blob ", b"commit ", b"tag ")

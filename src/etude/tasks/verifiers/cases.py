@@ -14,17 +14,15 @@ import time
 from importlib import resources
 
 from etude.sandbox.contract import ExecResult, Limits
+from etude.tasks.box.run_cases import READY, REPORT
 from etude.tasks.cases import Case, CasesError, load_cases
 from etude.tasks.surface import is_protected
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.tests.starvation import Watch
 
 FILE = "tests/cases.json"
 RUNNER = (resources.files("etude.tasks.box") / "run_cases.py").read_text(encoding="utf-8")
-READY = "etude-runner 1"
-REPORT = "etude-report "
 CPU_SECONDS = 2
 """Declared limit of the agent's code in the verifier: CPU time, so a busy host does not use it up."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=4, file_mb=4, disk_mb=16, output_bytes=2_000_000)
@@ -56,17 +54,15 @@ class CasesVerifier:
         job = {"workdir": stand.pristine.workdir, "cpu_seconds": CPU_SECONDS, "cases": calls}
         data = json.dumps(job).encode()
         async with stand.box(LIMITS) as box:
-            with Watch() as watch:
-                result = await box.exec(
-                    ["python3", "-I", "-S", "-B", "-c", RUNNER],
-                    timeout=stand.task.limits.verifier_seconds,
-                    cwd="/",
-                    stdin=b"%08d" % len(data) + data + nonce.encode(),
-                    user=stand.user,
-                )
-            starved = result.timed_out and watch.starved((await box.stats()).cpu_seconds)
+            result = await box.exec(
+                ["python3", "-I", "-S", "-B", "-c", RUNNER],
+                timeout=stand.task.limits.verifier_seconds,
+                cwd="/",
+                stdin=b"%08d" % len(data) + data + nonce.encode(),
+                user=stand.user,
+            )
         seconds = time.monotonic() - started
-        return judge(result, self.cases, nonce, touched=stand.change.touched, seconds=seconds, starved=starved)
+        return judge(result, self.cases, nonce, touched=stand.change.touched, seconds=seconds)
 
 
 def judge(
@@ -76,7 +72,6 @@ def judge(
     *,
     touched: tuple[str, ...] = (),
     seconds: float = 0.0,
-    starved: bool = False,
 ) -> Verdict:
     """From what came out of the box to a verdict; pure, so that every way of lying can be tested."""
     lines = result.stdout.decode("utf-8", "replace").split("\n")
@@ -93,7 +88,7 @@ def judge(
     if lines[0] != READY:
         return verdict(Judgement.ERROR, f"the verifier did not start (exit code {result.code})")
     if result.timed_out:
-        if starved:
+        if result.starved:
             return verdict(Judgement.ERROR, "the wall clock expired on a host that gave the code no time")
         return verdict(Judgement.FAIL, "the code outlasted the verifier's time limit")
     if not reports:

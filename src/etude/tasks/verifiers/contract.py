@@ -22,6 +22,8 @@ from etude.tasks.verdict import Verdict
 SECOND_USER = "grader"
 SEALED = 1e-2
 """A verdict is sealed if the chance to pass without solving anything is at most this."""
+WALL = 3.0
+"""The wall clock of what is run, as a multiple of its CPU time."""
 
 
 @dataclass(frozen=True, slots=True)

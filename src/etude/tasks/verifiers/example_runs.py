@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from etude.sandbox.contract import Limits
+from etude.tasks.box.run_examples import REPORT
 from etude.tasks.change import Change
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.tests.starvation import Watch
 
 RUNNER = (resources.files("etude.tasks.box") / "run_examples.py").read_text(encoding="utf-8")
-REPORT = "etude-examples "
 SECONDS = 2
 """CPU time of the steps that share their names."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=60, disk_mb=16, output_bytes=8_000_000)
@@ -33,19 +32,17 @@ async def run_examples(
     job = {"workdir": stand.pristine.workdir, "seconds": SECONDS, "runs": list(runs)}
     data = json.dumps(job).encode()
     async with stand.box(LIMITS, change) as box:
-        with Watch() as watch:
-            done = await box.exec(
-                ["python3", "-s", "-B", "-c", RUNNER],
-                timeout=wall,
-                cwd="/",
-                env=dict(env or {}),
-                stdin=b"%08d" % len(data) + data + nonce.encode(),
-                user=stand.user,
-            )
-        starved = done.timed_out and watch.starved((await box.stats()).cpu_seconds)
+        done = await box.exec(
+            ["python3", "-s", "-B", "-c", RUNNER],
+            timeout=wall,
+            cwd="/",
+            env=dict(env or {}),
+            stdin=b"%08d" % len(data) + data + nonce.encode(),
+            user=stand.user,
+        )
     if done.limit:
         evidence = Evidence(timed_out=done.timed_out)
-        if starved:
+        if done.starved:
             reason = "the wall clock expired on a host that gave the examples no time"
             return Verdict(Judgement.ERROR, reason, evidence)
         return Verdict(Judgement.FAIL, f"the examples ran into the limit of {done.limit}", evidence)

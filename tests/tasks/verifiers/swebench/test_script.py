@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sandbox.hosts import TAKES_ITS_SHARE
 
 from etude.tasks import Grader, Judgement, Split, Task, TaskError, Verdict, open_verifier, write_task
+from etude.tasks.verifiers.swebench import script
 from etude.tasks.verifiers.swebench.logs import FAILED, PARSERS, PASSED, SKIPPED, read_log
 from etude.tasks.verifiers.tests import suite_files
 
@@ -104,6 +106,29 @@ def test_a_script_that_does_not_come_to_its_end_passes_nothing(boxes: Boxes, tmp
     (verdict,) = graded(boxes, task(tmp_path / "t", stopped), RIGHT)
     assert verdict.judgement is Judgement.FAIL
     assert "did not come to the end" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("host", "waits", "judgement"),
+    [
+        ("with_time_enough", "while :; do :; done", Judgement.FAIL),
+        ("short_of_time", TAKES_ITS_SHARE, Judgement.ERROR),
+        ("short_of_time", "sleep 20", Judgement.FAIL),
+    ],
+)
+def test_a_clock_that_expires_is_the_hosts_only_where_it_gave_no_time(
+    boxes: Boxes,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    waits: str,
+    judgement: Judgement,
+) -> None:
+    request.getfixturevalue(host)
+    monkeypatch.setattr(script, "wall", lambda seconds: 1.0)
+    (verdict,) = graded(boxes, task(tmp_path / "t", SCRIPT.replace("sh checks.sh", waits)), RIGHT)
+    assert (verdict.judgement, verdict.evidence.timed_out) == (judgement, True)
 
 
 def test_what_a_script_must_have(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from etude.sandbox.images.build.plan import make_plan, unused
 from etude.sandbox.images.build.running import Say
 from etude.sandbox.images.build.spending import Spending
 from etude.sandbox.images.store import ImageStore
+from etude.sandbox.share import Watch
 
 BUILD_LIMITS = Limits(
     memory_mb=4096, processes=1024, cpu_seconds=3600, file_mb=4096, disk_mb=8192, output_bytes=16 << 20
@@ -77,7 +78,7 @@ async def try_build(
     say: Say,
 ) -> TriedBuild:
     """In a store in which nothing was built before."""
-    spending = Spending(terms.seconds, terms.limits.cpu_seconds)
+    spending, watch = Spending(terms.seconds, terms.limits.cpu_seconds), Watch()
     image, failure = "", None
     try:
         image = await build_image(
@@ -93,7 +94,7 @@ async def try_build(
         )
     except BuildFailed as error:
         failure = error
-    return TriedBuild(sandboxes, image, failure, spending.used_cpu, spending.most_memory)
+    return TriedBuild(sandboxes, image, failure, watch.share(spending.used_cpu), spending.most_memory)
 
 
 def _read(file: Path) -> str:

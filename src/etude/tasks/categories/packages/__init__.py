@@ -108,7 +108,8 @@ def _telling(path: str, suite: bytes) -> list[str]:
     return [
         ".".join((module, *function.path))
         for function in test_functions(path, suite)
-        if len(function.sites) == 1 and function.sites[0].statement and chance_of(function.sites[0].value) <= GUESS
+        for site in function.sites
+        if len(function.sites) == 1 and site.statement and chance_of(site.value, site) <= GUESS
     ]
 
 

@@ -43,6 +43,8 @@ class Attempt:
     """Why there is none."""
     limit: str = ""
     """The limit that ended test.sh."""
+    starved: bool = False
+    """It was the clock's, and the host is to blame."""
     code: int | None = None
     log: str = ""
     seconds: float = 0.0
@@ -129,7 +131,7 @@ async def _test(stand: Stand, exam: Exam, box: Box, started: float) -> Attempt:
     if done.limit:
         # Whatever was written before: it was not left to end.
         reward, problem = None, f"it went beyond its limit of {done.limit}"
-    return Attempt(reward, problem, done.limit, done.code, tail(done), time.monotonic() - started)
+    return Attempt(reward, problem, done.limit, done.starved, done.code, tail(done), time.monotonic() - started)
 
 
 async def _reward_file(box: Box, name: str) -> bytes | None:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.sandbox.overload import host_overloaded
 from etude.tasks.change import Change
 from etude.tasks.directory import list_files
 from etude.tasks.formats.harbor import Harbor, Part, parse_harbor, parts_of
@@ -66,7 +65,7 @@ class HarborVerifier:
         if found.reward is not None:
             return Judgement.PASS
         if found.limit:
-            return Judgement.ERROR if found.limit == "time" and host_overloaded() else Judgement.FAIL
+            return Judgement.ERROR if found.starved else Judgement.FAIL
         async with self._asking:
             name = exam.part.name
             if name not in self._works:

@@ -65,7 +65,7 @@ class MigrationVerifier:
         if verdict.passed and self._dulled:
             resting = await self._dulled.examine(await self._tests.equipped(stand), self._reference(stand))
             if not resting.passed:
-                return replace(resting, evidence=verdict.evidence)
+                return replace(resting, evidence=replace(verdict.evidence, timed_out=resting.evidence.timed_out))
         return replace(verdict, reason=f"the old interface is gone; {verdict.reason}")
 
     def _reference(self, stand: Stand) -> Change:

@@ -15,7 +15,6 @@ import asyncio
 import tempfile
 from collections import deque
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,12 +35,18 @@ from etude.sandbox.images.build.instructions import Copy
 from etude.sandbox.images.build.plan import make_plan
 from etude.tasks.change import Change
 from etude.tasks.task import Task
-from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.script.products import Artifact, BuildConfig, Product, ProductsVerifier, Trial, difference
-from etude.tasks.verifiers.tests.starvation import Watch
+from etude.tasks.verifiers.contract import WALL, Stand
+from etude.tasks.verifiers.script.products import (
+    LARGEST,
+    Artifact,
+    BuildConfig,
+    Product,
+    ProductsVerifier,
+    Trial,
+    difference,
+)
 
 DOCKERFILE = "Dockerfile"
-_LARGEST = 4 << 20
 
 
 class Answer(BaseModel):
@@ -89,19 +94,16 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
         """Anew for every product, under the stand's conditions: what was built before proves nothing."""
         if not isinstance(stand.sandboxes, TriesBuilds):
             raise RequestRefused("dockerfile tasks need builds on trial: sandbox.mode embedded, on this host")
-        terms = BuildTerms(self._limits(), 3.0 * self.config.seconds, stand.conditions.env)
+        terms = BuildTerms(self._limits(), WALL * self.config.seconds, stand.conditions.env)
         said: deque[str] = deque(maxlen=100)
-        watch, tried = Watch(), stand.sandboxes.try_build(context, terms, arguments=product.arguments, say=said.append)
-        async with AsyncExitStack() as ending:
-            with watch:
-                built = await ending.enter_async_context(tried)
-            stand.cpu_seconds.append(built.cpu_seconds)
+        tried = stand.sandboxes.try_build(context, terms, arguments=product.arguments, say=said.append)
+        async with tried as built:
+            stand.cpu_seconds.append(built.share.cpu_seconds)
             log = "\n".join(said).encode("utf-8", "replace")
             if (failure := built.failure) is None:
                 trial = await self._look(product, stand, built, log)
             elif failure.limit == "time":
-                problem, ours = "the build was ended by its limit of time", watch.starved(built.cpu_seconds)
-                trial = Trial(problem, ours, log=log)
+                trial = Trial("the build was ended by its limit of time", True, built.share.starved, log=log)
             else:
                 trial = _failed(product, str(failure))
         return replace(trial, memory_bytes=max(trial.memory_bytes, built.memory_bytes))
@@ -117,27 +119,23 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
         box = await built.sandboxes.create(spec)
         try:
             # First what was built: to run it may leave files.
-            problem, limit = await _wrong_file(box, product), ""
-            with Watch() as watch:
-                if not problem:
-                    problem, limit = await self._wrong_answer(box, product)
+            problem = await _wrong_file(box, product)
+            trial = Trial(problem) if problem else await self._ask(box, product)
             used = await box.stats()
             stand.cpu_seconds.append(used.cpu_seconds)
         finally:
             await box.destroy()
-        return Trial(
-            problem, limit == "time" and watch.starved(used.cpu_seconds), log=log, memory_bytes=used.memory_bytes
-        )
+        return replace(trial, log=log, memory_bytes=used.memory_bytes)
 
-    async def _wrong_answer(self, box: Box, product: ImageProduct) -> tuple[str, str]:
-        """What is wrong, and the limit that a command met, if any."""
+    async def _ask(self, box: Box, product: ImageProduct) -> Trial:
         for answer in product.answers:
-            done = await box.exec(answer.command, timeout=3.0 * self.config.seconds)
+            done = await box.exec(answer.command, timeout=WALL * self.config.seconds)
             if done.code or done.limit:
-                return f"in the image, {answer.command[0]} ends with {done.limit or done.code}", done.limit
+                problem = f"in the image, {answer.command[0]} ends with {done.limit or done.code}"
+                return Trial(problem, done.timed_out, done.starved)
             if problem := difference(done.stdout, Artifact(text=answer.prints)):
-                return f"what {answer.command[0]} prints in the image: {problem}", ""
-        return "", ""
+                return Trial(f"what {answer.command[0]} prints in the image: {problem}")
+        return Trial()
 
 
 def _failed(product: ImageProduct, said: str) -> Trial:
@@ -171,7 +169,7 @@ async def _wrong_file(box: Box, product: ImageProduct) -> str:
             if found != wanted.keys():
                 return f"{folder} differs in {', '.join(sorted(found ^ wanted.keys())[:3])}"
             for path, text in wanted.items():
-                data = await box.read_file(f"{folder}/{path}", max_bytes=_LARGEST)
+                data = await box.read_file(f"{folder}/{path}", max_bytes=LARGEST)
                 if problem := difference(data, Artifact(text=text)):
                     return f"{folder}/{path}: {problem}"
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError, RequestRefused):

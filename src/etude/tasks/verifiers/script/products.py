@@ -28,6 +28,8 @@ from etude.tasks.verifiers.contract import SEALED, Stand
 from etude.tasks.verifiers.reading import read_json, read_table
 
 FILE = "tests/products.json"
+LARGEST = 4 << 20
+"""Bytes of a file that is looked at."""
 
 
 class Artifact(BaseModel):
@@ -62,7 +64,7 @@ class BuildConfig(BaseModel):
     writes: list[str] = Field(min_length=1)
     """Patterns of the paths that are the agent's; all others stay as they were."""
     seconds: int = Field(30, ge=1)
-    """CPU time of one run; the wall clock is three times that."""
+    """CPU time of one run; the wall clock is WALL times that."""
     memory_mb: int = Field(512, ge=64)
 
 
@@ -72,8 +74,10 @@ class Trial:
 
     problem: str = ""
     """What is wrong with the build; empty where it is right about the product."""
-    ours: bool = False
-    """The host was short of time, so the problem says nothing."""
+    timed_out: bool = False
+    """The problem is that the wall clock expired."""
+    starved: bool = False
+    """And the host is to blame for it, so the problem says nothing."""
     code: int | None = None
     log: bytes = b""
     memory_bytes: int = 0
@@ -120,7 +124,7 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
             trial = await self.try_on(product, stand, _with_product(stand.change, product))
             memory = max(memory, trial.memory_bytes)
             if trial.problem:
-                judgement = Judgement.ERROR if trial.ours else Judgement.FAIL
+                judgement = Judgement.ERROR if trial.starved else Judgement.FAIL
                 reason = f"product {product.name}: {trial.problem}"
                 break
             right += 1
@@ -132,6 +136,7 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
             seconds=time.monotonic() - started,
             log=trial.log[-2000:].decode("utf-8", "replace"),
             memory_bytes=memory,
+            timed_out=trial.timed_out,
         )
         return Verdict(judgement, reason, evidence)
 

@@ -10,11 +10,15 @@ from pydantic import Field
 from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
 from etude.tasks.change import Change
 from etude.tasks.task import Task
-from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.script.products import BuildConfig, Product, ProductsVerifier, Trial, difference
-from etude.tasks.verifiers.tests.starvation import Watch
-
-_LARGEST = 4 << 20
+from etude.tasks.verifiers.contract import WALL, Stand
+from etude.tasks.verifiers.script.products import (
+    LARGEST,
+    BuildConfig,
+    Product,
+    ProductsVerifier,
+    Trial,
+    difference,
+)
 
 
 class _Config(BuildConfig):
@@ -28,12 +32,10 @@ class ScriptVerifier(ProductsVerifier[_Config, Product]):
     async def try_on(self, product: Product, stand: Stand, change: Change) -> Trial:
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
         async with stand.box(limits, change) as box:
-            with Watch() as watch:
-                done = await box.exec(self.config.command, timeout=3.0 * self.config.seconds)
+            done = await box.exec(self.config.command, timeout=WALL * self.config.seconds)
             problem = await _problem(box, product, done)
             used = await box.stats()
-        ours = done.limit == "time" and watch.starved(used.cpu_seconds)
-        return Trial(problem, ours, done.code, done.stdout + done.stderr, used.memory_bytes)
+        return Trial(problem, done.timed_out, done.starved, done.code, done.stdout + done.stderr, used.memory_bytes)
 
 
 async def _problem(box: Box, product: Product, done: ExecResult) -> str:
@@ -46,7 +48,7 @@ async def _problem(box: Box, product: Product, done: ExecResult) -> str:
         return f"the script failed with exit code {done.code}, though the product is sound"
     for path, artifact in product.artifacts.items():
         try:
-            data = await box.read_file(path, max_bytes=_LARGEST)
+            data = await box.read_file(path, max_bytes=LARGEST)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError, RequestRefused):
             return f"there is no file {path} that can be read"
         if problem := difference(data, artifact):

@@ -5,19 +5,19 @@ task.toml  [metadata.etude.verifier]  type = "workflow", workflow (a path), writ
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from pydantic import Field
 
-from etude.sandbox.contract import Box, BoxStats, ExecResult, Limits, RequestRefused
+from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
+from etude.sandbox.share import Share
 from etude.tasks.change import Change
 from etude.tasks.task import Task
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import WALL, Stand
 from etude.tasks.verifiers.script.products import BuildConfig, Product, ProductsVerifier, Trial
 from etude.tasks.verifiers.script.workflow import Job, Step, WorkflowError, parse_workflow
-from etude.tasks.verifiers.tests.starvation import Watch
 
 _GIVEN = {"CI": "true"}
 _NOTHING = ExecResult(0, b"", b"", 0.0)
@@ -42,15 +42,12 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
 
     async def try_on(self, product: Product, stand: Stand, change: Change) -> Trial:
         jobs = _parsed({**stand.pristine.files, **change.files}[self.config.workflow] or b"")
-        deadline = time.monotonic() + 3.0 * self.config.seconds
-        memory, cpu, log, done = 0, 0.0, b"", _NOTHING
-        # All jobs share one clock, so whoever takes its time counts over all of them.
-        with Watch() as watch:
-            for job in jobs:
-                step, done, said, used = await self._run(job, stand, change, deadline)
-                log, cpu, memory = log + said, cpu + used.cpu_seconds, max(memory, used.memory_bytes)
-                if done.code or done.limit:
-                    break
+        memory, log, done = 0, b"", _NOTHING
+        for job in jobs:
+            step, done, said, held = await self._run(job, stand, change, done.share)
+            log, memory = log + said, max(memory, held)
+            if done.code or done.limit:
+                break
         problem = ""
         if done.limit:
             problem = f"{job.name}: {step} was ended by its limit of {done.limit}"
@@ -58,21 +55,23 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
             problem = "the workflow failed, though the product is sound"
         elif not done.code and not product.succeeds:
             problem = "the workflow succeeded, though the product is broken"
-        return Trial(problem, done.limit == "time" and watch.starved(cpu), done.code, log, memory)
+        return Trial(problem, done.timed_out, done.starved, done.code, log, memory)
 
-    async def _run(
-        self, job: Job, stand: Stand, change: Change, deadline: float
-    ) -> tuple[str, ExecResult, bytes, BoxStats]:
-        """Until a step fails: its name, how it ended, what was said, and what the job took."""
+    async def _run(self, job: Job, stand: Stand, change: Change, share: Share) -> tuple[str, ExecResult, bytes, int]:
+        """Until a step fails: its name, how it ended, what was said, and the memory of the job. All steps of all jobs
+        have one clock, so `share` is what those before had, and that of the result is theirs as well."""
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
         log, name, done = b"", "", _NOTHING
         async with stand.box(limits, change) as box:
             for step in job.steps:
-                name, done = step.name, await _do(box, step, max(0.1, deadline - time.monotonic()))
+                left = WALL * self.config.seconds - share.seconds
+                name, done = step.name, await _do(box, step, max(0.1, left))
+                share += done.share
+                done = replace(done, share=share)
                 log += f"{job.name}: {name}\n".encode() + done.stdout + done.stderr
                 if done.code or done.limit:
                     break
-            return name, done, log, await box.stats()
+            return name, done, log, (await box.stats()).memory_bytes
 
 
 @lru_cache(maxsize=16)

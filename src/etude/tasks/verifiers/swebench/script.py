@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from etude.sandbox.contract import ExecResult, Limits
-from etude.sandbox.overload import host_overloaded
 from etude.tasks.change import Change
 from etude.tasks.diff import DiffError
 from etude.tasks.surface import is_protected
@@ -75,7 +74,7 @@ class EvalScriptVerifier:
                 await box.write_file(path, data, executable=data.startswith(b"#!"))
             # One stream, in the order of what is said: markers go to standard error where the shell traces.
             script = f"{{\n{_marked(self.script, mark)}\n}} 2>&1"
-            return await box.exec(["/bin/bash", "-c", script], timeout=2 * seconds + 10)
+            return await box.exec(["/bin/bash", "-c", script], timeout=wall(seconds))
 
     def _judge(self, stand: Stand, done: ExecResult, mark: str, seconds: float) -> Verdict:
         log = _text(done)
@@ -98,8 +97,8 @@ class EvalScriptVerifier:
         def verdict(judgement: Judgement, reason: str) -> Verdict:
             return Verdict(judgement, reason, evidence)
 
-        if done.timed_out and host_overloaded():
-            return verdict(Judgement.ERROR, "the wall clock expired on an overloaded host")
+        if done.starved:
+            return verdict(Judgement.ERROR, "the wall clock expired on a host that gave the script no time")
         if done.limit:
             return verdict(Judgement.FAIL, f"the script ran into its limit of {done.limit}")
         if found is None:
@@ -114,6 +113,11 @@ class EvalScriptVerifier:
         """A test that should be kept may also be skipped."""
         good = {PASSED} if test in self.fail_to_pass else {PASSED, SKIPPED}
         return all(outcomes.get(name) in good for name in resolved(test, outcomes))
+
+
+def wall(seconds: float) -> float:
+    """The wall clock of a script that may take so much CPU time."""
+    return 2 * seconds + 10
 
 
 def _marked(script: str, mark: str) -> str:

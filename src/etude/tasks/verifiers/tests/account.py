@@ -6,9 +6,6 @@ import json
 from dataclasses import dataclass, field
 
 OUTCOMES = frozenset(("passed", "failed", "error", "skipped", "xfailed", "xpassed"))
-LONGEST_VALUE = 1 << 16
-MOST_TOLD = 1000
-"""Values under one key, in one test; what comes after them is not told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import hashlib
 
+from etude.tasks.box.run_tests import LONGEST_VALUE, MOST_TOLD
 from etude.tasks.verdict import Evidence, Judgement, Verdict
-from etude.tasks.verifiers.tests.account import LONGEST_VALUE, MOST_TOLD, Account, Rows, read_report, read_rows
+from etude.tasks.verifiers.tests.account import Account, Rows, read_report, read_rows
 from etude.tasks.verifiers.tests.exam import Exam, Withheld
 
 FAILURES = frozenset(("failed", "error"))

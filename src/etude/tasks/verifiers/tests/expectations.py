@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from etude.tasks.verifiers.tests.bindings import Scope, function_scope, module_scope
 from etude.tasks.verifiers.tests.hiding import Candidate, hidden
+from etude.tasks.verifiers.tests.shown import given_in
 from etude.tasks.verifiers.tests.site import Site
 from etude.tasks.verifiers.tests.tables import Parameters, Table, loop_table, parameters
 
@@ -144,8 +145,11 @@ class _Finder:
         for literal, other in ((right, left), (left, right)):
             if _is_literal(literal) and not _is_literal(other):
                 value = ast.literal_eval(literal)
-                found = (self._span(node), self._span(other)) if equal else (None, (0, 0))
-                yield Site(self._span(literal), (value,), "", *found)
+                if equal:
+                    given = given_in(other, [self._scope.values], [value])
+                    yield Site(self._span(literal), (value,), "", self._span(node), self._span(other), given)
+                else:
+                    yield Site(self._span(literal), (value,))
                 return
         if equal and not _is_literal(left):
             yield Candidate(node, ((right, left), (left, right)), tuple(self._tables))

@@ -8,12 +8,13 @@ value, or a part of it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from etude.tasks.verifiers.tests.bindings import Binding, Scope, uses_taken
 from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
 from etude.tasks.verifiers.tests.near import exactly
+from etude.tasks.verifiers.tests.shown import given_in, tells
 from etude.tasks.verifiers.tests.site import Edit, Site, Span
 from etude.tasks.verifiers.tests.tables import LONGEST, Parameters, Table
 
@@ -64,9 +65,15 @@ def hidden(
         if parameters and renamed:
             blanks += parameters.renaming
         literal = span(known.expected) if not blanks and len(known.values) == 1 else None
-        compared = span(known.compared)
         found[one] = Site(
-            literal, known.values, "", span(known.statement), compared, False, tuple(blanks), rows, renamed
+            literal,
+            known.values,
+            statement=span(known.statement),
+            compared=span(known.compared),
+            given=given_in(known.compared, known.rounds, known.values),
+            blanks=tuple(blanks),
+            rows=rows,
+            renamed=renamed,
         )
     return found
 
@@ -131,7 +138,7 @@ def _blanked(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | 
             if binding.spelt is None or any(_stays(node, scope, one.values) for node in binding.spelt):
                 return None
             found += binding.spelt
-        elif any(_tells(known.get(name), value) for known, value in zip(one.rounds, one.values, strict=True)):
+        elif any(tells(known.get(name), value) for known, value in zip(one.rounds, one.values, strict=True)):
             return None
     return found
 
@@ -139,33 +146,7 @@ def _blanked(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | 
 def _stays(node: ast.expr, scope: Scope, values: tuple[object, ...]) -> bool:
     """Is one of the values also what something in this expression is called?"""
     names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    return any(_tells(scope.values.get(name), value) for name in names for value in values)
-
-
-def _tells(stays: object, value: object) -> bool:
-    """Is it there to be found? What code answers by default is no secret anyhow."""
-    if value in (None, 0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):
-        return False
-    items = list(value) if isinstance(value, list | tuple) else None
-    for part in _parts(stays):
-        if bool(part == value) or (items is not None and isinstance(part, list | tuple) and list(part) == items):
-            return True
-    return False
-
-
-def _parts(whole: object) -> Iterator[object]:
-    """It and all that is in it, at any depth; what is there many times is looked into once."""
-    waiting, seen = [whole], set[int]()
-    while waiting:
-        part = waiting.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        yield part
-        if isinstance(part, Collection) and not isinstance(part, str | bytes):
-            waiting += part
-        if isinstance(part, Mapping):
-            waiting += part.values()
+    return any(tells(scope.values.get(name), value) for name in names for value in values)
 
 
 def _can_be_told(value: object) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.javascript_tables import Column, columns
 from etude.tasks.verifiers.tests.javascript_tokens import Token, arguments_of, closing_of, tokens_of, value_of
+from etude.tasks.verifiers.tests.shown import tells
 from etude.tasks.verifiers.tests.site import Site, Span
 
 _EQUAL = frozenset((b"equal", b"strictEqual", b"deepEqual", b"deepStrictEqual"))
@@ -71,7 +72,18 @@ def _sites(tokens: list[Token], closing: dict[int, int], start: int, end: int) -
         except (ValueError, IndexError):
             continue
         if not rest:
-            yield Site((expected[0].start, expected[-1].end), (value,), "", statement, compared, json=True)
+            given = frozenset([repr(value)] if any(tells(part, value) for part in _literals(actual)) else [])
+            yield Site((expected[0].start, expected[-1].end), (value,), "", statement, compared, given, json=True)
     for column, statement, compared in named:
         if column.is_gone(tokens, [(whole, part) for other, whole, part in named if other is column]):
             yield Site(None, column.values, "", statement, compared, json=True, blanks=column.blanks)
+
+
+def _literals(tokens: list[Token]) -> Iterator[object]:
+    """The values of all literals in an expression, lists and objects whole."""
+    while tokens:
+        try:
+            value, tokens = value_of(tokens)
+            yield value
+        except (ValueError, IndexError):
+            tokens = tokens[1:]

@@ -84,18 +84,23 @@ def test_functions(file: str, source: bytes) -> Sequence[TestFunction]:
     return tuple(javascript.test_functions(source)) if file.endswith((".js", ".mjs", ".cjs")) else ()
 
 
-def chance_of_all(values: Sequence[object]) -> float:
+def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
     """That all are guessed. Who guesses one value has it wherever it is asked again: only where, is left to guess."""
-    alone = math.prod(map(chance_of, values))
-    counts = Counter(map(repr, values))
-    each = {repr(value): chance_of(value) for value in values}
-    orders = math.lgamma(len(values) + 1) - sum(math.lgamma(count + 1) for count in counts.values())
+    chances = [(repr(value), chance_of(value, site)) for site, value in answers]
+    alone = math.prod(chance for _, chance in chances)
+    counts = Counter(value for value, _ in chances)
+    # Where it was given once, who guesses that has it everywhere.
+    each: dict[str, float] = {}
+    for value, chance in chances:
+        each[value] = max(chance, each.get(value, 0.0))
+    orders = math.lgamma(len(chances) + 1) - sum(math.lgamma(count + 1) for count in counts.values())
     return max(alone, math.prod(each.values()) * math.exp(-orders))
 
 
-def chance_of(value: object) -> float:
-    """That who does not know a value guesses it: a rough figure, for the values that code answers with by default."""
-    if value is None or isinstance(value, bool):
+def chance_of(value: object, site: Site | None = None) -> float:
+    """That who does not know a value guesses it: a rough figure, for the values that code answers with by default, and
+    those that it was given where they are asked."""
+    if value is None or isinstance(value, bool) or (site is not None and repr(value) in site.given):
         return 0.5
     if value in (0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):
         return 0.25

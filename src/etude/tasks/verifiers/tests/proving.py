@@ -134,7 +134,7 @@ class _Trial:
         """Alterations per site: none where the answer can be held back and is hard to guess."""
         if not asked.decides:
             return FEW if asked in self._detectors else 0
-        if self._held_back and chance_of_all([value for site in told for value in site.values]) <= GUESS:
+        if self._held_back and chance_of_all([(site, value) for site in told for value in site.values]) <= GUESS:
             return 0
         return min(MOST, math.ceil(math.exp(-math.log(GUESS) / len(self._suite.fail_to_pass))) - 1)
 
@@ -157,7 +157,7 @@ class _Trial:
             )
         return Pool(self._sources, tuple(found), seconds=total)
 
-    def _told(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[tuple[Site, ...], list[object]]:
+    def _told(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[tuple[Site, ...], list[tuple[Site, object]]]:
         """Sites that can be asked without their answer; of the answers, those that are wrong without a solution."""
         if not _passed(tried.telling.values(), solved):
             return (), []
@@ -169,7 +169,7 @@ class _Trial:
                 missing += [(withheld.key, value) for value in missed(withheld, unsolved, mine)]
         sites = tried.told.sites
         kept = whole([site for key, site in sites.items() if key not in refuted], sites.values())
-        return tuple(kept), [value for key, value in missing if sites[key] in kept]
+        return tuple(kept), [(sites[key], value) for key, value in missing if sites[key] in kept]
 
     def _alterations(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[Edit, ...]:
         """Those of the site that has most."""

@@ -17,24 +17,21 @@ from importlib import resources
 
 from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
 from etude.tasks.change import Change
-from etude.tasks.verifiers.contract import Stand
+from etude.tasks.verifiers.contract import WALL, Stand
 from etude.tasks.verifiers.tests import packages
 from etude.tasks.verifiers.tests.account import Account
 from etude.tasks.verifiers.tests.exam import Exam
-from etude.tasks.verifiers.tests.starvation import Watch
 from etude.tasks.verifiers.tests.suite import SuiteConfig
 
 PYTHON = (resources.files("etude.tasks.box") / "run_tests.py").read_text(encoding="utf-8")
 NODE = (resources.files("etude.tasks.box") / "run_tests.mjs").read_text(encoding="utf-8")
 PATH = "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-WALL = 3.0
-"""The wall clock as a multiple of the CPU time, and at least ten seconds more."""
 _LARGEST_REPORT = 16 << 20
 
 
 async def run_exam(stand: Stand, config: SuiteConfig, exam: Exam, change: Change | None = None) -> Account:
     """SandboxError and OSError are ours."""
-    wall = WALL * config.seconds + 10
+    wall = WALL * config.seconds + 10  # A runner takes a while to start.
     nonce, place = secrets.token_hex(16), f"/tmp/{secrets.token_hex(6)}"
     limits = Limits(
         memory_mb=config.memory_mb,
@@ -59,18 +56,17 @@ async def run_exam(stand: Stand, config: SuiteConfig, exam: Exam, change: Change
     data = json.dumps(job).encode()
     async with stand.box(limits, change) as box:
         await _lay(box, stand.pristine.workdir, exam.files)
-        with Watch() as watch:
-            started = time.monotonic()
-            done = await box.exec(
-                command(config),
-                timeout=wall,
-                cwd="/",
-                env=environment(config, place),
-                stdin=b"%08d" % len(data) + data,
-                user=stand.user,
-            )
+        started = time.monotonic()
+        done = await box.exec(
+            command(config),
+            timeout=wall,
+            cwd="/",
+            env=environment(config, place),
+            stdin=b"%08d" % len(data) + data,
+            user=stand.user,
+        )
         seconds = time.monotonic() - started
-        return await _account(box, done, watch, nonce, f"{place}/report.json", seconds)
+        return await _account(box, done, nonce, f"{place}/report.json", seconds)
 
 
 def command(config: SuiteConfig) -> list[str]:
@@ -114,8 +110,7 @@ async def _lay(box: Box, workdir: str, files: Mapping[str, bytes]) -> None:
         await box.write_tree(workdir, packed.getvalue())
 
 
-async def _account(box: Box, done: ExecResult, watch: Watch, nonce: str, report: str, seconds: float) -> Account:
-    starved = done.timed_out and watch.starved((await box.stats()).cpu_seconds)
+async def _account(box: Box, done: ExecResult, nonce: str, report: str, seconds: float) -> Account:
     try:
         written = await box.read_file(report, max_bytes=_LARGEST_REPORT)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, RequestRefused):
@@ -126,7 +121,7 @@ async def _account(box: Box, done: ExecResult, watch: Watch, nonce: str, report:
         rows=done.stdout,
         report=written,
         limit=done.limit,
-        starved=starved,
+        starved=done.starved,
         log=done.stderr,
         seconds=seconds,
     )

@@ -21,6 +21,8 @@ class Site:
     statement: Span | None = None
     """Of an assertion of equality: all of it, and what is compared. It can be made elsewhere."""
     compared: Span = (0, 0)
+    given: frozenset[str] = frozenset()
+    """Of the values, in the words of `repr`, those that what is compared shows as well."""
     json: bool = False
     """How the value is written there: as JSON, or as Python does."""
     blanks: tuple[Edit, ...] = ()

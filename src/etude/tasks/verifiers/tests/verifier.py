@@ -134,7 +134,7 @@ class TestsVerifier:
 
 _STEERS = re.compile(
     r"""(.*/)? (
-        \.?pytest\.(ini|toml) | \.?(mocharc|noderc).* | \.npmrc | jest\.config\..* | .*\.(test|spec)\.[cm]?[jt]sx?
+        \.?(mocharc|noderc).*
         | (sitecustomize|usercustomize|conftest) (/.* | \.(py|so|.*\.so))
         | [^/]+\.(dist-info|egg-info|egg-link)(/.*)?
         | (\.venv|venv|node_modules|site-packages)/.*
