@@ -26,7 +26,7 @@ from etude.journal import Entry, RunPaths, read_journal
 RECIPE = Path(__file__).with_name("recipe.toml")
 MARK = "ETUDE_SURVIVAL"
 WHOLE_RUN_SECONDS = 240.0
-GONE_SECONDS = 30.0
+GONE_SECONDS = 120.0
 """How long after a death something of ours may still be there."""
 
 
