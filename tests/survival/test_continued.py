@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.survival.runner import Run, rl_run
+from tests.survival.runner import PATIENCE, Run, rl_run
 
 from etude.journal import read_metrics
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE)]
 
 SECONDS = 25
 SETTINGS = (f"continued.seconds={SECONDS}", "continued.prompts=4", "continued.samples=3", "continued.demonstrations=12")
