@@ -226,7 +226,7 @@ def processes() -> list[tuple[int, int, str]]:
 
 
 def until_nothing_is_left(mark: str, family: dict[int, str], root: Path, shared_before: set[Path]) -> float:
-    """Seconds that it took. What others on this machine have for a moment is not taken for the run's: it does not stay."""
+    """Seconds that it took. What others on this machine have for a moment does not stay, and is not the run's."""
     ended = time.monotonic()
     while left := leftovers(mark, family, root, shared_before):
         in_time = time.monotonic() - ended < GONE_WITHIN
