@@ -18,7 +18,7 @@ from etude.tasks.cheats.environments import micro_environments
 
 from .test_grader import replacing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 WARM, GRADINGS, AT_ONCE = 60, 1000, 4
 DAEMON = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\nos._exit(0)"
