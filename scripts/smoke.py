@@ -102,22 +102,14 @@ def smoke(runs: Path) -> dict[str, Any]:
     consumed = events(root)
     family = first.family()
     first.kill()
-    killed = time.monotonic()
-    left = leftovers(mark, family, root)
-    while left and time.monotonic() - killed < GONE_WITHIN:
-        time.sleep(0.5)
-        left = leftovers(mark, family, root)
-    gone = time.monotonic() - killed
-    expect(not left, f"nothing of the run {GONE_WITHIN:.0f} s after the driver's death", left)
-    shared = [str(file) for file in Path("/dev/shm").iterdir() if file not in shared_before and not held(file)]
-    expect(not shared, "no shared memory left", shared)
+    gone = until_nothing_is_left(mark, family, root, shared_before)
     print(f"driver killed after step {trained_steps(root)} of RL; everything gone after {gone:.1f} s; once more")
 
     second = Session(runs, mark, runs / "second.log")
     code = second.wait()
     expect(code == 0, "the second session to finish", f"exit code {code}, see {second.log}")
     expect(events(root)[: len(consumed)] == consumed, "the log of the first session to be kept", "another log")
-    expect(not leftovers(mark, {}, root), "nothing left after the end", leftovers(mark, {}, root))
+    until_nothing_is_left(mark, {}, root, shared_before)
 
     summary = json.loads((root / "summary.json").read_text(encoding="utf-8"))
     rows = judge(root, summary)
@@ -233,9 +225,20 @@ def processes() -> list[tuple[int, int, str]]:
     return found
 
 
-def leftovers(mark: str, family: dict[int, str], root: Path) -> list[str]:
-    """Processes and mounts of the run, told by their kin, their environment and the run's folder."""
-    left = []
+def until_nothing_is_left(mark: str, family: dict[int, str], root: Path, shared_before: set[Path]) -> float:
+    """Seconds that it took. What others on this machine have for a moment does not stay, and is not the run's."""
+    ended = time.monotonic()
+    while left := leftovers(mark, family, root, shared_before):
+        in_time = time.monotonic() - ended < GONE_WITHIN
+        expect(in_time, f"nothing of the run {GONE_WITHIN:.0f} s after the driver's end", left)
+        time.sleep(0.5)
+    return time.monotonic() - ended
+
+
+def leftovers(mark: str, family: dict[int, str], root: Path, shared_before: set[Path]) -> list[str]:
+    """Processes and mounts of the run, told by their kin, their environment and the run's folder; and shared memory
+    that is new and nobody's."""
+    left = [f"{file}" for file in Path("/dev/shm").iterdir() if file not in shared_before and not held(file)]
     for pid, _, started in processes():
         environment = _read(Path(f"/proc/{pid}/environ"))
         if family.get(pid) == started or f"{MARK}={mark}".encode() in environment:

@@ -1,5 +1,6 @@
-"""What all tests share: no property has a deadline, since a busy machine says nothing about it, and assertions in what
-tests share, the contract suites above all, explain themselves like those of the tests."""
+"""What all tests share: no property has a deadline, since a busy machine says nothing about it, that of a slow test
+ends only what hangs, and assertions in what tests share, the contract suites above all, explain themselves like those
+of the tests."""
 
 from __future__ import annotations
 
@@ -11,6 +12,14 @@ from hypothesis import settings
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 pytest.register_assert_rewrite("tests.contract", "tests.sandbox")
+
+SLOW_SECONDS = 1800
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import select
@@ -24,6 +25,7 @@ class Terminal:
         self._ours, theirs = os.openpty()
         self._stderr = stderr
         self.shown = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with stderr.open("wb") as errors:
             self.process = subprocess.Popen(
                 command,
@@ -70,7 +72,8 @@ class Terminal:
             data = os.read(self._ours, 65536)
         except OSError:  # how Linux says that nobody has the terminal open any more
             return False
-        self.shown += data.decode(errors="replace").replace("\r\n", "\n")
+        # What is read may end anywhere: within a character, or between the two of a line's end.
+        self.shown = (self.shown + self._decoder.decode(data)).replace("\r\n", "\n")
         return bool(data)
 
 

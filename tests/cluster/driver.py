@@ -17,8 +17,8 @@ async def main(folder: Path) -> None:
     facts = {
         "folder": str(cluster._folder),
         "pid": (await echo.health()).pid,
-        "mark": await echo.call("variable", "ETUDE_MARK", deadline=10),
-        "token": await echo.call("variable", "RAY_AUTH_TOKEN", deadline=10),
+        "mark": await echo.call("variable", "ETUDE_MARK", deadline=60),
+        "token": await echo.call("variable", "RAY_AUTH_TOKEN", deadline=60),
     }
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-import time
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from etude.cluster import guardian
+import pytest
+
+from etude.cluster import guardian, surroundings
+
+PATIENCE = 120.0
+SLEEPS = "import time; time.sleep(600)"
 
 
 def sleeper() -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    return subprocess.Popen([sys.executable, "-c", SLEEPS])
 
 
 def test_a_recorded_process_is_ended_and_the_folder_removed(tmp_path: Path) -> None:
@@ -20,7 +27,7 @@ def test_a_recorded_process_is_ended_and_the_folder_removed(tmp_path: Path) -> N
     process = sleeper()
     guardian.record(folder, process.pid)
     assert guardian.sweep(folder) == []
-    assert process.wait(5) == -9
+    assert process.wait(PATIENCE) == -9
     assert not folder.exists()
 
 
@@ -48,11 +55,11 @@ def test_a_process_that_works_in_the_folder_is_ended_and_cannot_bring_it_back(tm
     again = "import pathlib, sys, time\nwhile True: pathlib.Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)"
     starting = subprocess.Popen([sys.executable, "-c", again, str(folder / "ray")])
     with log.open("w") as file:
-        titled = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdout=file)
-    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(other / "ray")])
+        titled = subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=file)
+    stranger = subprocess.Popen([sys.executable, "-c", SLEEPS, str(other / "ray")])
     try:
         assert guardian.sweep(folder) == []
-        assert [starting.wait(5), titled.wait(5)] == [-9, -9]
+        assert [starting.wait(PATIENCE), titled.wait(PATIENCE)] == [-9, -9]
         assert not folder.exists()
         assert stranger.poll() is None
     finally:
@@ -68,13 +75,13 @@ def test_the_guardian_sweeps_once_its_pipe_closes(tmp_path: Path) -> None:
     process = sleeper()
     guardian.record(folder, process.pid)
     watcher = subprocess.Popen([sys.executable, "-I", "-S", guardian.__file__, str(folder)], stdin=subprocess.PIPE)
-    time.sleep(0.3)
-    assert watcher.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        watcher.wait(0.3)
     assert process.poll() is None
     assert watcher.stdin is not None
     watcher.stdin.close()
-    assert watcher.wait(15) == 0
-    assert process.wait(5) == -9
+    assert watcher.wait(PATIENCE) == 0
+    assert process.wait(PATIENCE) == -9
     assert not folder.exists()
 
 
@@ -86,3 +93,37 @@ def test_a_dead_owner_is_seen(tmp_path: Path) -> None:
     process.wait()
     assert not guardian.owner_alive(tmp_path)
     assert guardian.identity(process.pid) is None
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files that is short enough for ray's sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="e-", dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_the_next_start_sweeps_what_a_dead_driver_left_and_nothing_else(temporary: Path) -> None:
+    """Not what another driver is just making, or removing: it works in its folder, and would be ended."""
+    process = sleeper()
+    dead, making, empty = (temporary / f"etude-ray-{name}" for name in ("dead", "making", "empty"))
+    for folder in (dead, making, empty):
+        folder.mkdir()
+    (dead / guardian.OWNER).write_text(f"{guardian.identity(process.pid)}\n")
+    process.kill()
+    process.wait()
+    (making / guardian.OWNER).touch()
+    (temporary / "etude-ray-gone").symlink_to(temporary / "closed meanwhile")
+    (temporary / "etude-ray-file").touch()
+    with (making / "log").open("w") as log:
+        other = subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=log)
+    try:
+        mine = surroundings.private_folder()
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+    assert guardian.owner_alive(mine)
+    left = {path for path in temporary.iterdir() if path.is_dir()}
+    assert left == {mine, making, empty}

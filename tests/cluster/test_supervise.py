@@ -21,9 +21,21 @@ class Notes:
         self.events.append((kind, fields))
 
 
-async def supervised(tmp_path: Path, notes: Notes, restarts: int) -> Supervised:
+class Door:
+    """A service whose calls wait until the test lets them pass: inline, it lives in this process."""
+
+    waiting = 0
+    opened: asyncio.Event
+
+    async def enter(self) -> str:
+        Door.waiting += 1
+        await Door.opened.wait()
+        return "entered"
+
+
+async def supervised(tmp_path: Path, notes: Notes, restarts: int, service: str = ECHO) -> Supervised:
     cluster = await open_cluster("inline", run_folder=tmp_path)
-    remote = await cluster.start("echo", ECHO)
+    remote = await cluster.start("echo", service)
     watched = Supervised(remote, restarts, on_event=notes.event)
     watched.cluster = cluster  # type: ignore[attr-defined] # keeps it open
     return watched
@@ -32,11 +44,14 @@ async def supervised(tmp_path: Path, notes: Notes, restarts: int) -> Supervised:
 def test_many_calls_in_flight_cost_one_restart(tmp_path: Path) -> None:
     async def run() -> None:
         notes = Notes()
-        echo = await supervised(tmp_path, notes, 1)
-        calls = [asyncio.ensure_future(echo.call("sleep", 0.3, deadline=30)) for _ in range(10)]
-        await echo.call("greet", "all", deadline=30)  # Asked last, so they are under way.
+        Door.waiting, Door.opened = 0, asyncio.Event()
+        echo = await supervised(tmp_path, notes, 1, f"{__name__}:Door")
+        calls = [asyncio.ensure_future(echo.call("enter", deadline=60)) for _ in range(10)]
+        while Door.waiting < len(calls):  # noqa: ASYNC110 - what is called must not know
+            await asyncio.sleep(0.01)
         await echo.remote.kill()
-        assert await asyncio.gather(*calls) == ["slept"] * 10
+        Door.opened.set()
+        assert await asyncio.gather(*calls) == ["entered"] * 10
         assert echo.used == 1
         [(kind, fields)] = notes.events
         assert (kind, fields["service"], fields["incarnation"]) == ("service_started", "echo", 2)
@@ -50,10 +65,10 @@ def test_it_gives_up_and_says_so(tmp_path: Path) -> None:
         echo = await supervised(tmp_path, Notes(), 2)
         for _ in range(2):
             await echo.remote.kill()
-            assert await echo.call("add", deadline=5) == 1
+            assert await echo.call("add", deadline=60) == 1
         await echo.remote.kill()
         with pytest.raises(ServiceDied, match=r"echo.*given up after 2 restarts"):
-            await echo.call("add", deadline=5)
+            await echo.call("add", deadline=60)
 
     asyncio.run(run())
 
@@ -63,7 +78,7 @@ def test_other_failures_are_not_repeated(tmp_path: Path) -> None:
         notes = Notes()
         echo = await supervised(tmp_path, notes, 3)
         with pytest.raises(ServiceFailed):
-            await echo.call("undeclared", deadline=5)
+            await echo.call("undeclared", deadline=60)
         assert notes.events == []
 
     asyncio.run(run())

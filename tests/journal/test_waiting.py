@@ -16,10 +16,11 @@ def outcomes(folder: Path) -> list[tuple[object, object]]:
 
 def test_a_wait_is_recorded_with_its_length(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "driver")
+    begun = time.monotonic()
     with journal.waiting(on="engine", deadline=5):
         time.sleep(0.05)
     (entry,) = read_journal(tmp_path)
-    assert 0.05 <= float(str(entry.fields["seconds"])) < 2
+    assert 0.05 <= float(str(entry.fields["seconds"])) < time.monotonic() - begun
     assert entry.fields["deadline"] == 5
 
 
@@ -27,7 +28,7 @@ def test_a_blocking_wait_records_failure_and_lateness(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "driver")
     with journal.waiting(on="engine", deadline=0.01):
         time.sleep(0.03)
-    with pytest.raises(KeyError), journal.waiting(on="trainer", deadline=1):
+    with pytest.raises(KeyError), journal.waiting(on="trainer", deadline=600):
         raise KeyError
     assert outcomes(tmp_path) == [("engine", "late"), ("trainer", "failed")]
 
@@ -37,7 +38,7 @@ def test_an_expired_wait_names_who_waited_for_whom(tmp_path: Path) -> None:
 
     async def wait() -> None:
         async with journal.waiting(on="engine", deadline=0.02):
-            await asyncio.sleep(5)
+            await asyncio.sleep(600)
 
     with pytest.raises(WaitExpired, match=r"driver waited 0.02 s for engine, which did not answer") as caught:
         asyncio.run(wait())
@@ -55,8 +56,8 @@ def test_a_timeout_of_the_body_and_a_cancellation_go_their_way(tmp_path: Path) -
 
     async def cancelled() -> None:
         async def wait() -> None:
-            async with journal.waiting(on="trainer", deadline=5):
-                await asyncio.sleep(5)
+            async with journal.waiting(on="trainer", deadline=600):
+                await asyncio.sleep(600)
 
         task = asyncio.create_task(wait())
         await asyncio.sleep(0.01)

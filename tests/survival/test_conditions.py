@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.survival.runner import RECIPE, Run, assert_each_prompt_once, cleared, rl_run
+from tests.survival.runner import PATIENCE, RECIPE, Run, assert_each_prompt_once, cleared, rl_run
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts file systems of its own")
 
 
-def one_line(run: Run, *, seconds: float = 120) -> str:
+def one_line(run: Run) -> str:
     """The command failed for a reason that it says in one line at the end."""
-    code, printed = run.end(seconds)
+    code, printed = run.end()
     assert code == 2, printed
     assert "Traceback" not in printed
     last = printed.strip().splitlines()[-1]
@@ -48,7 +48,7 @@ def test_a_missing_capability_is_named_with_its_knob(tmp_path: Path, prefix: tup
 
 @as_root
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(PATIENCE)
 def test_a_poor_machine_will_do(base: Path, tmp_path: Path) -> None:
     """/dev/shm of 64 MB, a home that cannot be written to; and a second run in the same folder is refused."""
     small = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh")
@@ -66,7 +66,7 @@ def test_a_poor_machine_will_do(base: Path, tmp_path: Path) -> None:
 
 @as_root
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(PATIENCE)
 def test_a_disk_that_fills_up(base: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

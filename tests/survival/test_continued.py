@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.survival.runner import Run, rl_run
+from tests.survival.runner import PATIENCE, Run, rl_run
 
 from etude.journal import read_metrics
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE)]
 
-SECONDS = 25
+SECONDS = 60
+"""Several times what the first round takes: only if there is time left when it is over, there is a second one."""
 SETTINGS = (f"continued.seconds={SECONDS}", "continued.prompts=4", "continued.samples=3", "continued.demonstrations=12")
 
 

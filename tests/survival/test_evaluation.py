@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.survival.runner import Run, assert_each_prompt_once, rl_run
+from tests.survival.runner import PATIENCE, Run, assert_each_prompt_once, rl_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE)]
 
 
 def test_the_test_split_is_evaluated_once_all_the_same(base: Path, tmp_path: Path) -> None:

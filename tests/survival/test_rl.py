@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.survival.runner import Run, assert_each_prompt_once, rl_run
+from tests.survival.runner import PATIENCE, Run, assert_each_prompt_once, rl_run
 
 from etude.journal import read_journal, read_metrics
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE)]
 
 PROMPTS = range(20)
 """steps x prompts_per_step of the recipe"""
@@ -40,7 +40,7 @@ def strike(run: Run, victim: str, moment) -> None:
     run.wait(moment)
     time.sleep(IN_THE_MIDDLE)
     run.kill(victim)
-    run.wait(lambda run: run.restarts(victim) > 0, 120)
+    run.wait(lambda run: run.restarts(victim) > 0)
 
 
 def test_two_undisturbed_lockstep_runs_are_bit_equal(base: Path, undisturbed, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_same_command_goes_on_after_the_drivers_death(base: Path, undisturbe
     with rl_run(base, tmp_path / "run", f"rl.mode={mode}") as run:
         for moment in (finished(1), sampling(1), training(2), evaluating(1)):
             run.start()
-            run.wait(lambda run: bool(run.entries("stage_started")), 120)
+            run.wait(lambda run: bool(run.entries("stage_started")))
             run.wait(moment)
             run.kill_driver()
             assert run.left_behind() == []

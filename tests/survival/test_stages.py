@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.survival.runner import Run, cleared
+from tests.survival.runner import PATIENCE, Run, cleared
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE)]
 
 SUPERVISED = ("pretrain", "long", "mtp", "sft")
 BEFORE_RL = ("tasks", "corpus", *SUPERVISED[:3], "demonstrations", "sft")
@@ -53,7 +54,7 @@ def test_a_supervised_stage_heals(base: Path, tmp_path: Path) -> None:
         run.start()
         for name in SUPERVISED:
             run.wait(in_stage(name))
-            if not (run.paths.model(name)).exists():
+            with suppress(ProcessLookupError):  # So small a stage may be over by now.
                 run.kill(name)
         stop_before_rl(run)
         assert sum(run.restarts(name) for name in SUPERVISED) >= 2, run.story()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sandbox.as_nobody import for_root, run_as_nobody
+from tests.tasks.ordinary_user import as_ordinary_user, passes
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
@@ -312,10 +312,6 @@ def test_a_copy_of_a_file_that_the_reference_adds_is_known_by_its_own_lines() ->
     assert not twin.shown_by(b"".join(FILE.replace("of_many", "of_others").encode().split()))
 
 
-@for_root
-@pytest.mark.slow
+@as_ordinary_user
 def test_all_of_it_as_an_ordinary_user() -> None:
-    words = ["-m", "pytest", "-x", "--tb=short", "-p", "no:cacheprovider", "-m", "not slow"]
-    done = run_as_nobody(words, ["tests/tasks/test_base.py"], timeout=280)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    passes("test_base.py")

@@ -6,11 +6,13 @@ import asyncio
 import gzip
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -491,14 +493,15 @@ def test_a_gate_that_is_killed_goes_on_and_leaves_no_process(
         assert process.stdout is not None
         while int(process.stdout.readline()) < 4:
             print(file=process.stdin, flush=True)
-        children = descendants(process.pid)
+        children = handles_below(process.pid)
         process.send_signal(how)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
     before = read_evidence(tmp_path / "gate.jsonl")
     assert 4 <= len(before) < 12
-    for child in children:
-        wait_for_end(child)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=120)
+    assert children, "the zygote of the boxes, for one"
+    for child in children.items():
+        wait_for_end(*child)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout.split()[-1] == "12"
     after = read_evidence(tmp_path / "gate.jsonl")
     assert after[: len(before)] == before
@@ -506,23 +509,27 @@ def test_a_gate_that_is_killed_goes_on_and_leaves_no_process(
     assert all(result.survived for result in after)
 
 
-def descendants(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *descendants(int(child))]
+def handles_below(pid: int) -> dict[int, int]:
+    """Of the processes below one, by pid; those in boxes come and go, and a handle stays that of one process."""
+    found: dict[int, int] = {}
+    with suppress(FileNotFoundError, ProcessLookupError):
+        children = [int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in _children(task)]
+        for child in children:
+            with suppress(ProcessLookupError):
+                found |= {child: os.pidfd_open(child), **handles_below(child)}
     return found
 
 
-def wait_for_end(pid: int) -> None:
+def _children(task: Path) -> list[str]:
     try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        import select
+        return (task / "children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
-        assert select.select([handle], [], [], 60)[0], f"process {pid} is still there"
+
+def wait_for_end(pid: int, handle: int) -> None:
+    try:
+        assert select.select([handle], [], [], 120)[0], f"process {pid} is still there"
     finally:
         os.close(handle)
 

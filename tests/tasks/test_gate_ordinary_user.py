@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.sandbox.as_nobody import for_root, run_as_nobody
+from tests.tasks.ordinary_user import as_ordinary_user, passes
 
 
-@pytest.mark.slow
-@for_root
+@as_ordinary_user
 def test_the_gate_of_an_ordinary_user() -> None:
-    files = [f"tests/tasks/{name}.py" for name in ("test_gate", "test_gate_again")]
-    words = ["-m", "pytest", "-x", "--tb=short", "-p", "no:cacheprovider", "-m", "not slow"]
-    result = run_as_nobody(words, files, timeout=280)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-2000:]
-    assert " passed" in result.stdout
+    passes("test_gate.py", "test_gate_again.py")

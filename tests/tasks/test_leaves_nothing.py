@@ -18,27 +18,30 @@ from etude.tasks.cheats.environments import micro_environments
 
 from .test_grader import replacing
 
+pytestmark = pytest.mark.slow
+
 WARM, GRADINGS, AT_ONCE = 60, 1000, 4
 DAEMON = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\nos._exit(0)"
 
 
 def left(store: Path) -> dict[str, int]:
     own = psutil.Process()
-    # Unlike rglob, this goes on where a folder of another process has gone meanwhile.
+    # Unlike rglob, os.walk goes on where a folder has gone meanwhile.
     cgroups = [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders]
     return {
         "processes": len(own.children(recursive=True)),
         "mounts": sum(str(store) in line for line in Path("/proc/self/mountinfo").read_text().splitlines()),
         "cgroups": sum(name.startswith(f"etude-{own.pid}-") for name in cgroups),
-        "files": sum(1 for _ in store.rglob("*")),
+        "files": sum(len(folders) + len(files) for _, folders, files in os.walk(store)),
         "descriptors": own.num_fds(),
     }
 
 
-async def settled(store: Path) -> dict[str, int]:
-    """Once it stays so for a second: shells are made ahead, and what boxes have written is removed, in idle time."""
+async def settled(store: Path, wanted: dict[str, int] | None = None) -> dict[str, int]:
+    """Once it stays so for three seconds, or is what is wanted: shells are made ahead, and what boxes have written is
+    removed, in idle time, of which a busy machine has little."""
     seen, looks = left(store), 0
-    while looks < 10:
+    while looks < (30 if wanted is None else 600) and seen != wanted:
         await asyncio.sleep(0.1)
         before, seen = seen, left(store)
         looks = looks + 1 if seen == before else 0
@@ -65,7 +68,7 @@ def leave_nothing(graded: Sequence[tuple[Task, str, Judgement]], store: Path, *,
             before, memory = await settled(store), psutil.Process().memory_info().rss
             await asyncio.gather(*map(grade, range(gradings)))
             gc.collect()
-            assert await settled(store) == before
+            assert await settled(store, before) == before
             assert psutil.Process().memory_info().rss - memory < 16 << 20
             assert grader.stats.graded == warm + gradings
         finally:
@@ -76,7 +79,6 @@ def leave_nothing(graded: Sequence[tuple[Task, str, Judgement]], store: Path, *,
     assert len(psutil.Process().children(recursive=True)) == alive
 
 
-@pytest.mark.slow
 def test_a_thousand_gradings_leave_nothing_behind(train_tasks: list[Task], tmp_path: Path) -> None:
     """Solutions, nothing, and code that leaves a daemon and ends its verifier."""
     graded = [
@@ -91,7 +93,6 @@ def test_a_thousand_gradings_leave_nothing_behind(train_tasks: list[Task], tmp_p
     leave_nothing(graded, tmp_path / "boxes", warm=WARM, gradings=GRADINGS)
 
 
-@pytest.mark.slow
 def test_gradings_of_dockerfiles_leave_nothing_behind(tmp_path: Path) -> None:
     """Of eight builds each: fewer show it as well."""
     task = next(micro for micro in micro_environments() if micro.name == "image-build").write(tmp_path)

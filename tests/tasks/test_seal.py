@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sandbox.as_nobody import for_root, run_as_nobody
 from tests.sandbox.small_root import has_busybox, write_root
+from tests.tasks.ordinary_user import as_ordinary_user, passes
 
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.tasks.environment import Environments, Prepared
@@ -221,13 +221,9 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-@for_root
-@pytest.mark.slow
+@as_ordinary_user
 def test_all_of_it_as_an_ordinary_user() -> None:
-    words = ["-m", "pytest", "-x", "--tb=short", "-p", "no:cacheprovider"]
-    done = run_as_nobody(words, ["tests/tasks/test_seal.py", "tests/tasks/test_environment.py"], timeout=280)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    passes("test_seal.py", "test_environment.py", options=())
 
 
 # -- what goes

@@ -68,7 +68,7 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     httpx.put(
         f"{server}/{bucket}",
         headers={"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/"},
-        timeout=60,  # At its first request the server loads what it needs for S3.
+        timeout=240,  # At its first request the server loads what it needs for S3.
     ).raise_for_status()
     return f"s3://{bucket}/some/run"
 

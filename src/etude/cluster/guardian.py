@@ -95,16 +95,22 @@ def recorded(folder: Path) -> list[str]:
 
 
 def owner(folder: Path) -> str:
-    """Its identity; empty once the folder is gone."""
+    """Its identity; empty as long as nobody owns the folder, and once it is gone."""
     try:
         return (folder / OWNER).read_text().strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
 
 
 def owner_alive(folder: Path) -> bool:
     who = owner(folder)
     return bool(who) and alive(who)
+
+
+def abandoned(folder: Path) -> bool:
+    """Has it an owner, and is that one dead? Of a folder that is being made or removed there is nothing to read."""
+    who = owner(folder)
+    return bool(who) and not alive(who)
 
 
 def sweep(folder: Path, spared: str = "") -> list[str]:

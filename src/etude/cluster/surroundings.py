@@ -52,15 +52,18 @@ def private_folder() -> Path:
     if len(str(base)) + below > SOCKET_PATH_BYTES:
         base = Path("/tmp")
     for folder in base.glob("etude-ray-*"):
-        if (
-            folder.stat().st_uid == os.getuid()
-            and (folder / guardian.OWNER).exists()
-            and not guardian.owner_alive(folder)
-        ):
+        if _is_mine(folder) and guardian.abandoned(folder):
             guardian.sweep(folder)
     folder = Path(tempfile.mkdtemp(prefix="etude-ray-", dir=base))
     guardian.own(folder)
     return folder
+
+
+def _is_mine(folder: Path) -> bool:
+    try:
+        return folder.stat().st_uid == os.getuid()
+    except FileNotFoundError:  # Another driver has just closed.
+        return False
 
 
 def watch(folder: Path) -> subprocess.Popen[bytes]:

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.sandbox.as_nobody import for_root, run_as_nobody
+from tests.tasks.ordinary_user import QUICK, as_ordinary_user, passes
 
 CHEATS = ["test_mutation.py", "test_documentation.py", "test_refactor.py", "test_migration.py"]
 
 
-@pytest.mark.slow
-@for_root
+@as_ordinary_user
 def test_cheats_of_an_ordinary_user() -> None:
-    _run(CHEATS, "-k", "cheats", "-m", "not slow")
+    passes(*(f"categories/{name}" for name in CHEATS), options=("-k", "cheats", *QUICK))
 
 
-@pytest.mark.slow
-@for_root
+@as_ordinary_user
 def test_one_task_of_each_category() -> None:
-    _run(["test_one_of_each.py"])
-
-
-def _run(suites: list[str], *options: str) -> None:
-    files = [f"tests/tasks/categories/{name}" for name in suites]
-    words = ["-m", "pytest", "-x", "--tb=short", "-p", "no:cacheprovider", *options]
-    result = run_as_nobody(words, files, timeout=280)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-2000:]
-    assert " passed" in result.stdout
+    passes("categories/test_one_of_each.py", options=())

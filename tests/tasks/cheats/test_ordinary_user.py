@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.sandbox.as_nobody import for_root, run_as_nobody
+from tests.tasks.ordinary_user import as_ordinary_user, passes
 
 SUITES = ["test_cheats.py", "test_attempts.py", "test_verb.py"]
 
 
-@pytest.mark.slow
-@for_root
+@as_ordinary_user
 def test_cheats_in_boxes_of_an_ordinary_user() -> None:
-    files = [f"tests/tasks/cheats/{name}" for name in SUITES]
-    words = ["-m", "pytest", "-x", "--tb=short", "-p", "no:cacheprovider", "-m", "not slow"]
-    result = run_as_nobody(words, files, timeout=280)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-2000:]
-    assert " passed" in result.stdout
+    passes(*(f"cheats/{name}" for name in SUITES))

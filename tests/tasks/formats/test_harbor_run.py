@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.sandbox.as_nobody import for_root, run_as_nobody
 from tests.sandbox.hosts import TAKES_ITS_SHARE
+from tests.tasks.ordinary_user import as_ordinary_user, passes
 
 from etude.recipe import Recipe
 from etude.rollout import RolloutSetup, subject_of
@@ -309,13 +309,6 @@ def test_a_task_gets_no_variable_that_was_not_meant_for_it(
     assert graded(boxes, task, HELLO.replace("hello", "lent")).passed
 
 
-@for_root
-@pytest.mark.slow
+@as_ordinary_user
 def test_all_of_it_as_an_ordinary_user() -> None:
-    result = run_as_nobody(
-        ["-m", "pytest", "-x", "--tb=short", "-p", "no:cacheprovider", "-m", "not slow"],
-        ["tests/tasks/formats/test_harbor_run.py"],
-        timeout=280,
-    )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-2000:]
-    assert " passed" in result.stdout
+    passes("formats/test_harbor_run.py")

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.sandbox.as_nobody import for_root, run_as_nobody
+from tests.tasks.ordinary_user import as_ordinary_user, passes
 
 from etude.sandbox.contract import Feature
 from etude.tasks import Grader, reference_diff
@@ -17,14 +17,9 @@ from . import projects
 SUITES = ["test_running.py", "test_proving.py", "test_forgers.py", "test_ordinary_user.py"]
 
 
-@pytest.mark.slow
-@for_root
+@as_ordinary_user
 def test_boxes_of_an_ordinary_user() -> None:
-    files = [f"tests/tasks/verifiers/{name}" for name in SUITES]
-    words = ["-m", "pytest", "-x", "--tb=short", "-p", "no:cacheprovider", "-m", "not slow"]
-    result = run_as_nobody(words, files, timeout=280)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-2000:]
-    assert " passed" in result.stdout
+    passes(*(f"verifiers/{name}" for name in SUITES))
 
 
 @pytest.mark.parametrize("runner", ["unittest", "node"])

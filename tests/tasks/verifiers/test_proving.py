@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +15,12 @@ import pytest
 from etude.sandbox.contract import Sandboxes
 from etude.tasks import Environments, Grader, Judgement, Stand, reference_diff
 from etude.tasks.change import Change
-from etude.tasks.verifiers.tests import TestsVerifier, read_suite, suite_files
+from etude.tasks.verifiers.contract import SEALED
+from etude.tasks.verifiers.tests import Exam, Suite, SuiteConfig, TestsVerifier, read_suite, suite_files
+from etude.tasks.verifiers.tests.account import Account
+from etude.tasks.verifiers.tests.drawing import chance_left
 from etude.tasks.verifiers.tests.pool import Pool, Questions, questions_of
+from etude.tasks.verifiers.tests.proving import prove
 
 from ..conftest import Boxes
 from . import projects
@@ -231,3 +238,22 @@ def test_a_host_that_gives_no_time_to_the_proof_is_our_error(tmp_path: Path, box
             assert (await grader.grade(task, reference_diff(task))).passed, "and it is proven later"
 
     asyncio.run(run())
+
+
+def test_a_test_that_had_to_wait_for_a_busy_machine_is_not_taken_for_a_dear_one() -> None:
+    """Else it would be asked in fewer versions, and its verdict not be sealed."""
+    file, source = "tests/test_a.py", b"from a import numbers\n\n\ndef test_it():\n    assert 4711 in numbers(3)\n"
+    suite = Suite(SuiteConfig(runner="pytest"), {file: source}, (f"{file}::test_it",), ())
+
+    async def run(exam: Exam, solved: bool) -> Account:
+        rows: list[dict[str, object]] = [{"ready": True}]
+        for node in ast.parse(exam.files[file]).body:
+            if isinstance(node, ast.FunctionDef):
+                right = "4711" in ast.unparse(node)
+                outcome, seconds = ("passed" if right and solved else "failed"), (0.5 if right else 0.001)
+                rows.append({"test": f"{file}::{node.name}", "outcome": outcome, "seconds": seconds, "line": 1})
+        return Account("n", 1, "".join(f"n {json.dumps(row)}\n" for row in rows).encode())
+
+    pool = asyncio.run(prove(suite, {file: source}, run, random.Random(1)))
+    assert [asked.seconds for asked in pool.questions] == [0.001]
+    assert chance_left(pool) <= SEALED

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sandbox.as_nobody import for_root, run_as_nobody
+from tests.tasks.ordinary_user import as_ordinary_user, passes
 
 from etude.tasks import Grader, Judgement, Task, Verdict, reference_diff
 from etude.tasks.formats.swebench import (
@@ -273,11 +273,6 @@ def test_an_image_that_is_built(boxes: Boxes, tmp_path: Path, leak: bool) -> Non
     asyncio.run(run())
 
 
-@pytest.mark.slow
-@for_root
+@as_ordinary_user
 def test_all_of_this_as_an_ordinary_user() -> None:
-    files = ["tests/tasks/formats/swebench/test_grading.py", "tests/tasks/verifiers/swebench/test_script.py"]
-    words = ["-m", "pytest", "-x", "--tb=short", "-p", "no:cacheprovider", "-m", "not slow"]
-    result = run_as_nobody(words, files, timeout=280)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-2000:]
-    assert " passed" in result.stdout
+    passes("formats/swebench/test_grading.py", "verifiers/swebench/test_script.py")
