@@ -18,7 +18,7 @@ from etude.sandbox.images.build import builder as building
 from etude.sandbox.images.build.builder import Builder
 from etude.sandbox.images.build.spending import Spending
 
-TERMS = BuildTerms(Limits(memory_mb=128, cpu_seconds=2, disk_mb=16), 10.0)
+TERMS = BuildTerms(Limits(memory_mb=128, cpu_seconds=20, disk_mb=16), 60.0)
 LINES = "FROM host\nWORKDIR /made\n"
 
 
@@ -126,8 +126,8 @@ def test_time_is_of_all_steps_together(yard: Yard) -> None:
 
 @pytest.mark.slow
 def test_cpu_time_is_of_all_steps_together(yard: Yard) -> None:
-    busy = "RUN timeout 0.8 sh -c 'while :; do :; done'; true\n"
-    terms = BuildTerms(Limits(cpu_seconds=1, disk_mb=16), 60.0)
+    busy = "RUN python3 -c \"while __import__('time').process_time() < 0.6: pass\"\n"
+    terms = BuildTerms(Limits(cpu_seconds=1, disk_mb=16), 200.0)
     assert yard.failed(busy * 12, terms).limit == "cpu"
     assert 0.8 < yard.cpu_seconds < 3.0
 
