@@ -17,6 +17,8 @@ from etude.weights.errors import CorruptVersion
 ECHO = "tests.contract.cluster_services:Echo"
 RELAY = "tests.contract.cluster_services:Relay"
 CPUS = 0.1
+PATIENCE = 120.0
+"""For what comes at once, or takes a process to start: it ends what hangs, on a machine however busy."""
 
 
 async def started(cluster: Cluster, name: str, *args: Any, service: str = ECHO, **kwargs: Any) -> Remote:
@@ -28,12 +30,12 @@ async def check_calls(cluster: Cluster) -> None:
     assert echo.name == "calls"
     assert isinstance(echo, Remote)
     assert isinstance(cluster, Cluster)
-    assert await echo.call("greet", "Ada", mark="!", deadline=10) == "good day Ada!"
-    assert [await echo.call("add", deadline=10) for _ in range(3)] == [1, 2, 3]
+    assert await echo.call("greet", "Ada", mark="!", deadline=PATIENCE) == "good day Ada!"
+    assert [await echo.call("add", deadline=PATIENCE) for _ in range(3)] == [1, 2, 3]
     for wrong in ("nothing", "_private", "numbers"):
         with pytest.raises(ServiceFailed, match=wrong):
-            await echo.call(wrong, deadline=10)
-    parcel = await echo.call("double", Parcel("p", np.arange(1000, dtype=np.float32)), deadline=10)
+            await echo.call(wrong, deadline=PATIENCE)
+    parcel = await echo.call("double", Parcel("p", np.arange(1000, dtype=np.float32)), deadline=PATIENCE)
     assert parcel.name == "p"
     np.testing.assert_array_equal(parcel.numbers, np.arange(1000, dtype=np.float32) * 2)
 
@@ -41,29 +43,29 @@ async def check_calls(cluster: Cluster) -> None:
 async def check_blocking_methods_leave_the_loop_free(cluster: Cluster) -> None:
     echo = await started(cluster, "blocking")
     blocked = asyncio.ensure_future(echo.call("block", deadline=90))
-    await echo.call("free", deadline=30)
+    await echo.call("free", deadline=PATIENCE)
     assert await blocked, "it waited for what only a free loop could do"
-    threads = await asyncio.gather(*(echo.call("thread", deadline=10) for _ in range(8)))
+    threads = await asyncio.gather(*(echo.call("thread", deadline=PATIENCE) for _ in range(8)))
     assert len(set(threads)) == 1, "sync methods run in one thread, so that a plain class needs no locks"
 
 
 async def check_exceptions(cluster: Cluster) -> None:
     echo = await started(cluster, "exceptions")
     with pytest.raises(CorruptVersion, match="version 7: tensor w"):
-        await echo.call("declared", deadline=10)
+        await echo.call("declared", deadline=PATIENCE)
     with pytest.raises(
         ServiceFailed, match=r"(?s)exceptions\.undeclared raised builtins\.KeyError.*surprise.*Traceback"
     ):
-        await echo.call("undeclared", deadline=10)
+        await echo.call("undeclared", deadline=PATIENCE)
     with pytest.raises(ServiceFailed, match="Unpicklable"):
-        await echo.call("unpicklable", deadline=10)
-    assert await echo.call("greet", "still here", deadline=10) == "hello still here"
+        await echo.call("unpicklable", deadline=PATIENCE)
+    assert await echo.call("greet", "still here", deadline=PATIENCE) == "hello still here"
     with pytest.raises(ServiceFailed, match="cannot be made"):
         await started(cluster, "broken", broken=True)
     with pytest.raises(ServiceFailed, match="nowhere"):
         await started(cluster, "nowhere", service="tests.contract.nowhere:Echo")
     again = await started(cluster, "broken")
-    assert await again.call("greet", "now", deadline=10) == "hello now"
+    assert await again.call("greet", "now", deadline=PATIENCE) == "hello now"
     with pytest.raises(ClusterError, match="already"):
         await started(cluster, "broken")
 
@@ -79,24 +81,24 @@ async def check_deadlines(cluster: Cluster) -> None:
             pass
     with pytest.raises(DeadlineExceeded, match="tardy"):
         await started(cluster, "tardy", slow=8.0, deadline=1.0)
-    assert await echo.call("greet", "Cy", deadline=10) == "hello Cy"
+    assert await echo.call("greet", "Cy", deadline=PATIENCE) == "hello Cy"
 
 
 async def check_streams(cluster: Cluster) -> None:
     echo = await started(cluster, "streams")
-    assert [i async for i in echo.stream("numbers", 20, deadline=10)] == list(range(20))
-    assert [i async for i in echo.stream("numbers", 0, deadline=10)] == []
+    assert [i async for i in echo.stream("numbers", 20, deadline=PATIENCE)] == list(range(20))
+    assert [i async for i in echo.stream("numbers", 0, deadline=PATIENCE)] == []
     seen: list[int] = []
     with pytest.raises(CorruptVersion, match="item 2"):  # noqa: PT012
-        async for item in echo.stream("numbers", 5, fail_at=2, deadline=10):
+        async for item in echo.stream("numbers", 5, fail_at=2, deadline=PATIENCE):
             seen.append(item)
     assert seen == [0, 1]
     with pytest.raises(ServiceFailed, match="greet"):
-        async for _ in echo.stream("greet", "x", deadline=10):
+        async for _ in echo.stream("greet", "x", deadline=PATIENCE):
             pass
-    async for _ in echo.stream("numbers", 1000, deadline=10):
+    async for _ in echo.stream("numbers", 1000, deadline=PATIENCE):
         break
-    assert await echo.call("greet", "after", deadline=10) == "hello after"
+    assert await echo.call("greet", "after", deadline=PATIENCE) == "hello after"
 
 
 async def check_kill_and_restart(cluster: Cluster) -> None:
@@ -104,43 +106,44 @@ async def check_kill_and_restart(cluster: Cluster) -> None:
     first = await echo.health()
     assert first.alive
     assert first.incarnation == 1
-    assert first.pid == await echo.call("pid", deadline=10)
-    assert await echo.call("add", deadline=10) == 1
+    assert first.pid == await echo.call("pid", deadline=PATIENCE)
+    assert await echo.call("add", deadline=PATIENCE) == 1
     waiting = asyncio.ensure_future(echo.call("sleep", 30, deadline=60))
     await asyncio.sleep(0.3)
     await echo.kill()
     with pytest.raises(ServiceDied, match=r"mortal.*sleep"):
         await waiting
     with pytest.raises(ServiceDied, match=r"mortal.*greet"):
-        await echo.call("greet", "x", deadline=10)
+        await echo.call("greet", "x", deadline=PATIENCE)
     with pytest.raises(ServiceDied, match="mortal"):
-        async for _ in echo.stream("numbers", 3, deadline=10):
+        async for _ in echo.stream("numbers", 3, deadline=PATIENCE):
             pass
     await echo.kill()
     assert not (await echo.health()).alive
-    await echo.restart(deadline=30)
-    assert await echo.call("greet", "again", deadline=10) == "hi again"
-    assert await echo.call("add", deadline=10) == 1, "a restarted service starts from its arguments"
+    restarting = time.monotonic()
+    await echo.restart(deadline=PATIENCE)
+    assert await echo.call("greet", "again", deadline=PATIENCE) == "hi again"
+    assert await echo.call("add", deadline=PATIENCE) == 1, "a restarted service starts from its arguments"
     second = await echo.health()
     assert second.alive
     assert second.incarnation == 2
-    assert second.seconds_up < 30
-    await echo.restart(deadline=30)
+    assert second.seconds_up < time.monotonic() - restarting + 1
+    await echo.restart(deadline=PATIENCE)
     assert (await echo.health()).incarnation == 3
 
 
 async def check_handles_travel(cluster: Cluster) -> None:
     echo = await started(cluster, "spoken-to", "hey")
     relay = await started(cluster, "relay", echo, service=RELAY)
-    assert await relay.call("greet", "Di", deadline=20) == "relayed: hey Di"
-    assert await relay.call("take", echo, deadline=10) == "spoken-to"
+    assert await relay.call("greet", "Di", deadline=PATIENCE) == "relayed: hey Di"
+    assert await relay.call("take", echo, deadline=PATIENCE) == "spoken-to"
     await echo.kill()
     with pytest.raises(ServiceFailed, match=r"ServiceDied.*spoken-to"):
-        await relay.call("greet", "Ed", deadline=20)
-    await echo.restart(deadline=30)
-    assert await relay.call("greet", "Flo", deadline=20) == "relayed: hey Flo"
-    await echo.restart(deadline=30)
-    assert await relay.call("greet", "Gus", deadline=20) == "relayed: hey Gus", (
+        await relay.call("greet", "Ed", deadline=PATIENCE)
+    await echo.restart(deadline=PATIENCE)
+    assert await relay.call("greet", "Flo", deadline=PATIENCE) == "relayed: hey Flo"
+    await echo.restart(deadline=PATIENCE)
+    assert await relay.call("greet", "Gus", deadline=PATIENCE) == "relayed: hey Gus", (
         "a handle finds a service restarted unseen"
     )
 
@@ -149,9 +152,9 @@ async def check_put_and_get(cluster: Cluster) -> None:
     echo = await started(cluster, "storing")
     numbers = np.arange(300_000, dtype=np.float32)
     reference = await cluster.put(Parcel("big", numbers))
-    stored = await cluster.get(reference, deadline=10)
+    stored = await cluster.get(reference, deadline=PATIENCE)
     np.testing.assert_array_equal(stored.numbers, numbers)
-    doubled = await echo.call("double", reference, deadline=10)
+    doubled = await echo.call("double", reference, deadline=PATIENCE)
     np.testing.assert_array_equal(doubled.numbers, numbers * 2)
 
 
@@ -163,18 +166,18 @@ async def check_nodes(cluster: Cluster) -> None:
         await started(cluster, "on-none", node="nowhere")
     with pytest.raises(ClusterError, match="lost"):
         await cluster.lose_node(first)
-    await there.restart(deadline=30)
+    await there.restart(deadline=PATIENCE)
     waiting = asyncio.ensure_future(there.call("sleep", 60, deadline=90))
     await asyncio.sleep(0.3)
     await cluster.lose_node(second)
     with pytest.raises(ServiceDied, match=r"on-the-second.*sleep"):
         await waiting
     with pytest.raises(ServiceDied, match="on-the-second"):
-        await there.call("greet", "x", deadline=30)
-    assert await here.call("greet", "Hal", deadline=10) == "hello Hal"
+        await there.call("greet", "x", deadline=PATIENCE)
+    assert await here.call("greet", "Hal", deadline=PATIENCE) == "hello Hal"
     with pytest.raises(ClusterError):
-        await there.restart(deadline=30)
-    assert await here.call("greet", "Ida", deadline=10) == "hello Ida"
+        await there.restart(deadline=PATIENCE)
+    assert await here.call("greet", "Ida", deadline=PATIENCE) == "hello Ida"
 
 
 CHECKS = (

@@ -108,4 +108,4 @@ class Relay:
 
     async def greet(self, name: str) -> str:
         assert self.other is not None
-        return f"relayed: {await self.other.call('greet', name, deadline=10)}"
+        return f"relayed: {await self.other.call('greet', name, deadline=60)}"

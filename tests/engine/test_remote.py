@@ -37,8 +37,8 @@ def with_engine(tmp_path, body, *, lockstep=False, deadline=20.0):
 def test_requests_are_repeated_to_the_restarted_engine(tmp_path):
     async def body(engine, remote, versions):
         await engine.update(versions.publish())
-        tasks = [asyncio.create_task(engine.generate(ask(f"r{i}"))) for i in range(6)]
-        await engine.info()  # Asked last, so they are under way.
+        tasks = [asyncio.create_task(engine.generate(ask(f"r{i}"))) for i in range(20)]
+        await engine.info()  # Asked last, so they are under way, and more than are soon done.
         await remote.kill()
         await engine.abort("r0")
         await engine.close("nothing")
@@ -46,7 +46,7 @@ def test_requests_are_repeated_to_the_restarted_engine(tmp_path):
         assert not tasks[-1].done()
         await remote.restart(deadline=20)
         answers = await asyncio.gather(*tasks)
-        assert [a.tokens.size for a in answers] == [60] * 6
+        assert [a.tokens.size for a in answers] == [60] * 20
         assert (await engine.info()).version == 1, "it starts on the latest version"
 
     with_engine(tmp_path, body)

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -219,3 +221,33 @@ def test_a_loop_that_fails_says_so_to_everyone(versions):
             await engine.info()
 
     asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+LEAVES = """
+import asyncio, sys
+import numpy as np
+from etude.engine.protocol import GenerateRequest, Sampling
+from etude.engine.service import EngineService
+
+async def begin():
+    requests = [GenerateRequest(f"r{n}", np.array([1, 2, 3], np.int32), Sampling(90, ())) for n in range(200)]
+    asking = [asyncio.create_task(engine.generate(request)) for request in requests]
+    await asyncio.sleep(0.2)
+    return asking
+
+engine = EngineService(sys.argv[1], {"slots": 4, "context": 96, "cache_slots": 6}, "float32", 1)
+loop = asyncio.new_event_loop()
+asking = loop.run_until_complete(begin())
+print(all(one.done() for one in asking))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_may_leave_while_its_engine_computes(versions):
+    left = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LEAVES, str(versions.folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (left.returncode, left.stdout) == (0, "False\n"), left.stderr

@@ -135,7 +135,7 @@ actions = st.one_of(
 )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(plays=st.lists(st.lists(actions, max_size=6), min_size=2, max_size=4))
 def test_lazy_workspaces_with_a_shared_memo_do_what_a_box_does(tmp_path_factory, plays):
     async def do(workspace, action):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import output_until
 from tests.sandbox.as_nobody import for_root, run_as_nobody
 
 from etude.sandbox import Box, BoxSpec, EmbeddedSandboxes, Feature, Limits, SandboxError
@@ -204,8 +205,8 @@ def test_stats_count_what_no_process_maps(tmp_path: Path) -> None:
     hold = "import os\none = os.memfd_create('x')\nos.write(one, bytes(30 << 20))\nprint('held', flush=True)\ninput()"
 
     async def body(box: Box, other: Box) -> None:
-        holder = await box.start(["python", "-c", hold], timeout=20)
-        assert b"held" in (await holder.poll(wait=10)).output
+        holder = await box.start(["python", "-c", hold], timeout=60)
+        await output_until(holder, b"held")
         assert 30 << 20 <= (await box.stats()).memory_bytes < 60 << 20
         assert (await other.stats()).memory_bytes < 20 << 20
 

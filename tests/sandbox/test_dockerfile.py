@@ -6,7 +6,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from etude.sandbox import ImageError
@@ -233,7 +233,6 @@ def written(draw: st.DrawFn) -> tuple[str, Action]:
     return f"ARG {name}", Arg(((name, None),))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # On a busy machine it is.
 @given(st.lists(written(), max_size=6))
 def test_what_is_written_comes_back(lines: list[tuple[str, Action]]) -> None:
     text = "FROM host\n" + "\n".join(line for line, _ in lines)

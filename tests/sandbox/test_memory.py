@@ -24,14 +24,14 @@ HOARDS = {
     "files of many": "import os, time\n"
     "for _ in range(10):\n"
     " if os.fork() == 0:\n  one = os.memfd_create('x')\n  for _ in range(20): os.write(one, bytes(1 << 20))\n"
-    "  time.sleep(30)\n"
-    "time.sleep(30)\n",
+    "  time.sleep(90)\n"
+    "time.sleep(90)\n",
     "files of a thread": "import ctypes, os, threading, time\n"
     "def hoard():\n"
     " ctypes.CDLL(None).unshare(0x400)\n"  # From here on its descriptors are its own.
     " kept = [os.memfd_create('x') for _ in range(100)]\n"
     " for one in kept: os.write(one, bytes(2 << 20))\n"
-    " time.sleep(30)\n"
+    " time.sleep(90)\n"
     "threading.Thread(target=hoard).start()\n",
     "segments": "import ctypes, time\nlibc = ctypes.CDLL(None)\nlibc.shmat.restype = ctypes.c_void_p\n"
     "for _ in range(100):\n"
@@ -39,7 +39,7 @@ HOARDS = {
     " place = libc.shmat(one, None, 0)\n"
     " ctypes.memset(place, 1, 2 << 20)\n"
     " libc.shmdt(ctypes.c_void_p(place))\n"
-    "time.sleep(30)\n",
+    "time.sleep(90)\n",
 }
 SHARED = """
 import mmap, os, sys, time
@@ -71,7 +71,7 @@ def in_a_box(folder: Path, body: Callable[[Box], Awaitable[None]]) -> None:
 @pytest.mark.parametrize("hoard", list(HOARDS))
 def test_a_hoard_ends(tmp_path: Path, hoard: str) -> None:
     async def body(box: Box) -> None:
-        ended = await box.exec(["python", "-c", HOARDS[hoard]], timeout=25)
+        ended = await box.exec(["python", "-c", HOARDS[hoard]], timeout=60)
         assert (ended.code, ended.limit) == (137, "memory"), ended
 
     in_a_box(tmp_path, body)
@@ -81,7 +81,7 @@ def test_a_hoard_ends(tmp_path: Path, hoard: str) -> None:
 def test_a_hoard_of_another_user_is_seen(tmp_path: Path) -> None:
     async def body(box: Box) -> None:
         for user in ("grader", "root", "agent"):
-            ended = await box.exec(["python", "-c", HOARD], timeout=25, user=user)
+            ended = await box.exec(["python", "-c", HOARD], timeout=60, user=user)
             assert (ended.code, ended.limit) == (137, "memory"), (user, ended)
 
     in_a_box(tmp_path, body)
@@ -89,9 +89,9 @@ def test_a_hoard_of_another_user_is_seen(tmp_path: Path) -> None:
 
 def test_what_is_open_and_mapped_counts_once(tmp_path: Path) -> None:
     async def body(box: Box) -> None:
-        kept = await box.exec(["python", "-c", SHARED], timeout=25)
+        kept = await box.exec(["python", "-c", SHARED], timeout=60)
         assert (kept.stdout, kept.limit) == (b"kept\n", ""), kept
-        one = await box.start(["python", "-c", SHARED], timeout=25)
+        one = await box.start(["python", "-c", SHARED], timeout=60)
         while (used := (await box.stats()).memory_bytes) < 48 * MIB:
             assert (await one.poll(wait=0.01)).code is None, used
         assert used < 62 * MIB

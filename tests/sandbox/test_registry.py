@@ -50,7 +50,7 @@ def registry(folder: Path, auth: str = "") -> Iterator[str]:
         config.write_text(f"version: 0.1\nlog:\n  level: error\nstorage:\n{storage}http:\n  addr: {host}\n{auth}")
         process = subprocess.Popen(["docker-registry", "serve", str(config)], stdout=-3, stderr=-3)
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while True:
                 try:
                     httpx.get(f"http://{host}/v2/", trust_env=False)

@@ -18,7 +18,7 @@ from etude.sandbox.images.build import builder as building
 from etude.sandbox.images.build.builder import Builder
 from etude.sandbox.images.build.spending import Spending
 
-TERMS = BuildTerms(Limits(memory_mb=128, cpu_seconds=2, disk_mb=16), 10.0)
+TERMS = BuildTerms(Limits(memory_mb=128, cpu_seconds=20, disk_mb=16), 60.0)
 LINES = "FROM host\nWORKDIR /made\n"
 
 
@@ -128,7 +128,7 @@ def test_time_is_of_all_steps_together(yard: Yard) -> None:
 def test_cpu_time_is_of_all_steps_together(yard: Yard) -> None:
     spins = "RUN python3 -c 'import time; all(iter(lambda: time.process_time() < 0.4, False))' step {}\n"
     busy = "".join(map(spins.format, range(12)))  # Of two alike, the second is found.
-    terms = BuildTerms(Limits(cpu_seconds=1, disk_mb=16), 60.0)
+    terms = BuildTerms(Limits(cpu_seconds=1, disk_mb=16), 200.0)
     assert yard.failed(busy, terms).limit == "cpu"
     assert 0.8 < yard.cpu_seconds < 3.0
 

@@ -39,6 +39,8 @@ from etude.weights.torch_bridge import into_module
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+_END_SECONDS = 30.0
+"""For the step that is under way when nobody has the engine any more."""
 
 
 class EngineService:
@@ -80,7 +82,7 @@ class EngineService:
         self._updating = asyncio.Lock()
         self._thread = threading.Thread(target=loop.run, name="engine", daemon=True)
         self._thread.start()
-        weakref.finalize(self, loop.commands.put, None)
+        weakref.finalize(self, _end, loop.commands, self._thread)
 
     async def info(self) -> EngineInfo:
         return await self._ask(lambda loop: loop.engine.info)
@@ -134,6 +136,13 @@ class EngineService:
         answer: Future[T] = Future()
         self._send(lambda loop: loop.carry_out(command, answer, between_rounds=between_rounds))
         return await asyncio.wrap_future(answer)
+
+
+def _end(commands: SimpleQueue[Any], thread: threading.Thread) -> None:
+    """Also before the interpreter ends: cut off in the middle of a step, the thread would abort the whole process."""
+    commands.put(None)
+    if thread is not threading.current_thread():
+        thread.join(_END_SECONDS)
 
 
 def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) -> tuple[Tensors, bool]:

@@ -7,7 +7,17 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.contract.sandbox.support import Make, a_box, end_of, in_loop, ok, opened, output_until, processes_in
+from tests.contract.sandbox.support import (
+    PATIENCE,
+    Make,
+    a_box,
+    end_of,
+    in_loop,
+    ok,
+    opened,
+    output_until,
+    processes_in,
+)
 
 from etude.sandbox import BoxSpec, Feature, Limits, Poll, RequestRefused, SandboxLost
 
@@ -91,7 +101,7 @@ class BackgroundCases:
         async with a_box(make, needs=NEEDS) as box:
             process = await box.start("(setsid sleep 61 &); sleep 62 & echo up; read line; echo $line", timeout=60)
             await output_until(process, b"up")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while await processes_in(box) != ["sleep", "sleep"]:  # The shell speaks before they have begun.
                     pass
             assert (await box.exec("sleep 63 & exit 2", timeout=5)).code == 2
@@ -120,7 +130,7 @@ class BackgroundCases:
     async def test_its_time_is_limited(self, make: Make) -> None:
         async with a_box(make, needs=NEEDS) as box:
             began = time.monotonic()
-            process = await box.start("setsid sleep 60 & echo up; sleep 60", timeout=1)
+            process = await box.start("setsid sleep 60 & echo up; sleep 60", timeout=2)
             code, said = await end_of(process)
             assert (code, said, (await process.poll()).limit) == (137, b"up\n", "time")
             assert time.monotonic() - began < 30, "nobody waited for the sleepers"
@@ -129,8 +139,8 @@ class BackgroundCases:
     @in_loop
     async def test_its_cpu_time_is_limited(self, make: Make) -> None:
         async with a_box(make, Limits(cpu_seconds=1), needs=NEEDS) as box:
-            spin = await box.start("while :; do :; done", timeout=60)
-            code, _ = await end_of(spin, patience=20)
+            spin = await box.start("while :; do :; done", timeout=2 * PATIENCE)
+            code, _ = await end_of(spin, patience=2 * PATIENCE)
             assert code in (137, 128 + 24)
             assert (await spin.poll()).limit == "cpu"
 

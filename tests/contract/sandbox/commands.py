@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from tests.contract.sandbox.support import Make, a_box, empties, in_loop, ok, opened, processes_in, under_way
+from tests.contract.sandbox.support import PATIENCE, Make, a_box, empties, in_loop, ok, opened, processes_in, under_way
 
 from etude.sandbox import (
     BoxSpec,
@@ -80,7 +80,7 @@ class CommandCases:
         async with a_box(make) as box:
             began = time.monotonic()
             result = await box.exec(
-                "echo a; sleep 60 & setsid sleep 60 & (setsid setsid sleep 60 &) ; sleep 60", timeout=1
+                "echo a; sleep 60 & setsid sleep 60 & (setsid setsid sleep 60 &) ; sleep 60", timeout=2
             )
             assert result.timed_out
             assert (result.limit, result.code, result.stdout) == ("time", 137, b"a\n")
@@ -119,7 +119,7 @@ class CommandCases:
                 "head -c 20000000 /dev/zero; head -c 5000000 /dev/zero >&2; echo done >&2", timeout=20
             )
             assert (flood.code, len(flood.stdout), len(flood.stderr), flood.truncated) == (0, 1000, 1000, True)
-            endless = await box.exec(["yes"], timeout=0.5)
+            endless = await box.exec(["yes"], timeout=2)
             assert endless.timed_out
             assert endless.truncated
             held = await box.exec("sleep 30 >&1 & echo x", timeout=5)
@@ -169,9 +169,13 @@ class CommandCases:
                 first.set()
 
             running = asyncio.create_task(
-                box.exec("echo one; while ! [ -e go ]; do sleep 0.02; done; echo two >&2", timeout=10, on_output=hear)
+                box.exec(
+                    "echo one; while ! [ -e go ]; do sleep 0.02; done; echo two >&2",
+                    timeout=2 * PATIENCE,
+                    on_output=hear,
+                )
             )
-            await asyncio.wait_for(first.wait(), 5)
+            await asyncio.wait_for(first.wait(), PATIENCE)
             assert heard == [(1, b"one\n")]
             assert not running.done()
             await box.write_file("go", b"")
@@ -235,7 +239,7 @@ class CommandCases:
     @in_loop
     async def test_deaf_and_stopped_commands_end_in_time(self, make: Make) -> None:
         async with a_box(make) as box:
-            deaf = await box.exec("trap '' TERM HUP INT QUIT TSTP; echo deaf; sleep 60; sleep 60", timeout=1)
+            deaf = await box.exec("trap '' TERM HUP INT QUIT TSTP; echo deaf; sleep 60; sleep 60", timeout=2)
             assert (deaf.limit, deaf.code, deaf.stdout) == ("time", 137, b"deaf\n")
             stopped = await box.exec("sleep 60 & kill -STOP $!; kill -STOP $$; echo never", timeout=0.4)
             assert (stopped.limit, stopped.code, stopped.stdout) == ("time", 137, b"")
@@ -249,7 +253,7 @@ class CommandCases:
             running = await under_way(box, "until test -e go; do sleep 0.02; done")
             ok(await box.exec("for i in 1 2 3 4 5; do (sh -c 'sh -c true & exit' &); done; sleep 0.1", timeout=5))
             states = "cat /proc/[0-9]*/stat 2>/dev/null | cut -d' ' -f3"
-            async with asyncio.timeout(20):  # One that is just dying is collected at the end of the next command.
+            async with asyncio.timeout(PATIENCE):  # One that is just dying is collected at the end of the next command.
                 while "Z" in ok(await box.exec(states, timeout=5)):
                     pass
             await box.write_file("go", b"")
@@ -340,7 +344,7 @@ class CommandCases:
                 "import os, time\nx = b'x' * (40 << 20)\nopen('f', 'wb').write(x[: 1 << 20])\n"
                 "while not os.path.exists('go'): time.sleep(0.02)"
             )
-            running = asyncio.create_task(box.exec(["python", "-c", hold], timeout=20))
+            running = asyncio.create_task(box.exec(["python", "-c", hold], timeout=2 * PATIENCE))
             while "f" not in await box.list_files() and not running.done():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             during = await box.stats()

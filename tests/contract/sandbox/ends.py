@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.contract.sandbox.support import Make, a_box, in_loop, ok, opened, under_way
+from tests.contract.sandbox.support import PATIENCE, Make, a_box, in_loop, ok, opened, under_way
 
 from etude.sandbox import (
     BoxSpec,
@@ -22,13 +22,13 @@ from etude.sandbox import (
 
 async def first_process_above(words: list[str]) -> psutil.Process:
     """Pid 1 of the box in which a command of these words runs, once it does, whoever is that box's parent."""
-    for _ in range(500):
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-                if process.cmdline() == words:
-                    return next(above for above in process.parents() if is_first(above))
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"no box runs {words}")
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+                    if process.cmdline() == words:
+                        return next(above for above in process.parents() if is_first(above))
+            await asyncio.sleep(0.01)
 
 
 def is_first(process: psutil.Process) -> bool:
@@ -99,7 +99,7 @@ class EndCases:
             assert psutil.Process().num_fds() == numbers
             # Two boxes may stand ready, of which none need have stood when the others were counted. More were made
             # ahead while fifty were wanted at once, and go as fewer are; the last one may still be ending.
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while len(psutil.Process().children(recursive=True)) > children + 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert threading.active_count() <= threads + 1

@@ -67,7 +67,7 @@ for _ in range(8):
     pid = os.fork()
     if pid == 0:
         x = bytearray(40 << 20)
-        time.sleep(15)
+        time.sleep(90)
         os._exit(0)
     children.append(pid)
 sys.exit(any([os.waitpid(pid, 0)[1] for pid in children]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.contract.sandbox.support import Make, a_box, in_loop, ok, processes_in, under_way
+from tests.contract.sandbox.support import PATIENCE, Make, a_box, in_loop, ok, processes_in, under_way
 
 from etude.sandbox import (
     Limits,
@@ -22,8 +22,8 @@ class LimitCases:
     @in_loop
     async def test_memory_of_all_processes_is_limited(self, make: Make) -> None:
         async with a_box(make) as box:
-            code = "import mmap, time\nx = bytearray(40 << 20)\nm = mmap.mmap(-1, 40 << 20)\nm[:] = x\ntime.sleep(20)"
-            hogs = await box.exec(f"for i in 1 2 3 4; do python -c '{code}' & done; wait", timeout=15)
+            code = "import mmap, time\nx = bytearray(40 << 20)\nm = mmap.mmap(-1, 40 << 20)\nm[:] = x\ntime.sleep(90)"
+            hogs = await box.exec(f"for i in 1 2 3 4; do python -c '{code}' & done; wait", timeout=PATIENCE)
             assert (hogs.limit, hogs.code, hogs.timed_out) == ("memory", 137, False)
             assert ok(await box.exec("echo alive", timeout=5)) == "alive\n"
 
@@ -42,7 +42,7 @@ class LimitCases:
     @in_loop
     async def test_cpu_time_is_limited(self, make: Make) -> None:
         async with a_box(make, Limits(cpu_seconds=1)) as box:
-            spin = await box.exec("while :; do :; done", timeout=20)
+            spin = await box.exec("while :; do :; done", timeout=2 * PATIENCE)
             assert (spin.limit, spin.timed_out) == ("cpu", False)
             assert spin.code in (128 + 24, 137)
             told = await box.exec(

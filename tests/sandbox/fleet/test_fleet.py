@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contract.sandbox.support import empties
+from tests.contract.sandbox.support import PATIENCE, empties
 
 from etude.cluster.inline import InlineCluster
 from etude.recipe.acting import SandboxRecipe
@@ -35,12 +35,12 @@ async def a_fleet(root: Path, policy: Policy = ROOMY, nodes: int = 2) -> AsyncIt
 
 
 async def census(fleet: Fleet) -> dict[str, int]:
-    counts: dict[str, int] = await fleet.dispatcher.call("census", deadline=5)
+    counts: dict[str, int] = await fleet.dispatcher.call("census", deadline=PATIENCE)
     return counts
 
 
 async def until(fleet: Fleet, holds: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not holds(counts := await census(fleet)):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     return counts
@@ -57,7 +57,7 @@ async def end_own_tasks(cluster: InlineCluster) -> None:
 
 
 async def lost(box: Box) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             await box.exec("true", timeout=5)
 
@@ -140,8 +140,8 @@ def test_a_new_dispatcher_learns_what_the_hosts_hold(tmp_path: Path) -> None:
             await box.write_file("b", b"2")
             saved = await box.snapshot()
             await end_own_tasks(cluster)
-            await fleet.dispatcher.restart(deadline=10)
-            await fleet.dispatcher.call("open", deadline=10)
+            await fleet.dispatcher.restart(deadline=PATIENCE)
+            await fleet.dispatcher.call("open", deadline=PATIENCE)
             assert sorted((await census(fleet)).values()) == [0, 1]
             assert (await box.exec("true", timeout=5)).code == 0
             (child,) = await box.fork()
@@ -149,7 +149,7 @@ def test_a_new_dispatcher_learns_what_the_hosts_hold(tmp_path: Path) -> None:
             copy = await sandboxes.create(BoxSpec(saved))
             assert isinstance(copy, RemoteBox)
             assert (copy.host_name, await copy.read_file("b")) == (box.host_name, b"2"), "a snapshot stays at home"
-            await fleet.dispatcher.call("drain", box.host_name, 60.0, deadline=5)
+            await fleet.dispatcher.call("drain", box.host_name, 60.0, deadline=PATIENCE)
             elsewhere = await sandboxes.create(BoxSpec(image))
             assert await elsewhere.read_file("a") == b"1", "made anew on a host that did not have it"
             await sandboxes.close()
@@ -186,7 +186,7 @@ def test_a_drained_host_gets_nothing_and_ends_with_its_last_box(tmp_path: Path) 
             sandboxes = fleet.sandboxes()
             box = await sandboxes.create(BoxSpec("host"))
             assert isinstance(box, RemoteBox)
-            await fleet.dispatcher.call("drain", box.host_name, 60.0, deadline=5)
+            await fleet.dispatcher.call("drain", box.host_name, 60.0, deadline=PATIENCE)
             other = await sandboxes.create(BoxSpec("host"))
             assert isinstance(other, RemoteBox)
             assert other.host_name != box.host_name
@@ -196,12 +196,12 @@ def test_a_drained_host_gets_nothing_and_ends_with_its_last_box(tmp_path: Path) 
             await box.destroy()
             counts = await until(fleet, lambda counts: len(counts) == 1)
             assert counts == {other.host_name: 1}
-            await fleet.dispatcher.call("drain", other.host_name, 0.2, deadline=5)
+            await fleet.dispatcher.call("drain", other.host_name, 0.2, deadline=PATIENCE)
             await until(fleet, lambda counts: not counts)
             with pytest.raises(SandboxLost):
                 await other.exec("true", timeout=5)
             with pytest.raises(RequestRefused, match="no host"):
-                await fleet.dispatcher.call("drain", other.host_name, 1.0, deadline=5)
+                await fleet.dispatcher.call("drain", other.host_name, 1.0, deadline=PATIENCE)
 
     asyncio.run(body())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.contract.sandbox.support import in_loop
+from tests.contract.sandbox.support import PATIENCE, in_loop
 from tests.sandbox.fleet.test_fleet import ROOMY, a_fleet
 from tests.sandbox.image_files import Blobs, busybox_tar, put_image, second_layer
 from tests.sandbox.small_root import has_busybox, write_root
@@ -88,14 +88,14 @@ async def test_a_build_that_is_given_up_ends_on_its_host(tmp_path: Path) -> None
         build = asyncio.create_task(
             fleet.sandboxes().build_image(context, say=lambda line: began.set() if line.strip() == "began" else None)
         )
-        await asyncio.wait_for(began.wait(), 20)
-        async with asyncio.timeout(20):
+        await asyncio.wait_for(began.wait(), PATIENCE)
+        async with asyncio.timeout(PATIENCE):
             while not running("86399"):  # noqa: ASYNC110  # It began to speak before it slept.
                 await asyncio.sleep(0.05)
         build.cancel()
         with pytest.raises(asyncio.CancelledError):
             await build
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while running("86399"):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 

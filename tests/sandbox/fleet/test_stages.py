@@ -67,7 +67,7 @@ def test_stages_and_workers_have_their_boxes_on_the_hosts(backend: str, tmp_path
                     await asyncio.sleep(0.05)
             assert census == dict.fromkeys(HOSTS, 0), "the stage's own boxes are gone"
             # What follows can only be on the other host.
-            await fleet.dispatcher.call("drain", "fleet-node-0", 60.0, deadline=10)
+            await fleet.dispatcher.call("drain", "fleet-node-0", 60.0, deadline=60)
             assert await a_rollout(context, fleet)
             assert {path.name for path in context.paths.sandboxes.iterdir()} == HOSTS
         finally:
@@ -80,7 +80,7 @@ def test_stages_and_workers_have_their_boxes_on_the_hosts(backend: str, tmp_path
 async def census_of(fleet: Fleet) -> dict[str, int] | None:
     """None while no dispatcher answers, or one that does not know its hosts yet."""
     try:
-        counts: dict[str, int] = await fleet.dispatcher.call("census", deadline=10)
+        counts: dict[str, int] = await fleet.dispatcher.call("census", deadline=60)
     except ClusterError:
         return None
     return counts if set(counts) == HOSTS else None
@@ -97,7 +97,7 @@ async def a_rollout(context: RunContext, fleet: Fleet) -> bool:
     cluster, root = await context.cluster(), str(context.paths.root)
     worker = await cluster.start("worker", service, root, plain, engine, ("train",), "worker", fleet, cpus=0.1)
     result = await worker.call("rollout", RolloutJob(task.id, Split.TRAIN, "g1"), deadline=60)
-    await worker.call("close", deadline=10)
+    await worker.call("close", deadline=60)
     return bool(result.verdict.passed)
 
 

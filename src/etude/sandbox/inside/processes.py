@@ -81,19 +81,33 @@ def signal_all(number: signal.Signals) -> None:
 
 
 def kill_marked(mark: str, commands: set[int]) -> None:
-    """Ends a command's tree while the other `commands` run on. Stopping comes first: stopped processes fill the process
-    limit and cannot fork, so even a fork bomb comes to rest. Who hides its mark is ended too."""
+    """Ends a command's tree while the other `commands` run on. Who hides its mark is ended too.
+
+    A process that is told to stop in the middle of a fork still makes its child: so all are looked for once more when
+    those that were found are dead."""
 
     def doomed(pid: int) -> bool:
         # A command that has not yet left pid 1's program hides its mark; it is no descendant of another.
         return pid not in commands and mark_of(pid) in (mark, UNREADABLE)
 
+    known: set[int] = set()
+    while found := _brought_to_rest(doomed, known):
+        _end(found, doomed, {pid for pid in found if mark_of(pid) == mark})
+        known |= found
+
+
+def _brought_to_rest(doomed: Callable[[int], bool], known: set[int]) -> set[int]:
+    """Stops all but the `known`, before any is ended: stopped processes fill the process limit and cannot fork, so even
+    a fork bomb comes to rest."""
     stopped: set[int] = set()
-    while fresh := {pid for pid in _others() if pid not in stopped and doomed(pid)}:
+    while fresh := {pid for pid in _others() if pid not in known | stopped and doomed(pid)}:
         for pid in fresh:
             _send(pid, signal.SIGSTOP)
         stopped |= fresh
-    own = {pid for pid in stopped if mark_of(pid) == mark}
+    return stopped
+
+
+def _end(stopped: set[int], doomed: Callable[[int], bool], own: set[int]) -> None:
     for pid in stopped:
         _send(pid, signal.SIGKILL if doomed(pid) else signal.SIGCONT)
     _wait_for(lambda: not any(doomed(pid) for pid in stopped))

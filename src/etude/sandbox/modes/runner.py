@@ -17,6 +17,7 @@ import os
 import resource
 import select
 import signal
+import time
 from typing import Any, NoReturn
 
 from etude.sandbox.inside import kernel, seccomp
@@ -24,6 +25,7 @@ from etude.sandbox.modes import landlock
 
 FILTER = 9
 _WATCH_SECONDS = 0.1
+_LOOK_SECONDS = 0.001
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SUBREAPER, _DROP_CAPABILITY = 36, 24
 _LAST_CAPABILITY = 63
@@ -97,7 +99,17 @@ def descendants(top: int) -> list[int]:
 
 
 def _end_all() -> None:
-    """Stopped ones cannot fork: when a walk finds nobody new, everybody is known."""
+    """Until nobody is left: who was told to stop in the middle of a fork has made its child all the same."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            _kill_known()
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            time.sleep(_LOOK_SECONDS)
+
+
+def _kill_known() -> None:
+    """Stopped ones cannot fork: when a walk finds nobody new, even a fork bomb has come to rest."""
     known: set[int] = set()
     while fresh := set(descendants(os.getpid())) - known:
         for pid in fresh:
@@ -105,9 +117,6 @@ def _end_all() -> None:
         known |= fresh
     for pid in known:
         _send(pid, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            os.wait()
 
 
 def _send(pid: int, number: signal.Signals) -> None:
