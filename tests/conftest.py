@@ -1,6 +1,6 @@
 """What all tests share: no property has a deadline, nor need its examples be made quickly, since a busy machine says
-nothing about it; that of a slow test ends only what hangs; and assertions in what tests share, the contract suites above
-all, explain themselves like those of the tests."""
+nothing about it; that of a slow test ends only what hangs; and assertions in what tests share, the contract suites
+above all, explain themselves like those of the tests."""
 
 from __future__ import annotations
 
