@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import mmap
 import os
 from collections.abc import Awaitable, Callable
@@ -15,7 +16,7 @@ from tests.sandbox.as_nobody import for_root, pytest_as_nobody
 from tests.sandbox.test_cgroups import HOARD
 
 from etude.sandbox import Box, BoxSpec, EmbeddedSandboxes, Limits
-from etude.sandbox.inside.memory import detached, detached_in, held_open
+from etude.sandbox.inside.memory import detached, detached_in, held_open, patiently
 
 MIB = 1 << 20
 HEAD = "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime                   rss                  swap\n"  # noqa: E501
@@ -143,3 +144,20 @@ def test_the_kernels_own_table_is_understood() -> None:
 @pytest.mark.slow
 def test_all_of_this_holds_for_an_ordinary_user() -> None:
     pytest_as_nobody("test_memory.py", options=["-k", "hoard_ends or counts_once"])
+
+
+def test_what_the_kernel_refuses_for_a_moment_is_asked_for_again() -> None:
+    answers = [errno.ENOMEM, errno.ENOMEM, 0, errno.EIO]
+
+    def act() -> None:
+        if number := answers.pop(0):
+            raise OSError(number, os.strerror(number))
+
+    patiently(act)
+    assert answers == [errno.EIO]
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        patiently(act)
+    answers += [errno.ENOMEM] * 3
+    with pytest.raises(OSError, match=os.strerror(errno.ENOMEM)):
+        patiently(act, seconds=-1.0)
+    assert len(answers) == 2, "not for ever"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import socket
 
 import pytest
@@ -41,3 +43,19 @@ def test_a_sender_never_waits_and_loses_nothing(frames: list[tuple[wire.Header, 
             sender.flush()
         assert sender.flush()
     assert found == frames
+
+
+def test_a_sender_without_memory_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is not closed for it: that would end a box."""
+    ours, theirs = socket.socketpair()
+
+    def refuse(number: int, parts: object) -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with ours, theirs:
+        sender = wire.Sender(ours.fileno())
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "writev", refuse)
+            assert not sender.put({"one": 1})
+        assert sender.flush()
+        assert wire.Unpacker().feed(theirs.recv(1000)) == [({"one": 1}, b"")]

@@ -21,7 +21,7 @@ from etude.sandbox.inside.background import Background, Waiter
 from etude.sandbox.inside.command import Command
 from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.foreground import Foreground
-from etude.sandbox.inside.memory import MemoryEvents, detached
+from etude.sandbox.inside.memory import MemoryEvents, detached, patiently
 from etude.sandbox.inside.users import MAX_ID, USERS, Users
 
 __all__ = ["USERS", "let_go_of_inheritance", "run", "take_identity"]
@@ -359,6 +359,12 @@ class Init:
         if status is None:
             return
         del self.commands[command.number]
+        patiently(lambda: self.end_tree_of(command))
+        if os.waitstatus_to_exitcode(status) in (-signal.SIGKILL, 128 + signal.SIGKILL) and self.memory.struck():
+            command.limit = command.limit or "memory"
+        command.finish(status)
+
+    def end_tree_of(self, command: Command) -> None:
         if self.commands:
             others = {other.pid for other in self.commands.values()}
             processes.kill_marked(command.mark, others)
@@ -366,9 +372,6 @@ class Init:
         else:
             processes.signal_all(signal.SIGKILL)
             processes.collect_all()
-        if os.waitstatus_to_exitcode(status) in (-signal.SIGKILL, 128 + signal.SIGKILL) and self.memory.struck():
-            command.limit = command.limit or "memory"
-        command.finish(status)
 
     # -- limits
 
@@ -388,7 +391,7 @@ class Init:
         if due:
             began = time.monotonic()
             if not self.frozen:
-                self.check_usage()
+                patiently(self.check_usage)
             # A box with very many descriptors keeps pid 1 busy for a part of the time only.
             pause = max(WATCH_SECONDS, 4 * (time.monotonic() - began))
             for command in due:

@@ -10,10 +10,27 @@ holds open, and segments that no process is attached to. They are found a moment
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
+import time
+from collections.abc import Callable
 
 _SEGMENTS = "/proc/sysvipc/shm"
+
+
+def patiently(act: Callable[[], None], seconds: float = 5.0) -> None:
+    """While what the kernel has killed still holds the box's memory, it may refuse pid 1, too, even a list of the
+    processes: that is over in a moment. `act` can be done again from its beginning."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            act()
+            return
+        except OSError as error:
+            if error.errno != errno.ENOMEM or time.monotonic() > deadline:
+                raise
+        time.sleep(0.001)
 
 
 class MemoryEvents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -81,6 +82,10 @@ class Sender:
                 sent = os.writev(self.number, list(self._queue)[:16])
             except BlockingIOError:
                 return False
+            except OSError as error:
+                if error.errno != errno.ENOMEM:
+                    raise
+                return False  # What the kernel has killed still holds the memory of this side.
             while self._queue and sent >= len(self._queue[0]):
                 sent -= len(self._queue.popleft())
             if self._queue:
