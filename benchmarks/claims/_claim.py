@@ -11,9 +11,8 @@ import argparse
 import shutil
 import signal
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,9 +94,9 @@ def _run_missing(claims: Sequence[Claim], asked: argparse.Namespace) -> dict[str
     """What failed, by claim."""
     failed: dict[str, list[str]] = {}
     wanted = [(seed, claim, arm) for seed in asked.seeds for claim in claims for arm in claim.arms]
-    pace = _Pace(len(wanted))
-    for seed, claim, arm in wanted:
-        title = f"{next(pace)} {claim.name}: {arm.name}, seed {seed}"
+    taken: list[float] = []
+    for place, (seed, claim, arm) in enumerate(wanted, 1):
+        title = f"[{place}/{len(wanted)}] {claim.name}: {arm.name}, seed {seed}"
         rows = current(claim, read_all(asked.rows), asked.set)
         run = run_of(arm, seed, rows, asked.set)
         if run is None:
@@ -106,10 +105,10 @@ def _run_missing(claims: Sequence[Claim], asked: argparse.Namespace) -> dict[str
             _say(f"{title}: has its row, of {run.name}")
             continue
         else:
-            _say(f"{title}: in {asked.runs / run.name}{pace.to_go()}")
-            with pace:
-                if _go(claim, run, asked):
-                    continue
+            _say(f"{title}: in {asked.runs / run.name}{_to_go(taken, len(wanted) + 1 - place)}")
+            if _go(claim, run, asked):
+                taken.append(_own_seconds(run.folder(asked.runs)))
+                continue
         failed.setdefault(claim.name, []).append(f"{arm.name}, seed {seed}")
     return failed
 
@@ -155,31 +154,14 @@ def _drop_checkpoints(paths: RunPaths) -> None:
             shutil.rmtree(paths.checkpoints(name), ignore_errors=True)
 
 
-class _Pace(Iterator[str]):
-    """Counts arms, and foretells by those that were run what the others will take."""
+def _own_seconds(paths: RunPaths) -> float:
+    """What the run has made itself took, in all its sessions."""
+    return sum(stage.seconds for stage in LineageState.load(paths.lineage).stages.values() if not stage.taken_from)
 
-    def __init__(self, total: int) -> None:
-        self._total, self._place = total, 0
-        self._seconds: list[float] = []
-        self._begun = 0.0
 
-    def __next__(self) -> str:
-        self._place += 1
-        return f"[{self._place}/{self._total}]"
-
-    def __enter__(self) -> None:
-        self._begun = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self._seconds.append(time.monotonic() - self._begun)
-        _say(f"it took {self._seconds[-1] / 60:.1f} minutes")
-
-    def to_go(self) -> str:
-        """At most, since some may have their rows or share a run."""
-        if not self._seconds:
-            return ""
-        each = sum(self._seconds) / len(self._seconds)
-        return f" (about {(self._total - self._place + 1) * each / 60:.0f} minutes to go)"
+def _to_go(taken: Sequence[float], left: int) -> str:
+    """From the arms that were run; at most, since of those left some may have their rows, or share a run."""
+    return f"; at most about {left * sum(taken) / len(taken) / 60:.0f} minutes to go" if taken else ""
 
 
 def _parser(claims: Sequence[Claim]) -> argparse.ArgumentParser:

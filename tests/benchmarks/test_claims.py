@@ -28,6 +28,7 @@ from etude.journal import RunPaths
 from etude.lineage import LineageState
 from etude.lineage.stages import stages_of
 from etude.lineage.state import StageRecord
+from etude.recipe import load_recipe
 from etude.rl import length_cost
 
 CLAIMS = everything.claims()
@@ -62,6 +63,50 @@ def test_every_recipe_of_claims_is_an_arm() -> None:
     used = {arm.recipe for claim in CLAIMS for arm in claim.arms}
     below = {"base.toml"}
     assert {file.name for file in _arms.RECIPES.glob("*.toml")} == used | below
+
+
+def fields(values: dict, above: str = "") -> dict[str, object]:
+    """Of a recipe, by their dotted names."""
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        flat |= fields(value, f"{above}{name}.") if isinstance(value, dict) else {f"{above}{name}": value}
+    return flat
+
+
+def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing_else() -> None:
+    recipes = {file.stem: fields(load_recipe(file).model_dump()) for file in _arms.RECIPES.glob("*.toml")}
+    changed = {
+        name: {field for field, value in values.items() if value != recipes["base"][field]}
+        for name, values in recipes.items()
+    }
+    length, threads = "rl.reward.length", {"engine.threads", "rl.trainer_threads"}
+    assert changed == {
+        "base": set(),
+        "rl": {"evaluation.one_edit"},
+        "sft-continued": {"continued.seconds"},
+        "no-long-phase": {"pretrain.steps", "long.steps"},
+        "budget-450": {"pretrain.steps"},
+        "budget-900": {"pretrain.steps"},
+        "replay-off": {"rl.replay.mode"},
+        "replay-on": {"rl.replay.mode"},
+        "length-none": {f"{length}.scale"},
+        "length-linear": {f"{length}.scale", f"{length}.q"},
+        "summaries-on": {"engine.context"},
+        "summaries-off": {"engine.context", "harness.summary_trigger"},
+        "swaps-in-flight": {"rl.evaluate_every"},
+        "swaps-waiting": {"rl.evaluate_every", "rl.max_staleness", *threads},
+    }
+
+
+def test_budgets_of_tokens_are_what_the_claims_say() -> None:
+    def tokens(name: str) -> tuple[int, int]:
+        recipe = load_recipe(_arms.RECIPES / f"{name}.toml")
+        return tuple(stage.steps * stage.batch * stage.length for stage in (recipe.pretrain, recipe.long))
+
+    assert sum(tokens("no-long-phase")) == sum(tokens("rl")), "without the long phase as many are read"
+    assert tokens("no-long-phase")[1] == 0
+    least, middle, most = (tokens(name)[0] for name in ("budget-450", "budget-900", "rl"))
+    assert middle / least == most / middle, "evenly spaced by their logarithms"
 
 
 @by_name

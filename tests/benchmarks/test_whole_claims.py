@@ -17,6 +17,7 @@ import table
 from _arms import Run
 from _rows import Rows, read_all
 
+import etude.view
 from etude.cli.run import run_command
 from etude.journal import RunPaths
 from etude.lineage import LineageState
@@ -34,6 +35,7 @@ def shrunk(tmp_path: Path, monkeypatch) -> Path:
         file.write_text(re.sub(r"^steps = (\d+)$", lambda m: f"steps = {int(m[1]) // SHRINK}", said, flags=re.M))
     shutil.copy(Path(__file__).with_name("base.toml"), recipes)
     monkeypatch.setattr(_arms, "RECIPES", recipes)
+    monkeypatch.setattr(etude.view, "write_report", lambda paths: paths.report)  # seconds each, and no claim reads it
     before = signal.getsignal(signal.SIGTERM)
     yield tmp_path
     signal.signal(signal.SIGTERM, before)
@@ -46,6 +48,7 @@ def go_here(run: Run, runs: Path, until: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_claim_is_run_told_and_not_run_again(shrunk, monkeypatch, capsys) -> None:
     monkeypatch.setattr(Run, "go", go_here)
     claims = everything.claims()
