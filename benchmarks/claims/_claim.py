@@ -130,8 +130,10 @@ def _go(claim: Claim, run: Run, asked: argparse.Namespace) -> bool:
 
 def _row(claim: Claim, run: Run, runs: Path) -> Row:
     paths = run.folder(runs)
-    stages = list(LineageState.load(paths.lineage).stages.values())
-    code = stages[-1].code_digest
+    stages = LineageState.load(paths.lineage).stages
+    code = stages[claim.until].code_digest
+    names = list(stages)  # in their order; another claim may have taken the run further
+    parents = {stages[name].code_digest for name in names[: names.index(claim.until)]}
     return Row(
         claim=claim.name,
         arm=run.arm.name,
@@ -139,7 +141,7 @@ def _row(claim: Claim, run: Run, runs: Path) -> Row:
         recipe=run.digest,
         figures=claim.measure(paths, run.arm),
         code=code,
-        parents_code=sorted({stage.code_digest for stage in stages} - {code}),
+        parents_code=sorted(parents - {code}),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
         machine=machine(),
         commit=commit(),

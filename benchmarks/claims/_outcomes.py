@@ -12,9 +12,10 @@ from _arms import Arm
 
 from etude.journal import RunPaths
 from etude.rollout import Estimate, Sample, over_seeds, pass_at_k, read_samples
+from etude.trace import StopCause
 
 Outcomes = Mapping[str, Mapping[str, Any]]
-"""By task: samples and how many of them passed, greedy, turns of those that passed, summaries of all, cell."""
+"""By task: samples and how many of them passed, greedy, turns of those, the share that filled the window, cell."""
 Score = Callable[[Mapping[str, Any]], float | None]
 
 
@@ -33,7 +34,7 @@ def _outcome(samples: list[Sample]) -> dict[str, Any]:
         "passed": sum(s.passed for s in drawn),
         "greedy": int(greedy[0].passed) if greedy else None,
         "turns": _mean(s.turns for s in drawn if s.passed),
-        "summaries": _mean(s.summaries > 0 for s in drawn),
+        "full": _mean(s.stop is StopCause.CONTEXT for s in drawn),
         "cell": getattr(samples[0], "cell", ""),
     }
 

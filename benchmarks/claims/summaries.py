@@ -1,7 +1,7 @@
 """Self-summaries, on and off at the same small window: pass@1 of the dev tasks that need them.
 
-A task needs them if at least half of its rollouts summarised themselves before RL, in the arm that can: the choice
-looks at the length of the work alone, before either arm was trained by RL, and is the same for both.
+A task needs them if before RL at least half of its rollouts fill the window in the arm without: the same tasks for both
+arms. To be chosen by what went wrong in one arm flatters that arm afterwards, so what is found is rather too little.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _split(rows: Rows) -> dict[bool, list[tuple[Outcomes, Outcomes]]]:
     split: dict[bool, list[tuple[Outcomes, Outcomes]]] = {True: [], False: []}
     for off, on in rows.pairs("off", "on"):
         for needed, pairs in split.items():
-            tasks = [name for name, task in on["before"].items() if (task["summaries"] >= 0.5) is needed]
+            tasks = [name for name, task in off["before"].items() if (task["full"] >= 0.5) is needed]
             pairs.append((only(off["after"], tasks), only(on["after"], tasks)))
     return split
 

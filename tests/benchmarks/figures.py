@@ -16,7 +16,7 @@ def outcomes(rate: float, seed: int, tasks: int = 24) -> dict[str, dict[str, Any
             "passed": int(rng.binomial(16, rng.beta(4 * rate, 4 * (1 - rate)))),
             "greedy": int(rng.random() < rate),
             "turns": float(rng.integers(3, 9)),
-            "summaries": float(task % 3 == 0),
+            "full": float(task % 3 == 0),
             "cell": "both_seen" if task % 2 else "both_unseen",
         }
         for task in range(tasks)

@@ -91,7 +91,7 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
         "replay-on": {"rl.replay.mode"},
         "length-none": {f"{length}.scale"},
         "length-linear": {f"{length}.scale", f"{length}.q"},
-        "summaries-on": {"engine.context"},
+        "summaries-on": {"engine.context", "harness.summary_trigger"},
         "summaries-off": {"engine.context", "harness.summary_trigger"},
         "swaps-in-flight": {"rl.evaluate_every"},
         "swaps-waiting": {"rl.evaluate_every", "rl.max_staleness", *threads},
@@ -153,7 +153,7 @@ def test_the_spine_has_the_keys_that_are_promised() -> None:
 
 def test_gains_pair_tasks_by_name_within_a_seed() -> None:
     def task(passed: int, one: int | None) -> dict:
-        return {"samples": 4, "passed": passed, "greedy": one, "turns": 1.0, "summaries": 0.0, "cell": ""}
+        return {"samples": 4, "passed": passed, "greedy": one, "turns": 1.0, "full": 0.0, "cell": ""}
 
     before = {"a": task(1, 0), "b": task(2, 1), "gone": task(4, 1)}
     after = {"b": task(4, None), "a": task(2, 1), "new": task(0, 0)}
@@ -225,8 +225,8 @@ class Stub:
         self.went.append((run.arm.name, run.seed))
         paths = RunPaths(runs / run.name)
         paths.root.mkdir(parents=True, exist_ok=True)
-        made = [("tasks", "old"), ("sft", "new")]
-        records = {name: StageRecord("r", code, started=0.0, done=True) for name, code in made}
+        made = [("tasks", "old"), ("sft", "new"), ("rl", "newer")]
+        records = {name: StageRecord("r", code, started=0.0, done=name != "rl") for name, code in made}
         LineageState(records).save(paths.lineage)
 
     def main(self, *more: str) -> None:
@@ -384,9 +384,23 @@ def test_figures_are_told_with_their_intervals_or_not_at_all() -> None:
     assert headline(parts, {**found, "gain": None}) == "", "without what it stands for, a claim says nothing"
 
 
+def test_tasks_need_summaries_where_rollouts_without_fill_the_window() -> None:
+    def evaluation(passed: int, full: float) -> dict:
+        task = {"samples": 4, "passed": passed, "greedy": 0, "turns": 1.0, "cell": ""}
+        return {"long": {**task, "full": full}, "short": {**task, "passed": 4, "full": 0.0}}
+
+    figures = {
+        "off": {"before": evaluation(0, 0.5), "after": evaluation(1, 0.75)},
+        "on": {"before": evaluation(0, 0.0), "after": evaluation(3, 0.0)},
+    }
+    claim = next(claim for claim in CLAIMS if claim.name == "summaries")
+    found = claim.conclude(Rows([row("summaries", arm, 1, found) for arm, found in figures.items()], "summaries"))
+    assert (found["tasks_needed"], found["gain_needed"], found["gain_others"]) == (1, 0.5, 0.0)
+
+
 def test_turns_are_those_of_solved_rollouts() -> None:
     def task(passed: int, of: float) -> dict:
-        return {"samples": 4, "passed": passed, "greedy": 0, "turns": of, "summaries": 0.0, "cell": ""}
+        return {"samples": 4, "passed": passed, "greedy": 0, "turns": of, "full": 0.0, "cell": ""}
 
     before, after = {"a": task(2, 6.0), "never": task(0, 0.0)}, {"a": task(4, 4.0), "never": task(1, 3.0)}
     assert gain([(before, after)], turns).mean == -2.0, "a task that one side never solves compares nothing"
