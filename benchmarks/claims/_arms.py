@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from _rows import ROOT, Rows
+from _rows import ROOT, Row, Rows
 
 from etude.journal import RunPaths
 from etude.recipe import Recipe, load_recipe
+from etude.sandbox.inside import kernel
 
 RECIPES = ROOT / "recipes" / "claims"
+
+
+class RunFailed(Exception):
+    """A run ended with an error of its own, which it has told."""
 
 
 def nothing(rows: Rows, seed: int) -> list[str] | None:
@@ -45,19 +51,24 @@ class Run:
     digest: str
     overrides: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        return f"{Path(self.arm.recipe).stem}-{self.seed}-{self.digest}"
+
     def folder(self, runs: Path) -> RunPaths:
         return RunPaths(runs / self.name)
 
-    @property
-    def name(self) -> str:
-        return f"{self.recipe.name}-{self.seed}-{self.digest}"
+    def made(self, row: Row) -> bool:
+        """Whether this is what the row tells of, by the recipe as it is now."""
+        return (row.arm, row.seed, row.recipe) == (self.arm.name, self.seed, self.digest)
 
     def go(self, runs: Path, until: str) -> None:
         """Runs the stages that are missing; interrupted, the same call goes on."""
         runs.mkdir(parents=True, exist_ok=True)
         etude = [sys.executable, "-m", "etude.cli.main", "run", str(RECIPES / self.arm.recipe), *self.overrides]
         places = ["--runs", str(runs), "--name", self.name, "--reuse", str(runs), "--until", until]
-        subprocess.run([*etude, *places], check=True, stdout=sys.stderr)
+        if code := _wait_for([*etude, *places]):
+            raise RunFailed(f"it ended with exit code {code}; what it was is in {runs / self.name}")
 
 
 def run_of(arm: Arm, seed: int, rows: Rows, changes: Sequence[str] = ()) -> Run | None:
@@ -74,3 +85,19 @@ def _digest(recipe: Recipe) -> str:
     """Of everything that can change a result."""
     values = recipe.model_dump(mode="json", by_alias=True, exclude={"name", "cluster"})
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _wait_for(command: Sequence[str]) -> int:
+    """In a process group of its own, so that Ctrl-C reaches it once, from here, and it ends in order. Should this
+    process die unasked, the kernel asks it."""
+    child = subprocess.Popen(command, stdout=sys.stderr, process_group=0, preexec_fn=_end_with_parent)
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        child.send_signal(signal.SIGTERM)
+        child.wait()
+        raise
+
+
+def _end_with_parent() -> None:
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _arms import Arm
 
 from etude.journal import RunPaths
 from etude.rollout import Estimate, Sample, over_seeds, pass_at_k, read_samples
+from etude.trace import StopCause
 
 Outcomes = Mapping[str, Mapping[str, Any]]
-"""By task: samples and how many of them passed, greedy, turns and summaries of the samples, cell."""
+"""By task: samples and how many of them passed, greedy, turns of those, the share that filled the window, cell."""
 Score = Callable[[Mapping[str, Any]], float | None]
 
 
@@ -31,8 +33,8 @@ def _outcome(samples: list[Sample]) -> dict[str, Any]:
         "samples": len(drawn),
         "passed": sum(s.passed for s in drawn),
         "greedy": int(greedy[0].passed) if greedy else None,
-        "turns": _mean(s.turns for s in drawn),
-        "summaries": _mean(s.summaries > 0 for s in drawn),
+        "turns": _mean(s.turns for s in drawn if s.passed),
+        "full": _mean(s.stop is StopCause.CONTEXT for s in drawn),
         "cell": getattr(samples[0], "cell", ""),
     }
 
@@ -60,7 +62,8 @@ def greedy(task: Mapping[str, Any]) -> float | None:
 
 
 def turns(task: Mapping[str, Any]) -> float | None:
-    return float(task["turns"]) if task["samples"] else None
+    """Of its solved rollouts."""
+    return float(task["turns"]) if task["passed"] else None
 
 
 def at(k: int) -> Score:
@@ -85,17 +88,15 @@ def only(evaluation: Outcomes, wanted: Iterable[str]) -> Outcomes:
     return {task: evaluation[task] for task in wanted if task in evaluation}
 
 
+def before_and_after(paths: RunPaths, arm: Arm) -> dict[str, Any]:
+    """What a claim measures that compares RL's first evaluation on dev with its last one."""
+    first, *_, last = on_dev(paths)
+    return {"before": outcomes(first), "after": outcomes(last)}
+
+
 def on_dev(paths: RunPaths) -> list[Path]:
     """The evaluations during RL that were finished, first to last."""
     return sorted(file.parent for file in (paths.root / "eval").glob("dev-step-*/summary.json"))
-
-
-def number(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else round(estimate.mean, 4)
-
-
-def interval(estimate: Estimate | None) -> list[float] | None:
-    return None if estimate is None else [round(estimate.low, 4), round(estimate.high, 4)]
 
 
 def _values(evaluation: Outcomes, score: Score) -> list[float]:

@@ -5,7 +5,6 @@ A row holds what its claim needs to be concluded and drawn again without the run
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -44,8 +43,8 @@ class Rows:
     def __init__(self, rows: Iterable[Row], claim: str) -> None:
         self._newest = {(row.arm, row.seed): row for row in rows if row.claim == claim}
 
-    def __bool__(self) -> bool:
-        return bool(self._newest)
+    def __len__(self) -> int:
+        return len(self._newest)
 
     def get(self, arm: str, seed: int) -> Row | None:
         return self._newest.get((arm, seed))
@@ -58,6 +57,10 @@ class Rows:
         """Figures of two arms for the seeds that both have."""
         first, second = self.of(one), self.of(other)
         return [(first[seed], second[seed]) for seed in first if seed in second]
+
+    @property
+    def all(self) -> list[Row]:
+        return list(self._newest.values())
 
     @property
     def arms(self) -> list[str]:
@@ -83,10 +86,6 @@ def commit() -> str:
     asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
     found = subprocess.run(asked, capture_output=True, text=True, check=False)
     return found.stdout.strip()
-
-
-def dumps(values: dict[str, Any]) -> str:
-    return json.dumps(values, default=str)
 
 
 # The other benchmarks' helpers lie one folder up; a script's own folder is all that Python looks into.

@@ -3,18 +3,17 @@ made, against RL's reward. Every run is told, whatever it says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from _arms import Arm
 from _claim import Claim, main
-from _outcomes import interval, mean, number, on_dev, outcomes, pass1
+from _figures import Told, number, of_seeds, stated
+from _outcomes import mean, on_dev, outcomes, pass1
 from _rows import Rows
 
 from etude.journal import RunPaths, read_metrics
 from etude.recipe import load_recipe
-from etude.rollout import across_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,24 +57,14 @@ def conclude(rows: Rows) -> dict[str, Any]:
         if len({loss for loss, _ in points}) > 1:
             loss, reward = zip(*points, strict=True)
             slopes.append(float(np.polyfit(loss, reward, 1)[0]))
-    slope = across_seeds(slopes)
     return {
         "runs": runs,
         "dev_pass1": {arm: number(mean([f["dev"] for f in rows.of(arm).values()], pass1)) for arm in rows.arms},
-        "reward_per_nat": number(slope),
-        "reward_per_nat_ci": interval(slope),
+        **stated("reward_per_nat", of_seeds(slopes)),
     }
 
 
-def headline(found: Mapping[str, Any]) -> str:
-    if found["reward_per_nat"] is None:
-        return ""
-    low, high = found["reward_per_nat_ci"]
-    slope = f"{found['reward_per_nat']:+.2f} reward per nat of loss, 95 %: {low:+.2f} to {high:+.2f}"
-    return f"{slope}; {len(found['runs'])} runs"
-
-
-def draw(rows: Rows) -> Figure | None:
+def draw(rows: Rows) -> Figure:
     from _plots import panels, seeds, title
 
     figure, axes = panels(2)
@@ -99,7 +88,7 @@ CLAIM = Claim(
     until="rl",
     measure=measure,
     conclude=conclude,
-    headline=headline,
+    headline=(Told("reward_per_nat", "{} reward per nat of loss", "+.2f"),),
     draw=draw,
 )
 

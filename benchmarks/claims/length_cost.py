@@ -1,4 +1,7 @@
-"""The concave length cost against none and a linear one: turns on easy and on hard dev tasks, success told beside.
+"""The concave length cost against none and a linear one: turns on easy and on hard dev tasks.
+
+At equal success: turns are those of solved rollouts, compared task by task where both arms solve it; how often they do
+is told beside.
 
 Easy and hard are told apart before RL: easy tasks were solved at least as often as the median one. All arms start from
 the same SFT, so the split of the concave arm's first evaluation holds for all.
@@ -6,26 +9,19 @@ the same SFT, so the split of the concave arm's first evaluation holds for all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from _arms import Arm
 from _claim import Claim, main
-from _outcomes import Outcomes, gain, interval, mean, number, on_dev, only, outcomes, pass1, turns
+from _figures import Told, number, stated
+from _outcomes import Outcomes, before_and_after, gain, mean, only, pass1, turns
 from _rows import Rows
-
-from etude.journal import RunPaths
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ARMS = ("none", "linear", "concave")
-
-
-def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
-    first, *_, last = on_dev(paths)
-    return {"before": outcomes(first), "after": outcomes(last)}
 
 
 def _after(rows: Rows, arm: str, easy: bool) -> list[Outcomes]:
@@ -47,9 +43,7 @@ def conclude(rows: Rows) -> dict[str, Any]:
         for arm in ("none", "linear"):
             pairs = list(zip(_after(rows, arm, easy), _concave_beside(rows, arm, easy), strict=True))
             for name, score in (("turns", turns), ("pass1", pass1)):
-                change = gain(pairs, score)
-                found[f"{name}_concave_minus_{arm}_{kind}"] = number(change)
-                found[f"{name}_concave_minus_{arm}_{kind}_ci"] = interval(change)
+                found |= stated(f"{name}_concave_minus_{arm}_{kind}", gain(pairs, score))
     return found
 
 
@@ -59,22 +53,11 @@ def _concave_beside(rows: Rows, arm: str, easy: bool) -> list[Outcomes]:
     return [found for seed, found in by_seed if seed in rows.of(arm)]
 
 
-def headline(found: Mapping[str, Any]) -> str:
-    parts = []
-    for kind in ("easy", "hard"):
-        change = found[f"turns_concave_minus_none_{kind}"]
-        if change is None:
-            return ""
-        low, high = found[f"turns_concave_minus_none_{kind}_ci"]
-        parts.append(f"{change:+.2f} turns on {kind} tasks, 95 %: {low:+.2f} to {high:+.2f}")
-    return f"against no cost {'; '.join(parts)}"
-
-
-def draw(rows: Rows) -> Figure | None:
+def draw(rows: Rows) -> Figure:
     from _plots import bars, panels, title
 
     figure, axes = panels(2)
-    for axis, score, name in ((axes[0], turns, "turns per rollout"), (axes[1], pass1, "dev pass@1")):
+    for axis, score, name in ((axes[0], turns, "turns of solved rollouts"), (axes[1], pass1, "dev pass@1")):
         bars(
             axis,
             {
@@ -91,9 +74,12 @@ CLAIM = Claim(
     says="A concave length cost saves turns on easy tasks and grants them to hard ones, at equal success",
     arms=(Arm("concave", "rl.toml"), Arm("none", "length-none.toml"), Arm("linear", "length-linear.toml")),
     until="rl",
-    measure=measure,
+    measure=before_and_after,
     conclude=conclude,
-    headline=headline,
+    headline=(
+        Told("turns_concave_minus_none_easy", "against no cost {} turns per solved easy task", "+.2f"),
+        Told("turns_concave_minus_none_hard", "hard {} turns", "+.2f"),
+    ),
     draw=draw,
 )
 

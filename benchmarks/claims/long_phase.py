@@ -1,55 +1,50 @@
 """The long phase, shown by its absence: loss beyond the base length, with it and with its tokens spent on base
-pretraining instead. One figure per seed: the same held-out documents, longer than the base length."""
+pretraining instead. One figure per seed: the same held-out documents, longer than the base length.
+
+The absence may use what costs no training: of the base model as it is and its twin under rescaled rotary frequencies,
+the better one counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from _arms import Arm
 from _claim import Claim, main
-from _outcomes import interval, number
+from _figures import Told, of_seeds, stated
 from _rows import Rows
 
 from etude.journal import RunPaths
 from etude.lineage import LineageState
-from etude.rollout import across_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
-    """The absence is measured by the base model as it is; its rescaled twin, untrained, is told beside."""
     result = LineageState.load(paths.lineage).stages["long"].result
-    rescaled = result["late_loss_after"]
-    return {"late_loss": rescaled if arm.name == "with" else result["late_loss_before"], "rescaled": rescaled}
+    plain, after = result["late_loss_before"], result["late_loss_after"]
+    if arm.name == "with":
+        return {"late_loss": after, "before": plain}
+    return {"late_loss": min(plain, after), "plain": plain, "rescaled": after}
 
 
 def conclude(rows: Rows) -> dict[str, Any]:
     pairs = rows.pairs("with", "without")
-    saved = across_seeds([without["late_loss"] - with_["late_loss"] for with_, without in pairs])
     return {
         "with": [round(with_["late_loss"], 4) for with_, _ in pairs],
         "without": [round(without["late_loss"], 4) for _, without in pairs],
+        "without_plain": [round(without["plain"], 4) for _, without in pairs],
         "without_rescaled": [round(without["rescaled"], 4) for _, without in pairs],
-        "late_loss_saved": number(saved),
-        "late_loss_saved_ci": interval(saved),
+        **stated("late_loss_saved", of_seeds([without["late_loss"] - with_["late_loss"] for with_, without in pairs])),
     }
 
 
-def headline(found: Mapping[str, Any]) -> str:
-    if found["late_loss_saved"] is None:
-        return ""
-    low, high = found["late_loss_saved_ci"]
-    return f"{found['late_loss_saved']:.3f} nats per late token saved, 95 %: {low:.3f} to {high:.3f}"
-
-
-def draw(rows: Rows) -> Figure | None:
+def draw(rows: Rows) -> Figure:
     from _plots import bars, panels, title
 
     figure, axes = panels(1)
-    losses = {arm: across_seeds([f["late_loss"] for f in rows.of(arm).values()]) for arm in ("without", "with")}
+    losses = {arm: of_seeds([f["late_loss"] for f in rows.of(arm).values()]) for arm in ("without", "with")}
     bars(axes[0], {"beyond the base length": losses})
     title(axes[0], "loss of late tokens", y="nats")
     return figure
@@ -62,7 +57,7 @@ CLAIM = Claim(
     until="long",
     measure=measure,
     conclude=conclude,
-    headline=headline,
+    headline=(Told("late_loss_saved", "{} nats per late token saved", ".3f"),),
     draw=draw,
 )
 

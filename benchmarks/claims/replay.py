@@ -7,16 +7,15 @@ the same weights, tokens and experts. The two other runs tell what training with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from _arms import Arm
 from _claim import Claim, main
-from _outcomes import gain, interval, mean, number, on_dev, outcomes, pass1
+from _figures import Told, number, of_seeds, points, stated
+from _outcomes import gain, mean, on_dev, outcomes, pass1
 from _rows import Rows
 
 from etude.journal import RunPaths, read_metrics
-from etude.rollout import across_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,21 +41,14 @@ def conclude(rows: Rows) -> dict[str, Any]:
         found[f"p99_{mode}"] = [round(means[place], 5) for means in probed]
         found[f"dev_pass1_{mode}"] = number(mean([f["dev"] for f in rows.of(mode).values()], pass1))
     for mode in ("on", "filter"):
-        ratio = across_seeds([means[MODES.index(mode)] / means[0] for means in probed if means[0] > 0])
-        found[f"p99_{mode}_of_off"], found[f"p99_{mode}_of_off_ci"] = number(ratio), interval(ratio)
-    gained = gain([(off["dev"], on["dev"]) for off, on in rows.pairs("off", "filter")], pass1)
-    found["dev_gain_of_filter"], found["dev_gain_of_filter_ci"] = number(gained), interval(gained)
+        ratios = [means[MODES.index(mode)] / means[0] for means in probed if means[0] > 0]
+        found |= stated(f"p99_{mode}_of_off", of_seeds(ratios))
+        pairs = [(off["dev"], replayed["dev"]) for off, replayed in rows.pairs("off", mode)]
+        found |= stated(f"dev_gain_of_{mode}", gain(pairs, pass1))
     return found
 
 
-def headline(found: Mapping[str, Any]) -> str:
-    if found["p99_filter_of_off"] is None:
-        return ""
-    share, (low, high) = found["p99_filter_of_off"], found["p99_filter_of_off_ci"]
-    return f"p99 of the mismatch {100 * share:.0f} % of that without, 95 %: {100 * low:.0f} to {100 * high:.0f} %"
-
-
-def draw(rows: Rows) -> Figure | None:
+def draw(rows: Rows) -> Figure:
     from _plots import bars, panels, seeds, title
 
     figure, axes = panels(2)
@@ -84,7 +76,10 @@ CLAIM = Claim(
     until="rl",
     measure=measure,
     conclude=conclude,
-    headline=headline,
+    headline=(
+        Told("p99_filter_of_off", "p99 of the mismatch {} % of that without", ".0f", 100.0),
+        points("dev_gain_of_filter", "dev pass@1 {} points"),
+    ),
     draw=draw,
 )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from _arms import Arm
 from _claim import Claim, main
-from _outcomes import at, behaviour, gain, greedy, interval, mean, number, on_dev, outcomes, pass1
+from _figures import Told, interval, number, points, stated
+from _outcomes import at, behaviour, gain, greedy, mean, on_dev, outcomes, pass1
 from _rows import Rows
 
 from etude.journal import RunPaths, read_metrics
@@ -67,7 +67,6 @@ def conclude(rows: Rows) -> dict[str, Any]:
     counts = [len(figures["after"]) for figures in rl.values()]
     capped = [tuple(figures.get("one_edit", {}).get(when, {}) for when in WHEN) for figures in rl.values()]
     one_edit = [(before, after) for before, after in capped if before and after]
-    pass1_gain, over_continued = gain(pairs, pass1), gain(against, pass1)
     return {
         "tasks": counts[0] if counts else None,
         "k": BEST_OF,
@@ -76,21 +75,17 @@ def conclude(rows: Rows) -> dict[str, Any]:
         "rl_pass1": number(mean([after for _, after in pairs], pass1)),
         "rl_greedy": number(mean([after for _, after in pairs], greedy)),
         "continued_pass1": number(mean([figures["after"] for figures in continued.values()], pass1)),
-        "pass1_gain": number(pass1_gain),
-        "pass1_gain_ci": interval(pass1_gain),
+        **stated("pass1_gain", gain(pairs, pass1)),
         "pass1_gain_by_seed": [number(gain([pair], pass1)) for pair in pairs],
-        "greedy_gain": number(gain(pairs, greedy)),
-        "greedy_gain_ci": interval(gain(pairs, greedy)),
-        "gain_over_sft_continued": number(over_continued),
-        "gain_over_sft_continued_ci": interval(over_continued),
+        **stated("greedy_gain", gain(pairs, greedy)),
+        **stated("gain_over_sft_continued", gain(against, pass1)),
         "gain_over_sft_continued_by_seed": [number(gain([pair], pass1)) for pair in against],
-        "pass8_gain": number(gain(pairs, at(BEST_OF))),
-        "pass8_gain_ci": interval(gain(pairs, at(BEST_OF))),
+        **stated("pass8_gain", gain(pairs, at(BEST_OF))),
         "cells": _cells(pairs),
         **_ends(ends, "first_edit"),
         "one_edit_before": number(mean([before for before, _ in one_edit], pass1)),
         "one_edit_after": number(mean([after for _, after in one_edit], pass1)),
-        "one_edit_gain_ci": interval(gain(one_edit, pass1)),
+        **stated("one_edit_gain", gain(one_edit, pass1)),
         **_ends(ends, "truncated"),
         **_ends(ends, "turns_per_solved"),
         **_ends(ends, "tokens_per_solved"),
@@ -123,36 +118,10 @@ def _ends(ends: list[dict[str, dict[str, float]]], key: str) -> dict[str, float 
     return {f"{key}_before": average("sft"), f"{key}_after": average("rl")}
 
 
-def headline(found: Mapping[str, Any]) -> str:
-    if found["pass1_gain"] is None:
-        return ""
-    parts = [
-        f"pass@1 {_points(found['sft_pass1'])} → {_points(found['rl_pass1'])} % ({_gain(found, 'pass1_gain')})",
-        f"greedy {_gain(found, 'greedy_gain')}",
-        f"pass@{found['k']} {_gain(found, 'pass8_gain')}",
-    ]
-    if found["gain_over_sft_continued"] is not None:
-        parts.append(f"over SFT continued {_gain(found, 'gain_over_sft_continued')}")
-    return "; ".join(parts)
-
-
-def _points(share: float) -> str:
-    return f"{100 * share:.1f}"
-
-
-def _gain(found: Mapping[str, Any], key: str) -> str:
-    if found[key] is None:
-        return "not measured"
-    low, high = found[f"{key}_ci"]
-    return f"{100 * found[key]:+.1f} points, 95 %: {100 * low:+.1f} to {100 * high:+.1f}"
-
-
-def draw(rows: Rows) -> Figure | None:
+def draw(rows: Rows) -> Figure:
     from _plots import bars, panels, seeds, title
 
     rl, continued = rows.of("rl"), rows.of("continued")
-    if not rl:
-        return None
     figure, axes = panels(4, rows=2)
     evaluations = {
         "SFT": [figures["before"] for figures in rl.values()],
@@ -187,7 +156,14 @@ CLAIM = Claim(
     until="evaluate",
     measure=measure,
     conclude=conclude,
-    headline=headline,
+    headline=(
+        points("pass1_gain", "pass@1 {} points"),
+        Told("sft_pass1", "before RL {} %", ".1f", 100.0),
+        Told("rl_pass1", "after it {} %", ".1f", 100.0),
+        points("greedy_gain", "greedy {} points"),
+        points("pass8_gain", f"pass@{BEST_OF} {{}} points"),
+        points("gain_over_sft_continued", "over SFT continued {} points"),
+    ),
     draw=draw,
 )
 

@@ -1,28 +1,21 @@
 """Self-summaries, on and off at the same small window: pass@1 of the dev tasks that need them.
 
-A task needs them if at least half of its rollouts summarised themselves before RL, in the arm that can: the choice
-looks at the length of the work alone, before either arm was trained by RL, and is the same for both.
+A task needs them if before RL at least half of its rollouts fill the window in the arm without: the same tasks for both
+arms. To be chosen by what went wrong in one arm flatters that arm afterwards, so what is found is rather too little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from _arms import Arm
 from _claim import Claim, main
-from _outcomes import Outcomes, gain, interval, mean, number, on_dev, only, outcomes, pass1
+from _figures import number, points, stated
+from _outcomes import Outcomes, before_and_after, gain, mean, only, pass1
 from _rows import Rows
-
-from etude.journal import RunPaths
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
-    first, *_, last = on_dev(paths)
-    return {"before": outcomes(first), "after": outcomes(last)}
 
 
 def _split(rows: Rows) -> dict[bool, list[tuple[Outcomes, Outcomes]]]:
@@ -30,7 +23,7 @@ def _split(rows: Rows) -> dict[bool, list[tuple[Outcomes, Outcomes]]]:
     split: dict[bool, list[tuple[Outcomes, Outcomes]]] = {True: [], False: []}
     for off, on in rows.pairs("off", "on"):
         for needed, pairs in split.items():
-            tasks = [name for name, task in on["before"].items() if (task["summaries"] >= 0.5) is needed]
+            tasks = [name for name, task in off["before"].items() if (task["full"] >= 0.5) is needed]
             pairs.append((only(off["after"], tasks), only(on["after"], tasks)))
     return split
 
@@ -39,26 +32,16 @@ def conclude(rows: Rows) -> dict[str, Any]:
     split = _split(rows)
     found: dict[str, Any] = {}
     for name, pairs in (("needed", split[True]), ("others", split[False])):
-        gained = gain(pairs, pass1)
         found |= {
             f"tasks_{name}": sum(len(on) for _, on in pairs),
             f"pass1_off_{name}": number(mean([off for off, _ in pairs], pass1)),
             f"pass1_on_{name}": number(mean([on for _, on in pairs], pass1)),
-            f"gain_{name}": number(gained),
-            f"gain_{name}_ci": interval(gained),
+            **stated(f"gain_{name}", gain(pairs, pass1)),
         }
     return found
 
 
-def headline(found: Mapping[str, Any]) -> str:
-    if found["gain_needed"] is None:
-        return ""
-    low, high = found["gain_needed_ci"]
-    gained = f"{100 * found['gain_needed']:+.1f} points, 95 %: {100 * low:+.1f} to {100 * high:+.1f}"
-    return f"pass@1 of the tasks that need them {gained}"
-
-
-def draw(rows: Rows) -> Figure | None:
+def draw(rows: Rows) -> Figure:
     from _plots import bars, panels, title
 
     figure, axes = panels(1)
@@ -80,9 +63,12 @@ CLAIM = Claim(
     says="Self-summaries solve more of the tasks that outgrow the window",
     arms=(Arm("on", "summaries-on.toml"), Arm("off", "summaries-off.toml")),
     until="rl",
-    measure=measure,
+    measure=before_and_after,
     conclude=conclude,
-    headline=headline,
+    headline=(
+        points("gain_needed", "pass@1 of the tasks that need them {} points"),
+        points("gain_others", "of the others {} points"),
+    ),
     draw=draw,
 )
 

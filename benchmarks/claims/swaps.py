@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from _arms import Arm
 from _claim import Claim, main
-from _outcomes import interval, number
+from _figures import Told, of_seeds, stated
 from _rows import Rows
 
 from etude.journal import RunPaths, read_metrics
-from etude.rollout import across_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,24 +52,16 @@ def conclude(rows: Rows) -> dict[str, Any]:
         if None not in reached:
             goals.append(goal)
             times.append(reached)
-    ratio = across_seeds([waiting / flying for flying, waiting in times])
     return {
         "reward": [round(goal, 4) for goal in goals],
         "seconds_in_flight": [round(flying, 1) for flying, _ in times],
         "seconds_waiting": [round(waiting, 1) for _, waiting in times],
-        "ratio": number(ratio),
-        "ratio_ci": interval(ratio),
+        "staleness_in_flight": [round(figures["staleness"], 3) for figures in rows.of("in flight").values()],
+        **stated("ratio", of_seeds([waiting / flying for flying, waiting in times])),
     }
 
 
-def headline(found: Mapping[str, Any]) -> str:
-    if found["ratio"] is None:
-        return ""
-    low, high = found["ratio_ci"]
-    return f"waiting takes {found['ratio']:.2f} times as long to the same reward, 95 %: {low:.2f} to {high:.2f}"
-
-
-def draw(rows: Rows) -> Figure | None:
+def draw(rows: Rows) -> Figure:
     from _plots import panels, seeds, title
 
     figure, axes = panels(1)
@@ -86,7 +77,7 @@ CLAIM = Claim(
     until="rl",
     measure=measure,
     conclude=conclude,
-    headline=headline,
+    headline=(Told("ratio", "waiting takes {} times as long to the same reward"),),
     draw=draw,
 )
 

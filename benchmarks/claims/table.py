@@ -5,34 +5,28 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
-from _claim import Claim, draw
-from _rows import HERE, ROOT, ROWS, Row, Rows, read_all
+from _claim import Claim, current, draw
+from _figures import headline
+from _rows import ROOT, ROWS, Row, Rows, read_all
+from everything import claims
 
 from etude.journal import write_atomically
 
-ORDER = ("spine", "long_phase", "mtp", "replay", "swaps", "summaries", "length_cost", "budgets")
 BEGIN, END = "<!-- claims -->", "<!-- end of claims -->"
 NOT_YET = "not run yet"
-
-
-def claims() -> list[Claim]:
-    """Every claim of this folder, in the order of the table."""
-    found = {file.stem for file in HERE.glob("[a-z]*.py")} - {"table"}
-    assert found == set(ORDER), f"the table's order names {set(ORDER)}, the folder holds {found}"
-    return [import_module(name).CLAIM for name in ORDER]
 
 
 def table(rows: Sequence[Row], plots: Path, page: Path) -> str:
     lines = ["| claim | what came out | seeds | command |", "|---|---|---|---|"]
     for claim in claims():
         own = Rows(rows, claim.name)
-        said = claim.headline(claim.conclude(own)) if own else ""
+        said = headline(claim.headline, claim.conclude(own)) if own else ""
         plot = plots / f"{claim.name}.png"
         picture = f" ([plot]({os.path.relpath(plot, page.parent)}))" if said and plot.exists() else ""
-        cells = (claim.says, _told(claim, own, said) + picture, _seeds(claim, own), f"`{_command(claim)}`")
+        told = "; ".join(filter(None, (_told(claim, own, said), _age(claim, own)))) + picture
+        cells = (claim.says, told, _seeds(claim, own), f"`{_command(claim)}`")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -41,7 +35,13 @@ def _told(claim: Claim, rows: Rows, said: str) -> str:
     missing = [arm.name for arm in claim.arms if arm.name not in rows.arms]
     if not rows:
         return NOT_YET
-    return "; ".join(filter(None, [said, f"{NOT_YET}: {', '.join(missing)}" if missing else ""])) or "too few seeds yet"
+    return "; ".join(filter(None, [said, f"{NOT_YET}: {', '.join(missing)}" if missing else ""])) or "too few rows yet"
+
+
+def _age(claim: Claim, rows: Rows) -> str:
+    """Rows of a recipe that has changed since are told, and told apart: the claim's command would make them anew."""
+    stale = len(rows) - len(current(claim, rows.all))
+    return f"{stale} of {len(rows)} rows by an earlier recipe" if stale else ""
 
 
 def _seeds(claim: Claim, rows: Rows) -> str:

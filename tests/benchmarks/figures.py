@@ -16,7 +16,7 @@ def outcomes(rate: float, seed: int, tasks: int = 24) -> dict[str, dict[str, Any
             "passed": int(rng.binomial(16, rng.beta(4 * rate, 4 * (1 - rate)))),
             "greedy": int(rng.random() < rate),
             "turns": float(rng.integers(3, 9)),
-            "summaries": float(task % 3 == 0),
+            "full": float(task % 3 == 0),
             "cell": "both_seen" if task % 2 else "both_unseen",
         }
         for task in range(tasks)
@@ -40,12 +40,13 @@ def spine(arm: str, seed: int) -> dict[str, Any]:
 
 
 def long_phase(arm: str, seed: int) -> dict[str, Any]:
-    return {"late_loss": (1.2 if arm == "with" else 1.6) + 0.01 * seed, "rescaled": 1.4}
+    losses = {"before": 2.0} if arm == "with" else {"plain": 2.0, "rescaled": 1.6}
+    return {"late_loss": (1.2 if arm == "with" else 1.6) + 0.01 * seed, **losses}
 
 
 def mtp(arm: str, seed: int) -> dict[str, Any]:
-    rates = {"with": 1500.0 + seed, "without": 1200.0}
-    return {"tokens_per_second": rates[arm], "same_run": rates, "accepted_per_draft": 0.8}
+    rates = {slots: {"with": 1500.0 + seed - 10 * int(slots), "without": 1200.0} for slots in ("1", "8", "64")}
+    return {"tokens_per_second": rates, "accepted_per_draft": 0.8}
 
 
 def replay(arm: str, seed: int) -> dict[str, Any]:

@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import _arms
 import _claim
+import everything
 import numpy as np
 import pytest
 import table
-from _arms import Arm, Run, run_of
+from _arms import Arm, Run, RunFailed, run_of
 from _claim import Claim
-from _outcomes import at, gain, greedy, pass1
+from _figures import Told, headline, of_seeds, points, stated
+from _outcomes import at, gain, greedy, pass1, turns
 from _rows import Row, Rows, append, read_all
+from matplotlib.figure import Figure
 from tests.benchmarks.figures import FIGURES
 
 from etude.journal import RunPaths
 from etude.lineage import LineageState
 from etude.lineage.stages import stages_of
 from etude.lineage.state import StageRecord
+from etude.recipe import load_recipe
 from etude.rl import length_cost
 
-CLAIMS = table.claims()
+CLAIMS = everything.claims()
 by_name = pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
 
 
-def row(claim: str, arm: str, seed: int, figures: dict | None = None) -> Row:
-    return Row(claim, arm, seed, "d" * 12, figures or {}, "c" * 16)
+def row(claim: str, arm: str, seed: int, figures: dict | None = None, recipe: str = "d" * 12) -> Row:
+    return Row(claim, arm, seed, recipe, figures or {}, "c" * 16)
 
 
 def rows_of(claim: Claim, seeds: tuple[int, ...] = (1, 2, 3)) -> list[Row]:
-    return [
-        row(claim.name, arm.name, seed, FIGURES[claim.name](arm.name, seed)) for arm in claim.arms for seed in seeds
-    ]
+    """As the recipes that there are would make them."""
+    rows: list[Row] = []
+    for arm in claim.arms:
+        for seed in seeds:
+            run = run_of(arm, seed, Rows(rows, claim.name))
+            rows.append(row(claim.name, arm.name, seed, FIGURES[claim.name](arm.name, seed), run.digest))
+    return rows
 
 
 @by_name
@@ -54,10 +65,54 @@ def test_every_recipe_of_claims_is_an_arm() -> None:
     assert {file.name for file in _arms.RECIPES.glob("*.toml")} == used | below
 
 
+def fields(values: dict, above: str = "") -> dict[str, object]:
+    """Of a recipe, by their dotted names."""
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        flat |= fields(value, f"{above}{name}.") if isinstance(value, dict) else {f"{above}{name}": value}
+    return flat
+
+
+def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing_else() -> None:
+    recipes = {file.stem: fields(load_recipe(file).model_dump()) for file in _arms.RECIPES.glob("*.toml")}
+    changed = {
+        name: {field for field, value in values.items() if value != recipes["base"][field]}
+        for name, values in recipes.items()
+    }
+    length, threads = "rl.reward.length", {"engine.threads", "rl.trainer_threads"}
+    assert changed == {
+        "base": set(),
+        "rl": {"evaluation.one_edit"},
+        "sft-continued": {"continued.seconds"},
+        "no-long-phase": {"pretrain.steps", "long.steps"},
+        "budget-450": {"pretrain.steps"},
+        "budget-900": {"pretrain.steps"},
+        "replay-off": {"rl.replay.mode"},
+        "replay-on": {"rl.replay.mode"},
+        "length-none": {f"{length}.scale"},
+        "length-linear": {f"{length}.scale", f"{length}.q"},
+        "summaries-on": {"engine.context", "harness.summary_trigger"},
+        "summaries-off": {"engine.context", "harness.summary_trigger"},
+        "swaps-in-flight": {"rl.evaluate_every"},
+        "swaps-waiting": {"rl.evaluate_every", "rl.max_staleness", *threads},
+    }
+
+
+def test_budgets_of_tokens_are_what_the_claims_say() -> None:
+    def tokens(name: str) -> tuple[int, int]:
+        recipe = load_recipe(_arms.RECIPES / f"{name}.toml")
+        return tuple(stage.steps * stage.batch * stage.length for stage in (recipe.pretrain, recipe.long))
+
+    assert sum(tokens("no-long-phase")) == sum(tokens("rl")), "without the long phase as many are read"
+    assert tokens("no-long-phase")[1] == 0
+    least, middle, most = (tokens(name)[0] for name in ("budget-450", "budget-900", "rl"))
+    assert middle / least == most / middle, "evenly spaced by their logarithms"
+
+
 @by_name
 def test_without_rows_nothing_is_claimed(claim) -> None:
     found = claim.conclude(Rows([], claim.name))
-    assert claim.headline(found) == ""
+    assert headline(claim.headline, found) == ""
     assert _claim.draw(claim, Rows([], claim.name), Path()) is None
     json.dumps(found)
 
@@ -67,7 +122,7 @@ def test_rows_are_concluded_told_and_drawn(claim, tmp_path) -> None:
     rows = Rows(rows_of(claim), claim.name)
     found = claim.conclude(rows)
     json.dumps(found)
-    assert claim.headline(found)
+    assert headline(claim.headline, found)
     picture = _claim.draw(claim, rows, tmp_path)
     assert picture is not None
     assert picture.read_bytes()[:4] == b"\x89PNG"
@@ -78,7 +133,7 @@ def test_rows_of_some_arms_and_seeds_are_no_mistake(claim, tmp_path) -> None:
     everything = rows_of(claim)
     for kept in (everything[:1], everything[:4], everything[-1:], rows_of(claim, (2,))):
         rows = Rows(kept, claim.name)
-        claim.headline(claim.conclude(rows))
+        headline(claim.headline, claim.conclude(rows))
         _claim.draw(claim, rows, tmp_path)
 
 
@@ -98,7 +153,7 @@ def test_the_spine_has_the_keys_that_are_promised() -> None:
 
 def test_gains_pair_tasks_by_name_within_a_seed() -> None:
     def task(passed: int, one: int | None) -> dict:
-        return {"samples": 4, "passed": passed, "greedy": one, "turns": 1.0, "summaries": 0.0, "cell": ""}
+        return {"samples": 4, "passed": passed, "greedy": one, "turns": 1.0, "full": 0.0, "cell": ""}
 
     before = {"a": task(1, 0), "b": task(2, 1), "gone": task(4, 1)}
     after = {"b": task(4, None), "a": task(2, 1), "new": task(0, 0)}
@@ -155,8 +210,8 @@ class Stub:
             until="sft",
             measure=lambda paths, arm: {"n": len(self.went), "run": paths.root.name},
             conclude=lambda rows: {"n": [f["n"] for f in rows.of("one").values()]},
-            headline=lambda found: "told",
-            draw=lambda rows: None,
+            headline=(),
+            draw=lambda rows: Figure(),
         )
 
     def after(self, rows: Rows, seed: int) -> list[str] | None:
@@ -170,20 +225,22 @@ class Stub:
         self.went.append((run.arm.name, run.seed))
         paths = RunPaths(runs / run.name)
         paths.root.mkdir(parents=True, exist_ok=True)
-        made = [("tasks", "old"), ("sft", "new")]
-        records = {name: StageRecord("r", code, started=0.0, done=True) for name, code in made}
+        made = [("tasks", "old"), ("sft", "new"), ("rl", "newer")]
+        records = {name: StageRecord("r", code, started=0.0, done=name != "rl") for name, code in made}
         LineageState(records).save(paths.lineage)
 
     def main(self, *more: str) -> None:
-        _claim.main(self.claim, ["--seeds", "1,2", "--rows", str(self.rows), "--runs", str(self.runs), *more])
+        places = ["--rows", str(self.rows), "--runs", str(self.runs)]
+        _claim.main(self.claim, arguments=["--seeds", "1,2", *places, *more])
 
 
 @pytest.mark.parametrize("kill_at", [0, 1, 2, 3])
 def test_a_command_that_was_killed_goes_on_with_what_has_no_row(kill_at, monkeypatch, tmp_path, capsys) -> None:
     stub = Stub(monkeypatch, tmp_path)
     stub.kill_at = kill_at
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit) as ended:
         stub.main()
+    assert ended.value.code == 130
     assert len(read_all(stub.rows)) == kill_at
     stub.main()
     assert stub.went == [("one", 1), ("two", 1), ("one", 2), ("two", 2)]
@@ -203,17 +260,150 @@ def test_a_command_that_was_killed_goes_on_with_what_has_no_row(kill_at, monkeyp
     assert len(read_all(stub.rows)) == 12
 
 
-def test_a_run_that_fails_ends_the_command_and_leaves_no_row(monkeypatch, tmp_path) -> None:
+def test_an_arm_that_fails_takes_no_other_with_it(monkeypatch, tmp_path, capsys) -> None:
     stub = Stub(monkeypatch, tmp_path)
 
-    def fail(run: Run, runs: Path, until: str) -> None:
-        raise subprocess.CalledProcessError(2, ["etude"])
+    def fail_once(run: Run, runs: Path) -> None:
+        if (run.arm.name, run.seed) == ("one", 1):
+            raise RunFailed("it ended with exit code 2")
+        Stub.go(stub, run, runs)
 
-    monkeypatch.setattr(Run, "go", fail)
+    stub.go = fail_once
     with pytest.raises(SystemExit) as ended:
         stub.main()
-    assert ended.value.code == 2
+    assert ended.value.code == 1
+    assert stub.went == [("one", 2), ("two", 2)], "arm two of seed 1 waits for the row that is missing"
+    printed = capsys.readouterr()
+    told = json.loads(printed.out.splitlines()[-1])
+    assert (told["seeds"], told["failed"]) == ([2], ["one, seed 1", "two, seed 1"])
+    assert "failed: it ended with exit code 2" in printed.err
+    del stub.go
+    stub.main()
+    assert stub.went == [("one", 2), ("two", 2), ("one", 1), ("two", 1)]
+    assert "failed" not in json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_a_measure_that_fails_is_told_whole_and_leaves_no_row(monkeypatch, tmp_path, capsys) -> None:
+    stub = Stub(monkeypatch, tmp_path)
+
+    def measure(paths: RunPaths, arm: Arm) -> dict:
+        raise KeyError("late_loss")
+
+    stub.claim = replace(stub.claim, measure=measure)
+    with pytest.raises(SystemExit) as ended:
+        stub.main()
+    assert ended.value.code == 1
     assert read_all(stub.rows) == []
+    printed = capsys.readouterr()
+    assert "KeyError: 'late_loss'" in printed.err
+    assert json.loads(printed.out.splitlines()[-1])["arms"] == []
+
+
+def test_rows_of_another_recipe_are_kept_and_not_concluded(monkeypatch, tmp_path, capsys) -> None:
+    stub = Stub(monkeypatch, tmp_path)
+    stub.main()
+    stub.main("--set", "rl.group=4")
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["n"] == [5, 7]
+    stub.main()
+    assert stub.went == [("one", 1), ("two", 1), ("one", 2), ("two", 2)] * 2, "the first rows hold again"
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["n"] == [1, 3]
+
+
+def test_what_is_only_tried_leaves_the_rows_of_the_readme_alone(monkeypatch, tmp_path) -> None:
+    stub = Stub(monkeypatch, tmp_path)
+    monkeypatch.setattr(_claim, "ROWS", stub.rows)
+    _claim.main(stub.claim, arguments=["--seeds", "1", "--runs", str(stub.runs), "--set", "rl.group=4"])
+    assert not stub.rows.exists()
+    assert len(read_all(stub.runs / "rows.jsonl")) == 2
+
+
+def test_the_first_seed_of_all_claims_comes_first(monkeypatch, tmp_path) -> None:
+    stub = Stub(monkeypatch, tmp_path)
+    other = replace(stub.claim, name="other", arms=(Arm("three", "rl.toml"),))
+    _claim.main(stub.claim, other, arguments=["--seeds", "1,2", "--rows", str(stub.rows), "--runs", str(stub.runs)])
+    assert [seed for _, seed in stub.went] == [1, 1, 1, 2, 2, 2]
+    assert [name for name, _ in stub.went[:3]] == ["one", "two", "three"]
+
+
+def test_checkpoints_of_finished_stages_are_dropped_once_there_is_a_row(monkeypatch, tmp_path) -> None:
+    stub = Stub(monkeypatch, tmp_path)
+    run = run_of(stub.claim.arms[0], 1, Rows([], "stub"))
+    paths = run.folder(stub.runs)
+    for stage in ("sft", "rl"):
+        (paths.checkpoints(stage) / "step-00000001").mkdir(parents=True)
+    stub.main()
+    assert not paths.checkpoints("sft").exists()
+    assert paths.checkpoints("rl").exists(), "a stage that is not done goes on from it"
+
+
+@pytest.mark.parametrize("wrong", [["--set", "rl.nonsense=1"], ["--set", "rl.steps=-1"], ["--seeds", "one"]])
+def test_a_mistake_is_one_line(wrong, monkeypatch, tmp_path, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        Stub(monkeypatch, tmp_path).main(*wrong)
+    assert ended.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+IMPATIENT = """
+import signal, subprocess, sys
+sys.path[:0] = [{claims!r}, {benchmarks!r}]
+import _arms
+child = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (open({file!r}, 'w').write('in order'), "
+child += "sys.exit(130))); print('up', file=sys.stderr, flush=True); time.sleep(300)"
+_arms._wait_for([sys.executable, "-c", child])
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_command_that_is_stopped_or_killed_has_its_run_end_in_order(how, tmp_path) -> None:
+    file = tmp_path / "ended"
+    code = IMPATIENT.format(
+        claims=str(_arms.ROOT / "benchmarks/claims"), benchmarks=str(_arms.ROOT / "benchmarks"), file=str(file)
+    )
+    command = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    with command:
+        assert command.stderr.readline() == "up\n"
+        os.kill(command.pid, how)
+        command.stderr.read()  # until its child has gone, too
+    assert file.read_text() == "in order"
+
+
+def test_one_seed_has_figures_without_an_interval() -> None:
+    assert stated("ratio", of_seeds([])) == {"ratio": None, "ratio_ci": None}
+    assert stated("ratio", of_seeds([1.25])) == {"ratio": 1.25, "ratio_ci": None}
+    three = stated("ratio", of_seeds([1.0, 1.25, 1.5]))
+    assert three["ratio"] == 1.25
+    assert three["ratio_ci"][0] < 1.0 < 1.5 < three["ratio_ci"][1]
+
+
+def test_figures_are_told_with_their_intervals_or_not_at_all() -> None:
+    parts = (points("gain", "pass@1 {} points"), Told("ratio", "{} times as long"), Told("plain", "{} runs", ".0f"))
+    found = {"gain": 0.123, "gain_ci": [-0.01, 0.2], "ratio": None, "ratio_ci": None, "plain": 9.0}
+    assert headline(parts, found) == "pass@1 +12.3 points, 95 %: -1.0 to +20.0; 9 runs"
+    assert headline(parts, {**found, "gain_ci": None}) == "pass@1 +12.3 points, one seed; 9 runs"
+    assert headline(parts, {**found, "gain": None}) == "", "without what it stands for, a claim says nothing"
+
+
+def test_tasks_need_summaries_where_rollouts_without_fill_the_window() -> None:
+    def evaluation(passed: int, full: float) -> dict:
+        task = {"samples": 4, "passed": passed, "greedy": 0, "turns": 1.0, "cell": ""}
+        return {"long": {**task, "full": full}, "short": {**task, "passed": 4, "full": 0.0}}
+
+    figures = {
+        "off": {"before": evaluation(0, 0.5), "after": evaluation(1, 0.75)},
+        "on": {"before": evaluation(0, 0.0), "after": evaluation(3, 0.0)},
+    }
+    claim = next(claim for claim in CLAIMS if claim.name == "summaries")
+    found = claim.conclude(Rows([row("summaries", arm, 1, found) for arm, found in figures.items()], "summaries"))
+    assert (found["tasks_needed"], found["gain_needed"], found["gain_others"]) == (1, 0.5, 0.0)
+
+
+def test_turns_are_those_of_solved_rollouts() -> None:
+    def task(passed: int, of: float) -> dict:
+        return {"samples": 4, "passed": passed, "greedy": 0, "turns": of, "full": 0.0, "cell": ""}
+
+    before, after = {"a": task(2, 6.0), "never": task(0, 0.0)}, {"a": task(4, 4.0), "never": task(1, 3.0)}
+    assert gain([(before, after)], turns).mean == -2.0, "a task that one side never solves compares nothing"
 
 
 def test_the_table_says_what_has_not_been_run(tmp_path) -> None:
@@ -232,6 +422,10 @@ def test_the_table_says_what_has_not_been_run(tmp_path) -> None:
     assert page.read_text() == f"# Hello\n<!-- claims -->\n{text}\n<!-- end of claims -->\nbye\n"
     table.put_into(page, text)
     assert page.read_text().count("| claim |") == 1
+    old = [replace(row, recipe="e" * 12) for row in both[:2]]
+    # The continued arm takes its seconds from the other one, so it stands on an earlier recipe too.
+    assert "4 of 6 rows by an earlier recipe" in table.table([*old, *both[2:]], tmp_path, page).splitlines()[2]
+    assert "earlier" not in table.table(both, tmp_path, page)
 
 
 def test_the_readme_holds_the_table_of_the_rows_that_are_kept() -> None:

@@ -146,6 +146,16 @@ def test_the_oracle_solves_its_tasks(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("notes", ["next edit", "next edit a.py 3", "next gre", "next edit a.py three return 1"])
+def test_notes_that_were_cut_off_plan_nothing(train_tasks: list[Task], notes: str) -> None:
+    task = train_tasks[0]
+    conversation = COMPACT.resume(COMPACT.open(task.instruction), summary=notes, edited=[], turns_left=5)
+    turn = asyncio.run(OraclePolicy(task, 1).act(conversation, max_tokens=64))
+    assert turn.calls
+    assert turn.calls[0].raw != notes.removeprefix("next ")
+    assert not isinstance(parse_call(turn.calls[0].raw, SCHEMAS), str)
+
+
 def test_the_same_seed_demonstrates_the_same_and_only_train_tasks(
     boxes: Boxes, train_tasks: list[Task], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

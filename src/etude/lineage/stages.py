@@ -72,7 +72,7 @@ _TO_SFT: tuple[Stage, ...] = (
     Stage(
         "demonstrations",
         "demonstrations",
-        ("harness", "engine", "sandbox", "sft"),
+        ("harness", "engine.context", "sandbox", "sft"),
         ("demonstrations",),
         make_demonstrations,
         needs=("tasks", "corpus"),

@@ -186,7 +186,8 @@ def _read_task(text: str, seen: _Seen) -> None:
         seen.function = found.group()
     seen.file = next((file for file in _FILE.findall(task) if file != "check.py"), None)
     if found := _NEXT.search(rest):
-        seen.planned = found.group(1)
+        # Notes that a full context cut off may end in half a call: it plans nothing.
+        seen.planned = "" if isinstance(parse_call(found.group(1), _TOOLS), str) else found.group(1)
         seen.continued = True
     found = _EDITED.search(rest)
     seen.edited = found is not None and found.group(1) != "none"

@@ -1,0 +1,68 @@
+"""From estimates to the keys of a claim's line, and from keys to words: each figure stands beside its 95 % interval.
+
+Invariant: a figure that the rows do not tell is None, its interval too, and nothing is said of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from etude.rollout import Estimate, across_seeds
+
+
+def stated(name: str, estimate: Estimate | None) -> dict[str, Any]:
+    """`name` and `name`_ci."""
+    return {name: number(estimate), f"{name}_ci": interval(estimate)}
+
+
+def of_seeds(values: Sequence[float]) -> Estimate | None:
+    """Of figures that each seed has one of. One seed alone knows nothing of others: it has no interval."""
+    if len(values) == 1:
+        return Estimate(values[0], float("nan"), float("nan"), 1)
+    return across_seeds(values)
+
+
+def number(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else round(estimate.mean, 4)
+
+
+def interval(estimate: Estimate | None) -> list[float] | None:
+    if estimate is None or estimate.low != estimate.low:
+        return None
+    return [round(estimate.low, 4), round(estimate.high, 4)]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A figure in words."""
+
+    key: str
+    text: str
+    """With {} where the figure stands."""
+    form: str = ".2f"
+    times: float = 1.0
+
+    def __call__(self, found: Mapping[str, Any]) -> str:
+        if found[self.key] is None:
+            return ""
+        said = self.text.format(self._shown(found[self.key]))
+        if f"{self.key}_ci" not in found:
+            return said
+        ends = found[f"{self.key}_ci"]
+        return f"{said}, " + (f"95 %: {' to '.join(map(self._shown, ends))}" if ends else "one seed")
+
+    def _shown(self, value: float) -> str:
+        return format(value * self.times, self.form)
+
+
+def points(key: str, text: str) -> Told:
+    """Of shares: the difference in points."""
+    return Told(key, text, "+.1f", 100.0)
+
+
+def headline(parts: Sequence[Told], found: Mapping[str, Any]) -> str:
+    """Empty while the first part, which the claim stands for, is missing."""
+    said = [part(found) for part in parts]
+    return "; ".join(filter(None, said)) if said[0] else ""

@@ -1,0 +1,145 @@
+"""Every claim from its arms to its table, on real runs of a recipe shrunk until it learns nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import _arms
+import _claim
+import everything
+import pytest
+import table
+from _arms import Run
+from _rows import Rows, read_all
+
+import etude.view
+from etude.cli.run import run_command
+from etude.journal import RunPaths
+from etude.lineage import LineageState
+
+SHRINK = 30
+"""What the arms say of steps is divided by it, and the shrunk base's 60 are a thirtieth of the real one's."""
+
+
+@pytest.fixture
+def shrunk(tmp_path: Path, monkeypatch) -> Path:
+    recipes = tmp_path / "recipes"
+    shutil.copytree(_arms.RECIPES, recipes)
+    for file in recipes.glob("*.toml"):
+        said = file.read_text()
+        file.write_text(re.sub(r"^steps = (\d+)$", lambda m: f"steps = {int(m[1]) // SHRINK}", said, flags=re.M))
+    shutil.copy(Path(__file__).with_name("base.toml"), recipes)
+    monkeypatch.setattr(_arms, "RECIPES", recipes)
+    monkeypatch.setattr(etude.view, "write_report", lambda paths: paths.report)  # seconds each, and no claim reads it
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
+
+
+def go_here(run: Run, runs: Path, until: str) -> None:
+    """In this process, which has imported everything once."""
+    runs.mkdir(exist_ok=True)
+    assert run_command(_arms.RECIPES / run.arm.recipe, run.overrides, runs, run.name, False, runs, until) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_claim_is_run_told_and_not_run_again(shrunk, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(Run, "go", go_here)
+    claims = everything.claims()
+    rows, runs = shrunk / "docs" / "rows.jsonl", shrunk / "runs"
+    arguments = ["--seeds", "1", "--rows", str(rows), "--runs", str(runs)]
+    _claim.main(*claims, arguments=arguments)
+    told = _lines(capsys.readouterr().out)
+
+    found = read_all(rows)
+    assert [(row.claim, row.arm) for row in found] == [(claim.name, arm.name) for claim in claims for arm in claim.arms]
+    recipes = {arm.recipe for claim in claims for arm in claim.arms}
+    assert len(list(runs.iterdir())) == len(recipes), "arms of equal recipes share a run"
+    assert list(told) == [f"claims/{claim.name}" for claim in claims]
+    assert not any("failed" in line for line in told.values())
+    _measured({claim.name: Rows(found, claim.name) for claim in claims}, told)
+    _shared(
+        {folder.name.rpartition("-1-")[0]: LineageState.load(RunPaths(folder).lineage) for folder in runs.iterdir()}
+    )
+    assert not list(runs.glob("*/stages/*/checkpoints")), "of finished stages none is kept"
+    assert {file.stem for file in rows.parent.glob("*.png")} == {claim.name for claim in claims}
+    assert table.NOT_YET not in table.table(found, rows.parent, shrunk / "README.md")
+
+    def never(run: Run, runs: Path, until: str) -> None:
+        raise AssertionError(f"{run.name} has its row")
+
+    monkeypatch.setattr(Run, "go", never)
+    _claim.main(*claims, arguments=arguments)
+    assert _lines(capsys.readouterr().out).keys() == told.keys()
+    assert read_all(rows) == found
+
+
+def _lines(printed: str) -> dict[str, dict[str, Any]]:
+    lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    return {line["bench"]: line for line in lines}
+
+
+def _measured(rows: dict[str, Rows], told: dict[str, dict[str, Any]]) -> None:
+    """What each claim is about came out of the runs, whatever it says."""
+    spine = told["claims/spine"]
+    assert spine["tasks"] == 2
+    assert len(spine["pass1_gain_ci"]) == len(spine["one_edit_gain_ci"]) == 2
+    assert len(spine["gain_over_sft_continued_by_seed"]) == 1
+    assert spine["cells"]
+    figures = rows["spine"].of("rl")[1]
+    assert [step for step, *_ in figures["dev"]] == [0, 1, 2]
+    assert all(figures["curves"].values())
+    practised = rows["spine"].of("continued")[1]["seconds"]
+    assert practised["continued"] >= figures["seconds"]["rl"]
+
+    long = rows["long_phase"].of("without")[1]
+    assert long["late_loss"] == min(long["plain"], long["rescaled"])
+    assert told["claims/long_phase"]["late_loss_saved"] is not None
+    assert told["claims/long_phase"]["late_loss_saved_ci"] is None, "one seed knows nothing of others"
+    assert all(
+        rate > 0 for rates in rows["mtp"].of("one model")[1]["tokens_per_second"].values() for rate in rates.values()
+    )
+    assert len(rows["replay"].of("filter")[1]["probes"]) == 2
+    for arm in ("in flight", "waiting"):
+        seconds = rows["swaps"].of(arm)[1]["seconds"]
+        assert seconds == sorted(seconds)
+        assert len(seconds) == 2
+    assert rows["swaps"].of("waiting")[1]["staleness"] == 0
+    for name in ("summaries", "length_cost"):
+        for arm in rows[name].arms:
+            figures = rows[name].of(arm)[1]
+            assert figures["before"].keys() == figures["after"].keys()
+            assert len(figures["before"]) == 2
+    assert [run["steps"] for run in told["claims/budgets"]["runs"]] == [15, 30, 60]
+    assert all(run["loss"] > 0 for run in told["claims/budgets"]["runs"])
+
+
+def _shared(lineages: dict[str, LineageState]) -> None:
+    """Arms start from the same weights: what comes before their difference was made once."""
+    origin = {
+        name: {stage: record.output for stage, record in found.stages.items()} for name, found in lineages.items()
+    }
+    same_until = {
+        "sft-continued": "sft",
+        "length-none": "sft",
+        "length-linear": "sft",
+        "replay-off": "sft",
+        "replay-on": "sft",
+        "swaps-in-flight": "sft",
+        "swaps-waiting": "sft",
+        "summaries-on": "mtp",
+        "summaries-off": "mtp",
+        "budget-450": "corpus",
+        "budget-900": "corpus",
+        "no-long-phase": "corpus",
+    }
+    assert lineages.keys() == {"rl", *same_until}
+    for name, stage in same_until.items():
+        assert lineages[name].stages[stage].taken_from, f"{name} made {stage} anew"
+        assert origin[name][stage] == origin["rl"][stage]
