@@ -23,8 +23,7 @@ test: setup               ## the tests, under 10 minutes
 	$(PY) -m pytest -m "not slow and not gpu" -n 2 --dist loadfile
 
 test-full: setup tools    ## the slow tests: kills, resumes, whole stages
-	$(PY) -m pytest -m "slow and not gpu" --ignore=tests/sandbox --ignore=tests/tasks
-	$(PY) -m pytest -m "slow and not gpu" -n 2 --dist loadfile tests/sandbox tests/tasks
+	$(PY) -m pytest -m "slow and not gpu" -n 2 --dist loadfile
 
 lint: setup               ## format, lint, types, architecture
 	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }
