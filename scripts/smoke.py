@@ -68,7 +68,8 @@ OVERRIDES = [
     "harness.max_summary_tokens=24",
 ]
 KILL_AFTER_STEPS = 2
-GONE_WITHIN = 30.0
+GONE_WITHIN, GONE_AFTER_THE_END = 30.0, 5.0
+"""Seconds after the driver was killed, and after it has ended by itself."""
 DEADLINE = 1500.0
 """For a whole session; a calm machine needs about a tenth of it."""
 MARK = "ETUDE_SMOKE"
@@ -102,14 +103,14 @@ def smoke(runs: Path) -> dict[str, Any]:
     consumed = events(root)
     family = first.family()
     first.kill()
-    gone = until_nothing_is_left(mark, family, root, shared_before)
+    gone = until_nothing_is_left(mark, family, root, shared_before, GONE_WITHIN)
     print(f"driver killed after step {trained_steps(root)} of RL; everything gone after {gone:.1f} s; once more")
 
     second = Session(runs, mark, runs / "second.log")
     code = second.wait()
     expect(code == 0, "the second session to finish", f"exit code {code}, see {second.log}")
     expect(events(root)[: len(consumed)] == consumed, "the log of the first session to be kept", "another log")
-    until_nothing_is_left(mark, {}, root, shared_before)
+    until_nothing_is_left(mark, {}, root, shared_before, GONE_AFTER_THE_END)
 
     summary = json.loads((root / "summary.json").read_text(encoding="utf-8"))
     rows = judge(root, summary)
@@ -225,12 +226,14 @@ def processes() -> list[tuple[int, int, str]]:
     return found
 
 
-def until_nothing_is_left(mark: str, family: dict[int, str], root: Path, shared_before: set[Path]) -> float:
+def until_nothing_is_left(
+    mark: str, family: dict[int, str], root: Path, shared_before: set[Path], within: float
+) -> float:
     """Seconds that it took. What others on this machine have for a moment does not stay, and is not the run's."""
     ended = time.monotonic()
     while left := leftovers(mark, family, root, shared_before):
-        in_time = time.monotonic() - ended < GONE_WITHIN
-        expect(in_time, f"nothing of the run {GONE_WITHIN:.0f} s after the driver's end", left)
+        in_time = time.monotonic() - ended < within
+        expect(in_time, f"nothing of the run {within:.0f} s after the driver's end", left)
         time.sleep(0.5)
     return time.monotonic() - ended
 

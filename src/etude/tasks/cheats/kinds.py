@@ -6,7 +6,7 @@ import re
 
 from etude.tasks.cheats.cheat import MIGRATION, MUTATION, REVIEW, Scene, cheat
 
-_DEFINED = re.compile(r"^def (\w+)\(", re.MULTILINE)
+_DEFINED = re.compile(rb"^def (\w+)\(", re.MULTILINE)
 
 
 def _functions(scene: Scene) -> list[tuple[str, int, str]]:
@@ -15,7 +15,7 @@ def _functions(scene: Scene) -> list[tuple[str, int, str]]:
         (path, data[: found.start()].decode().count("\n") + 2, found[1].decode())
         for path, data in scene.files.items()
         if path.endswith(".py")
-        for found in re.finditer(_DEFINED.pattern.encode(), data, re.MULTILINE)
+        for found in _DEFINED.finditer(data)
     ]
 
 
