@@ -28,7 +28,7 @@ from etude.sandbox import open_sandboxes
 from etude.text import CompactFormat, Tokenizer
 from etude.trace.builder import TraceBuilder
 
-CALLS = ("shell python check.py", "edit shop.py 4 if total > 20:", "finish")
+CALLS = ("shell python check.py", "edit shop.py 5 if total > 20:", "finish")
 RECIPE = {
     "name": "by-heart",
     "compute": {"dtype": "float32", "threads": 1},

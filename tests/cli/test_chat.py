@@ -17,7 +17,7 @@ from tests.cli.terminal import CTRL_C, END_OF_INPUT, Terminal
 from etude.harness import write_sample
 
 SCRIPT = Path(__file__).with_name("scripted_chat.py")
-MEND = ["> shell python check.py", "> edit shop.py 4 if total > 20:", "> finish"]
+MEND = ["> shell python check.py", "> edit shop.py 5 if total > 20:", "> finish"]
 ASKED = "apply this change? [y/N] "
 NEXT = "task (empty to leave): "
 
@@ -55,7 +55,7 @@ def test_no_leaves_the_folder_as_it_was_and_yes_applies_the_diff(chat: Chat, fol
     for line in (
         "> shell python check.py",
         "FAIL add_cost(18, 9) gave 27, expected 32",
-        "> edit shop.py 4",
+        "> edit shop.py 5",
         "(finished, 3 turns)",
     ):
         assert line in shown
@@ -163,7 +163,7 @@ def test_ctrl_c_ends_it_at_any_moment(chat: Chat, folder: Path, scratch: Path, m
     before = tree(folder)
     mark = f"marked-{uuid.uuid4().hex}"
     if moment == "the agent works":
-        terminal = chat("> edit shop.py 4 if total > 20:", f"> shell sleep 1000 # {mark}")
+        terminal = chat("> edit shop.py 5 if total > 20:", f"> shell sleep 1000 # {mark}")
         terminal.until("> edit shop.py")
         wait_for(lambda: bool(processes(mark)))
     elif moment == "a task is asked for":

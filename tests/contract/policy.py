@@ -50,7 +50,7 @@ class PolicyContract:
 
     def test_a_call_and_its_answer(self, make: Make) -> None:
         async def play() -> None:
-            arguments: dict[str, object] = {"path": "calc.py", "line": 3, "text": "return max(a, b)"}
+            arguments: dict[str, object] = {"path": "calc.py", "lines": "3 return max(a, b)"}
             async with make([("edit", arguments), "done"]) as policy:
                 conversation = opened()
                 before = list(conversation.messages)

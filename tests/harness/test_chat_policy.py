@@ -40,7 +40,7 @@ def test_a_whole_run_over_http():
         [
             completion(calls=[("read", {"path": "calc.py"}), ("grep", {"pattern": "larger"})]),
             completion(raw_calls=[("edit", "{not json"), ("edit", "[1]")]),
-            completion(calls=[("edit", {"path": "calc.py", "line": 3, "text": "return max(a, b)"})]),
+            completion(calls=[("edit", {"path": "calc.py", "lines": "3 return max(a, b)"})]),
             completion(text="bye", calls=[("finish", {})]),
         ]
     )

@@ -25,7 +25,7 @@ def test_the_sample_repository_fails_its_check_until_the_agent_mends_it(tmp_path
 
     async def main() -> None:
         sandboxes = open_boxes(images)
-        steps = ["> shell python check.py", "> edit shop.py 4 if total > 20:", "> shell python check.py", "> finish"]
+        steps = ["> shell python check.py", "> edit shop.py 5 if total > 20:", "> shell python check.py", "> finish"]
         async with session(folder, steps, sandboxes) as chat:
             outcome = await chat.run("make check pass")
             assert outcome.stop is StopCause.FINISHED
@@ -45,7 +45,7 @@ def test_a_second_request_goes_on_in_the_same_conversation(tmp_path):
     folder = write_sample(tmp_path)
 
     async def main() -> None:
-        async with session(folder, ["hello", "> edit travel.py 1 # a greeting", "done"]) as chat:
+        async with session(folder, ["hello", "> edit travel.py 2 # a greeting", "done"]) as chat:
             await chat.run("hi")
             outcome = await chat.run("shorten the comment in travel.py")
             assert [m.text for m in outcome.conversation.messages if m.role == "user"] == [

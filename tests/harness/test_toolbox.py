@@ -84,10 +84,39 @@ def test_edit_replaces_one_line_and_keeps_its_indentation():
     assert bench.toolbox.edited == {"calc.py": 2}
 
 
-def test_edit_with_several_lines():
+def test_an_edit_may_name_several_lines_and_put_several_in_the_place_of_one():
     bench = Bench()
-    bench.call("edit calc.py 3 if a > b:\n    return a\nreturn b")
+    bench.call("edit calc.py 3 if a > b:\n3     return a\n3 return b")
     assert bench.text().endswith("b):\n    if a > b:\n        return a\n    return b\n")
+    said = bench.say("edit calc.py 5 return max(a, b)\n1 # of two\n2 def larger(a, b):\n")
+    assert said == "The edited lines now read:\n1 # of two\n2 def larger(a, b):\n5     return max(a, b)"
+    assert bench.text() == "# of two\ndef larger(a, b):\n    if a > b:\n        return a\n    return max(a, b)\n"
+    bench.call("edit calc.py 4\n1 a\n1 b")
+    assert bench.text() == "a\nb\ndef larger(a, b):\n    if a > b:\n\n    return max(a, b)\n"
+    assert bench.toolbox.edited == {"calc.py": 3}
+
+
+@pytest.mark.parametrize("lines", ["return 1", "3 return 1\nreturn 2", "three 1", "-3 x", "3.0 x", "", "3x"])
+def test_an_edit_whose_lines_have_no_number_changes_nothing(lines):
+    bench = Bench()
+    bad = next(line for line in lines.split("\n") if not line.startswith("3 "))
+    result = bench.call(f"edit calc.py {lines}")
+    assert not result.valid
+    assert result.output == (
+        f"The call could not be read: edit: a line must begin with its number, not {bad or 'be empty'}"
+    )
+    assert bench.text() == "# the larger of two\ndef larger(a, b):\n    return min(a, b)\n"
+
+
+@given(st.lists(st.text("ab \t#", max_size=6).map(lambda text: f"x{text}"), min_size=1, max_size=6), st.data())
+def test_an_edit_changes_the_lines_it_names_and_no_other(old, data):
+    wanted = data.draw(st.dictionaries(st.integers(1, len(old)), st.text("xyz", min_size=1, max_size=4)))
+    if not wanted:
+        return
+    bench = Bench({"a": "".join(f"{line}\n" for line in old).encode()})
+    order = data.draw(st.permutations(list(wanted)))
+    bench.call("edit a " + "\n".join(f"{number} {wanted[number]}" for number in order))
+    assert bench.text("a") == "".join(f"{wanted.get(number, line)}\n" for number, line in enumerate(old, 1))
 
 
 @pytest.mark.parametrize(
@@ -113,6 +142,7 @@ def test_edit_keeps_a_missing_newline_at_the_end_missing():
 def test_edit_out_of_range_and_over_its_limit():
     bench = Bench(edits=1)
     assert bench.say("edit calc.py 9 x") == "calc.py has no line 9; it has 3 lines."
+    assert bench.say("edit calc.py 1 x\n0 y") == "calc.py has no line 0; it has 3 lines."
     assert bench.call("edit calc.py 1 x").ok
     assert bench.say("edit calc.py 1 y") == "No further edit is allowed; finish."
     assert bench.text().startswith("x\n")
@@ -156,9 +186,10 @@ def test_finish_carries_a_message():
     [
         {},
         {"path": 3},
-        {"path": "a", "line": True, "text": "x"},
+        {"path": 1, "lines": "1 x"},
         {"path": "a", "more": 1},
-        {"path": "calc.py", "line": 1, "text": "\ud800"},
+        {"path": "calc.py", "lines": "1 \ud800"},
+        {"path": "calc.py", "lines": "1 x\ny"},
     ],
 )
 def test_arguments_of_any_policy_are_checked(arguments):
@@ -224,6 +255,7 @@ def test_whatever_the_model_writes_gets_a_bounded_answer(raw, most):
 
 def test_schemas_as_openai_functions():
     function = builtin_schema("edit").openai()["function"]
-    assert function["parameters"]["required"] == ["path", "line", "text"]
-    assert function["parameters"]["properties"]["line"]["type"] == "integer"
+    assert function["parameters"]["required"] == ["path", "lines"]
+    assert function["parameters"]["properties"]["lines"]["type"] == "string"
+    assert builtin_schema("read").openai()["function"]["parameters"]["properties"]["first"]["type"] == "integer"
     assert ScriptedPolicy(["> list"], FULL).name == "scripted"

@@ -71,7 +71,7 @@ def test_own_endpoint(tmp_path: Path) -> None:
     first = next(name for name, data in sorted(before.items()) if name.endswith(".py") and data)
 
     async def play() -> str:
-        calls = [("edit", {"path": first, "line": 1, "text": "# a line of the agent"})]
+        calls = [("edit", {"path": first, "lines": "1 # a line of the agent"})]
         async with ChatServer([completion(calls=calls), completion(text="done")]) as server:
             return await example("own_endpoint").main(server.url, "some-model", folder, "change a line")
 

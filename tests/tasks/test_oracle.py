@@ -21,7 +21,7 @@ from etude.harness import (
     run_agent,
 )
 from etude.harness.runner import lazy_workspace
-from etude.harness.tools.files import replacement
+from etude.harness.tools.files import by_number, replacement
 from etude.recipe.acting import HarnessRecipe
 from etude.sandbox.contract import BoxSpec, Sandboxes
 from etude.tasks import (
@@ -92,8 +92,8 @@ def test_the_true_fix_survives_tokenizer_and_edit_for_every_task(
         arguments = parsed[1]
         assert not passes(task, files)
         lines = files[str(arguments["path"])].split("\n")
-        number = int(str(arguments["line"]))
-        lines[number - 1 : number] = replacement(lines[number - 1], str(arguments["text"]))
+        for number, text in by_number(str(arguments["lines"])).items():
+            lines[number - 1 : number] = replacement(lines[number - 1], text)
         assert passes(task, {**files, str(arguments["path"]): "\n".join(lines)})
         visible, hidden = visible_and_hidden(task)
         assert visible

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from etude.text import Arguments, CallSchema, Parameter, call_name, format_call, parse_call
 
 EDIT = CallSchema("edit", (Parameter("file"), Parameter("line", "int"), Parameter("text", "rest")))
+LINES = CallSchema("rewrite", (Parameter("file"), Parameter("lines", "numbered")))
 READ = CallSchema("read", (Parameter("file"), Parameter("start", "int", False), Parameter("end", "int", False)))
 GREP = CallSchema("grep", (Parameter("pattern", "line"), Parameter("path", "word", False)))
 SHELL = CallSchema("shell", (Parameter("command", "rest"),))
 FINISH = CallSchema("finish")
-SCHEMAS = {schema.name: schema for schema in (EDIT, READ, GREP, SHELL, FINISH)}
+SCHEMAS = {schema.name: schema for schema in (EDIT, LINES, READ, GREP, SHELL, FINISH)}
 
 
 @pytest.mark.parametrize(
@@ -21,12 +22,17 @@ SCHEMAS = {schema.name: schema for schema in (EDIT, READ, GREP, SHELL, FINISH)}
         ("edit calc.py 3     return a", ("edit", {"file": "calc.py", "line": 3, "text": "    return a"})),
         ("edit calc.py 3 a\n    b\n", ("edit", {"file": "calc.py", "line": 3, "text": "a\n    b\n"})),
         ("edit calc.py 3 ", ("edit", {"file": "calc.py", "line": 3, "text": ""})),
+        ("rewrite calc.py 3 a\n5     b\n", ("rewrite", {"file": "calc.py", "lines": "3 a\n5     b\n"})),
+        ("rewrite calc.py 3\n4 ", ("rewrite", {"file": "calc.py", "lines": "3\n4 "})),
+        ("rewrite calc.py 3 a\nb", "rewrite: a line must begin with its number, not b"),
+        ("rewrite calc.py 3 a\n\n", "rewrite: a line must begin with its number, not be empty"),
+        ("rewrite calc.py", "rewrite needs: file lines"),
         (" read calc.py ", ("read", {"file": "calc.py"})),
         ("read calc.py 2 9", ("read", {"file": "calc.py", "start": 2, "end": 9})),
         ("grep a b\nsrc", ("grep", {"pattern": "a b", "path": "src"})),
         ("finish", ("finish", {})),
-        ("", "empty call, tools: edit, read, grep, shell, finish"),
-        ("edti x", "unknown tool edti, tools: edit, read, grep, shell, finish"),
+        ("", "empty call, tools: edit, rewrite, read, grep, shell, finish"),
+        ("edti x", "unknown tool edti, tools: edit, rewrite, read, grep, shell, finish"),
         ("edit calc.py", "edit needs: file line text"),
         ("edit calc.py three x", "edit: line must be a number, not three"),
         ("edit calc.py 99999999999999999999999999 x", "edit: line must be a number, not 999999999999999999999999..."),
@@ -56,12 +62,18 @@ texts = st.text(max_size=30)
 lines = st.text(max_size=20).filter(lambda line: "\n" not in line and bool(line.strip()))
 
 
+numbered = st.lists(st.tuples(integers.map(abs), st.text(max_size=9)), min_size=1, max_size=4).map(
+    lambda lines: "\n".join(f"{number} {text}".replace("\n", "") for number, text in lines)
+)
+
+
 @settings(deadline=None)
 @given(
     case=st.one_of(
         st.tuples(
             st.just(EDIT), st.fixed_dictionaries({"file": words, "line": integers, "text": st.text(max_size=30)})
         ),
+        st.tuples(st.just(LINES), st.fixed_dictionaries({"file": words, "lines": numbered})),
         st.tuples(st.just(READ), st.fixed_dictionaries({"file": words}, optional={"start": integers})),
         st.tuples(st.just(GREP), st.fixed_dictionaries({"pattern": lines}, optional={"path": words})),
         st.tuples(st.just(SHELL), st.fixed_dictionaries({"command": texts})),

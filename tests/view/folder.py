@@ -37,13 +37,13 @@ GOOD = [
     _said("assistant", "next edit kitchen.py 3"),
     _said("system", "fix the code"),
     _said("user", "fix scale_load\nnote 1 next edit kitchen.py 3"),
-    _call("edit", path="kitchen.py", line=3, text="return load * 4 + score * 8"),
+    _call("edit", path="kitchen.py", lines="3 return load * 4 + score * 8"),
     _said("tool", "ok"),
     _call("finish"),
 ]
 BAD = [
     *GOOD[:4],
-    _call("edit", path="kitchen.py", line=7, text="return <b>1</b>"),
+    _call("edit", path="kitchen.py", lines="7 return <b>1</b>"),
     _said("tool", "no line 7"),
     *GOOD[6:8],
 ]

@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from etude.text.calls import CallSchema, Parameter
-
-Kind = Literal["word", "int", "line", "rest"]
+from etude.text.calls import TO_THE_END, CallSchema, Kind, Parameter, unnumbered
 
 
 class SchemaError(Exception):
@@ -29,7 +27,8 @@ class BadArguments(Exception):
 class ToolParameter:
     name: str
     kind: Kind
-    """"word": no spaces. "int". "line": up to the end of the line. "rest": everything that follows, lines included."""
+    """"word": no spaces. "int". "line": up to the end of the line. "rest": everything that follows, lines included.
+    "numbered": the same, each line beginning with a number."""
     description: str = ""
     required: bool = True
 
@@ -92,6 +91,8 @@ def _typed(name: str, kind: Kind, value: object) -> str | int:
         raise BadArguments(f"{name} is not valid Unicode")
     if kind == "word" and not value.strip():
         raise BadArguments(f"{name} is empty")
+    if kind == "numbered" and unnumbered(value) is not None:
+        raise BadArguments(f"a line of {name} must begin with its number")
     return value
 
 
@@ -107,8 +108,8 @@ def parse_schema(text: str, source: str) -> ToolSchema:
             raise SchemaError(
                 f"tool schema {source}: {parameter.name}.kind is {parameter.kind!r}, expected one of {get_args(Kind)}"
             )
-    if any(p.kind == "rest" for p in schema.parameters[:-1]):
-        raise SchemaError(f"tool schema {source}: only the last parameter may have the kind 'rest'")
+    if any(p.kind in TO_THE_END for p in schema.parameters[:-1]):
+        raise SchemaError(f"tool schema {source}: only the last parameter may have the kind 'rest' or 'numbered'")
     return schema
 
 

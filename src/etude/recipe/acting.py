@@ -78,11 +78,11 @@ class HarnessRecipe(Section):
     """Sampled tokens of a whole rollout."""
     max_turn_tokens: int = Field(64, ge=4)
     """Sampled tokens of one turn."""
-    summary_trigger: int = Field(224, ge=0)
+    summary_trigger: int = Field(352, ge=0)
     """Tokens of context at which the harness asks for a self-summary; 0 never asks."""
     max_summary_tokens: int = Field(48, ge=4)
     """Sampled tokens of one self-summary."""
-    max_output_tokens: int = Field(160, ge=16)
+    max_output_tokens: int = Field(200, ge=16)
     """Tokens of one tool's output that the agent sees; the rest is cut, visibly."""
     wall_seconds: float = Field(300.0, gt=0)
     """Safety net for a whole rollout: its expiry is our error, never the model's failure."""

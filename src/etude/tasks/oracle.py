@@ -10,14 +10,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from etude.harness.policy import Conversation, Message, PolicyError, Role, ToolCall, Turn
 from etude.harness.schema import builtin_schema
 from etude.tasks.diff import parse_diff
 from etude.tasks.gate import reference_diff
 from etude.tasks.task import Split, Task
-from etude.text.calls import format_call, parse_call
+from etude.text.calls import format_call, numbered_lines, parse_call
 
 CHECK_COMMAND = "python check.py"
 _FILE = re.compile(r"\b[a-z_]+\.py\b")
@@ -87,8 +87,19 @@ class OraclePolicy:
         self._turns += 1
         seen = _read(conversation)
         if conversation.messages[-1].role is Role.USER and seen.acted:
-            return self._say(f"next {self._next(seen)}")
+            return self._say(f"next {self._noted(seen)}")
         return self._call(self._next(seen))
+
+    def _noted(self, seen: _Seen) -> str:
+        """What a self-summary plans. Instead of an edit it is to read the file again, which leaves less to remember;
+        if that filled the context before, the one line that changes."""
+        call = self._next(seen)
+        if not call.startswith("edit "):
+            return call
+        repair = self._repair
+        if not seen.continued:
+            return _format("read", path=repair.file)
+        return _format("edit", path=repair.file, lines=f"{repair.line} {repair.right}")
 
     def _say(self, text: str) -> Turn:
         return Turn(text, sampled_tokens=self._count(text), message_tokens=self._count(text))
@@ -108,14 +119,14 @@ class OraclePolicy:
             if "ok" in seen.last_check.split("\n"):
                 return _format("finish")
             # The first edit was the slip: what to repair is still in view, or has to be looked at again.
-            return self._edit(right=True) if self._repair.file in seen.read else self._look(seen)
+            return self._edit(seen, right=True) if self._repair.file in seen.read else self._look(seen)
         if seen.edited:
             return _format("shell", command=CHECK_COMMAND)
         if self._lists_first and not seen.listed:
             return _format("list")
         if seen.continued and self._repair.file in seen.read:
             # Its notes led here, and the file shows what is wrong: another check would only fill the context again.
-            return self._edit(right=not self._slip)
+            return self._edit(seen, right=not self._slip)
         named = seen.file is not None
         knows_what = seen.continued and seen.function is not None
         if not (seen.last_check or knows_what) and (self._checks_first or not named):
@@ -124,7 +135,7 @@ class OraclePolicy:
             return self._look(seen)
         if not (seen.last_check or knows_what):
             return _format("shell", command=CHECK_COMMAND)
-        return self._edit(right=not self._slip)
+        return self._edit(seen, right=not self._slip)
 
     def _look(self, seen: _Seen) -> str:
         """Reads the file that is known to hold the function, or goes on looking for it."""
@@ -140,10 +151,27 @@ class OraclePolicy:
             raise PolicyError("the function that fails is in none of the files")
         return _format("read", path=unread[0])
 
-    def _edit(self, *, right: bool) -> str:
+    def _edit(self, seen: _Seen, *, right: bool) -> str:
+        """Writes the function's code anew, line by line: whoever reads a line beside its comment knows what it should
+        be, without having to say first which one is wrong."""
         repair = self._repair
         text = repair.right if right else _slipped(repair, self._rng)
-        return _format("edit", path=repair.file, line=repair.line, text=text)
+        body = {number: line.strip() for number, line in _body(seen.read[repair.file], repair.line)}
+        lines = "\n".join(f"{number} {line}" for number, line in (body | {repair.line: text}).items())
+        return _format("edit", path=repair.file, lines=lines)
+
+
+def _body(listing: str, inside: int) -> Iterator[tuple[int, str]]:
+    """The numbered code lines under the `def` that line `inside` belongs to."""
+    lines = [
+        (int(number), text)
+        for number, _, text in (line.partition(" ") for line in listing.split("\n"))
+        if number.isdigit()
+    ]
+    heads = [number for number, text in lines if text.startswith("def ")]
+    first = max(number for number in heads if number < inside)
+    after = min((number for number in heads if number > inside), default=len(lines) + 1)
+    return ((n, text) for n, text in lines if first < n < after and not text.strip().startswith("#"))
 
 
 @dataclass(slots=True)
@@ -154,7 +182,8 @@ class _Seen:
     file: str | None = None
     """Known to hold the function."""
     files: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()
+    read: dict[str, str] = field(default_factory=dict)
+    """The listings of files."""
     listed: bool = False
     grepped: bool = False
     edited: bool = False
@@ -186,11 +215,19 @@ def _read_task(text: str, seen: _Seen) -> None:
         seen.function = found.group()
     seen.file = next((file for file in _FILE.findall(task) if file != "check.py"), None)
     if found := _NEXT.search(rest):
-        # Notes that a full context cut off may end in half a call: it plans nothing.
-        seen.planned = "" if isinstance(parse_call(found.group(1), _TOOLS), str) else found.group(1)
+        seen.planned = found.group(1) if _whole(found.group(1)) else ""
         seen.continued = True
     found = _EDITED.search(rest)
     seen.edited = found is not None and found.group(1) != "none"
+
+
+def _whole(planned: str) -> bool:
+    """Notes that a full context cut off may end in half a call, which plans nothing."""
+    parsed = parse_call(planned, _TOOLS)
+    if isinstance(parsed, str):
+        return False
+    name, arguments = parsed
+    return name != "edit" or all(text for _, text in numbered_lines(str(arguments["lines"])))
 
 
 def _read_output(message: Message, call: ToolCall, seen: _Seen) -> None:
@@ -204,7 +241,7 @@ def _read_output(message: Message, call: ToolCall, seen: _Seen) -> None:
             seen.file = hit.group(1)
     elif call.name == "read":
         file = str(arguments["path"])
-        seen.read += (file,)
+        seen.read[file] = message.text
         if seen.function is not None and f"def {seen.function}(" in message.text:
             seen.file = file
     elif call.name == "edit":

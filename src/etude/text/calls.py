@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["word", "int", "line", "rest"]
-"""word: no white space; int: decimal digits; line: up to the end of the line; rest: everything, it may span lines."""
+Kind: TypeAlias = Literal["word", "int", "line", "numbered", "rest"]
+"""word: no white space; int: decimal digits; line: up to the end of the line; rest: everything, it may span lines;
+numbered: the same, and each of its lines begins with a number and, if there is more, a space."""
+
+TO_THE_END = ("numbered", "rest")
+"""Kinds that nothing can follow."""
 
 Arguments: TypeAlias = dict[str, object]
 
 _INT = re.compile(r"-?[0-9]{1,9}")
+_NUMBERED = re.compile(r"([0-9]{1,9})(?: (.*))?", re.DOTALL)
 _WORD = re.compile(r"[^ \n\t\r]+")
 _SHOWN = 24
 """Characters of a bad value that the problem text repeats."""
@@ -40,7 +45,7 @@ class CallSchema:
             raise ValueError(f"tool name must be one word, found {self.name!r}")
         optional_seen = False
         for place, parameter in enumerate(self.parameters):
-            if parameter.kind == "rest" and place != len(self.parameters) - 1:
+            if parameter.kind in TO_THE_END and place != len(self.parameters) - 1:
                 raise ValueError(f"{self.name}: {parameter.name} takes the rest, so it must come last")
             if optional_seen and parameter.required:
                 raise ValueError(f"{self.name}: {parameter.name} is required but follows an optional parameter")
@@ -70,12 +75,26 @@ def parse_call(raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Argume
             if not _INT.fullmatch(value):
                 return f"{name}: {parameter.name} must be a number, not {_shown(value)}"
             arguments[parameter.name] = int(value)
+        elif parameter.kind == "numbered" and (bad := unnumbered(value)) is not None:
+            return f"{name}: a line must begin with its number, not {_shown(bad) or 'be empty'}"
         else:
             arguments[parameter.name] = value
     if left.strip():
         takes = f"takes only: {schema.usage}" if schema.parameters else "takes nothing"
         return f"{name} {takes}"
     return name, arguments
+
+
+def numbered_lines(text: str) -> list[tuple[int, str]]:
+    """Of an argument of kind numbered: each line's number and what comes after it. A newline at the end ends a line."""
+    found = [_NUMBERED.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
+    return [(int(match[1]), match[2] or "") for match in found if match is not None]
+
+
+def unnumbered(text: str) -> str | None:
+    """The first line that has no number, if there is one."""
+    lines = text.removesuffix("\n").split("\n")
+    return next((line for line in lines if _NUMBERED.fullmatch(line) is None), None)
 
 
 def call_name(raw: str) -> str:
@@ -115,7 +134,7 @@ def _take(kind: Kind, left: str) -> tuple[str | None, str]:
     if not left:
         return None, left
     text = left[1:]
-    if kind == "rest":
+    if kind in TO_THE_END:
         return text, ""
     line, newline, more = text.partition("\n")
     return (line, newline + more) if line.strip() else (None, left)
@@ -129,6 +148,8 @@ def _expressible(kind: Kind, value: str) -> bool:
             return _INT.fullmatch(value) is not None
         case "line":
             return "\n" not in value and bool(value.strip())
+        case "numbered":
+            return unnumbered(value) is None
         case "rest":
             return True
 

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
+from etude.harness.tools.files import by_number, replacement
 from etude.tasks import Split, function_hashes
 from etude.tasks.microrepo import SEEN_KINDS, documents, pool_of, read_documents, write_documents
 from etude.tasks.microrepo.documents import make_document
@@ -38,16 +40,29 @@ def test_a_lookup_copies_lines_of_its_listing() -> None:
             assert shown[number].strip() == copy
 
 
-def test_a_fix_is_the_true_one() -> None:
+def parts(text: str) -> tuple[str, str, list[str], dict[int, str]]:
+    """Of a fix: what failed, the file, its lines, and what an edit puts in the place of some."""
+    before, call = text.removesuffix("\n").split("\nedit ")
+    fail, read, *listing = before.split("\n")
+    path, edited = call.split(" ", 1)
+    assert read == f"read {path}"
+    for number, line in enumerate(listing, 1):
+        assert line.startswith(f"{number} ")
+    return fail, path, [line.partition(" ")[2] for line in listing], by_number(edited)
+
+
+def test_a_fix_is_the_true_one_and_says_the_functions_code_anew() -> None:
     for text in [d.text for d in (make_document(1, index) for index in range(80)) if d.kind == "fix"]:
-        fail, read, *listing, edit, end = text.split("\n")
-        assert end == ""
-        file = read.removeprefix("read ")
-        lines = [line.partition(" ")[2] for line in listing]
-        _, path, number, right = edit.split(" ", 3)
-        assert path == file
-        wrong = lines[int(number) - 1]
-        lines[int(number) - 1] = wrong[: len(wrong) - len(wrong.lstrip())] + right
+        fail, _, lines, edited = parts(text)
+        changed = [number for number, new in edited.items() if new != lines[number - 1].strip()]
+        assert len(changed) == 1
+        head = max(n for n, line in enumerate(lines, 1) if line.startswith("def ") and n < min(edited))
+        assert lines[head - 1].startswith(f"def {fail.removeprefix('FAIL ').partition('(')[0]}(")
+        rest = enumerate(lines[head:], head + 1)
+        body = list(takewhile(lambda line: line[1].startswith(" "), rest))
+        assert list(edited) == [number for number, line in body if not line.strip().startswith("#")]
+        for number, new in edited.items():
+            lines[number - 1 : number] = replacement(lines[number - 1], new)
         scope: dict[str, object] = {}
         exec("\n".join(lines), scope)
         call, _, expected = fail.removeprefix("FAIL ").partition(", expected ")
@@ -64,9 +79,10 @@ def test_no_fix_is_of_an_unseen_kind() -> None:
     """Told by the lines alone: what an edit puts in the place of what."""
     compared = 0
     for text in [d.text for d in (make_document(2, index) for index in range(600)) if d.kind == "fix"]:
-        _, _, *listing, edit, _ = text.split("\n")
-        number, right = edit.split(" ", 3)[2:]
-        wrong = listing[int(number) - 1].partition(" ")[2]
+        _, _, lines, edited = parts(text)
+        ((wrong, right),) = [
+            (lines[number - 1].strip(), new) for number, new in edited.items() if new != lines[number - 1].strip()
+        ]
         out, into = words(wrong) - words(right), words(right) - words(wrong)
         changed = set(out + into)
         assert changed - {"and", "or", "not", "True", "False"} or not changed, f"bool: {wrong} -> {right}"

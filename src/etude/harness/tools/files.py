@@ -1,7 +1,8 @@
 """list, read, edit: what a line is, and what an edit keeps, is decided here once.
 
-Lines end at \\n only. An edit replaces one line; the old line's indentation is kept unless the text is itself indented,
-so that a model need not count spaces it cannot see.
+Lines end at \\n only. An edit names each line that it replaces by its number; the old line's indentation is kept unless
+the text is itself indented, so that a model need not count spaces it cannot see. One edit may name lines that stay as
+they are: who cannot tell which line is wrong writes a function anew.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from etude.harness.diff import as_text
 from etude.harness.toolbox import Output, Toolbox, ToolProblem
 from etude.harness.workspace import clean_path
+from etude.text.calls import numbered_lines
 
 
 async def list_files(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
@@ -40,17 +42,31 @@ async def edit(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     limit = toolbox.limits.edits
     if limit is not None and sum(toolbox.edited.values()) >= limit:
         raise ToolProblem(toolbox.say("no_edits_left"))
-    path, number = clean_path(arguments["path"], toolbox.workspace.workdir), arguments["line"]
+    path = clean_path(arguments["path"], toolbox.workspace.workdir)
     text = await read_text(toolbox, path)
     lines = split_lines(text)
-    if not 1 <= number <= len(lines):
-        raise ToolProblem(toolbox.say("no_line", path=path, line=number, lines=len(lines)))
-    new = replacement(lines[number - 1], arguments["text"])
-    lines[number - 1 : number] = new
-    await toolbox.workspace.write(path, ("\n".join(lines) + ("\n" if text.endswith("\n") else "")).encode())
+    wanted = by_number(arguments["lines"])
+    for number in wanted:
+        if not 1 <= number <= len(lines):
+            raise ToolProblem(toolbox.say("no_line", path=path, line=number, lines=len(lines)))
+    changed: list[str] = []
+    shown: list[str] = []
+    for number, line in enumerate(lines, 1):
+        new = replacement(line, wanted[number]) if number in wanted else [line]
+        changed += new
+        if number in wanted:
+            shown += numbered(changed, len(changed) - len(new) + 1, len(changed))
+    await toolbox.workspace.write(path, ("\n".join(changed) + ("\n" if text.endswith("\n") else "")).encode())
     toolbox.edited[path] = toolbox.edited.get(path, 0) + 1
-    said = toolbox.say("edited", lines="\n".join(numbered(lines, number, number + len(new) - 1)))
-    return Output(said.split("\n"))
+    return Output(toolbox.say("edited", lines="\n".join(shown)).split("\n"))
+
+
+def by_number(text: str) -> dict[int, str]:
+    """What takes the place of each line that an edit names."""
+    wanted: dict[int, str] = {}
+    for number, new in numbered_lines(text):
+        wanted[number] = f"{wanted[number]}\n{new}" if number in wanted else new
+    return wanted
 
 
 def replacement(old: str, text: str) -> list[str]:

@@ -16,8 +16,8 @@ class Part:
     name: str
     kin: str
     """Parts of one kin turn into each other by a single bug, so they share a side of the split."""
-    intent: str
     lines: tuple[str, ...]
+    """Its comment says what the lines under it are to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,40 +26,40 @@ class Core(Part):
     verbs: str = ""
 
 
-def _loop(condition: str, then: str) -> tuple[str, ...]:
-    return ("{t} = 0", "for {v} in {xs}:", f"    if {condition}:", f"        {{t}} += {then}")
+def _loop(intent: str, condition: str, then: str) -> tuple[str, ...]:
+    return (f"# {intent}", "{t} = 0", "for {v} in {xs}:", f"    if {condition}:", f"        {{t}} += {then}")
 
 
 CORES = (
-    Core("plus", "sum", "{x} plus {y}", ("{t} = {x} + {y}",), "x y", "add join"),
-    Core("minus", "sum", "{x} minus {y}", ("{t} = {x} - {y}",), "x y", "left spare"),
-    Core("times", "sum", "{x} times {y}", ("{t} = {x} * {y}",), "x y", "bill charge"),
-    Core("weighted", "weighted", "{x} times {k} plus {y}", ("{t} = {x} * {k} + {y}",), "x y", "scale convert"),
-    Core("less", "less", "{x} minus {y} times {k}", ("{t} = {x} - {y} * {k}",), "x y", "cut lower"),
-    Core("larger", "pair", "larger of {x} and {y}", ("{t} = max({x}, {y})",), "x y", "best top"),
-    Core("smaller", "pair", "smaller of {x} and {y}", ("{t} = min({x}, {y})",), "x y", "limit bound"),
-    Core("per", "per", "{x} divided by {k}", ("{t} = {x} // {k}",), "x", "share split"),
-    Core("all", "all", "sum of the {xs}", ("{t} = sum({xs})",), "xs", "sum add"),
-    Core("above", "part", "sum of the {xs} above {y}", _loop("{v} > {y}", "{v}"), "xs y", "sum raise"),
-    Core("below", "part", "sum of the {xs} below {y}", _loop("{v} < {y}", "{v}"), "xs y", "sum trim"),
-    Core("many", "many", "count of the {xs} above {y}", _loop("{v} > {y}", "1"), "xs y", "count number"),
+    Core("plus", "sum", ("# {x} plus {y}", "{t} = {x} + {y}"), "x y", "add join"),
+    Core("minus", "sum", ("# {x} minus {y}", "{t} = {x} - {y}"), "x y", "left spare"),
+    Core("times", "sum", ("# {x} times {y}", "{t} = {x} * {y}"), "x y", "bill charge"),
+    Core("weighted", "weighted", ("# {x} times {k} plus {y}", "{t} = {x} * {k} + {y}"), "x y", "scale convert"),
+    Core("less", "less", ("# {x} minus {y} times {k}", "{t} = {x} - {y} * {k}"), "x y", "cut lower"),
+    Core("larger", "pair", ("# larger of {x} and {y}", "{t} = max({x}, {y})"), "x y", "best top"),
+    Core("smaller", "pair", ("# smaller of {x} and {y}", "{t} = min({x}, {y})"), "x y", "limit bound"),
+    Core("per", "per", ("# {x} divided by {k}", "{t} = {x} // {k}"), "x", "share split"),
+    Core("all", "all", ("# sum of the {xs}", "{t} = sum({xs})"), "xs", "sum add"),
+    Core("above", "part", _loop("sum of the {xs} above {y}", "{v} > {y}", "{v}"), "xs y", "sum raise"),
+    Core("below", "part", _loop("sum of the {xs} below {y}", "{v} < {y}", "{v}"), "xs y", "sum trim"),
+    Core("many", "many", _loop("count of the {xs} above {y}", "{v} > {y}", "1"), "xs y", "count number"),
 )
 ENDS = (
-    Part("cap", "bound", "at most {b}", ("return min({t}, {b})",)),
-    Part("floor", "bound", "at least {c}", ("return max({t}, {c})",)),
-    Part("more", "more", "plus {m}", ("return {t} + {m}",)),
-    Part("extra", "step", "plus {m} if that is above {b}", ("if {t} > {b}:", "    {t} += {m}", "return {t}")),
-    Part("rebate", "step", "minus {m} if that is at least {b}", ("if {t} >= {b}:", "    {t} -= {m}", "return {t}")),
-    Part("raise", "step", "plus {m} if that is below {c}", ("if {t} < {c}:", "    {t} += {m}", "return {t}")),
-    Part("over", "over", "true if that is above {c}", ("return {t} > {c}",)),
-    Part("within", "within", "true if that is at least {c} and at most {b}", ("return {t} >= {c} and {t} <= {b}",)),
+    Part("cap", "bound", ("# {t}, at most {b}", "return min({t}, {b})")),
+    Part("floor", "bound", ("# {t}, at least {c}", "return max({t}, {c})")),
+    Part("more", "more", ("# {t} plus {m}", "return {t} + {m}")),
+    Part("extra", "step", ("# plus {m} if {t} is above {b}", "if {t} > {b}:", "    {t} += {m}", "return {t}")),
+    Part("rebate", "step", ("# minus {m} if {t} is at least {b}", "if {t} >= {b}:", "    {t} -= {m}", "return {t}")),
+    Part("raise", "step", ("# plus {m} if {t} is below {c}", "if {t} < {c}:", "    {t} += {m}", "return {t}")),
+    Part("over", "over", ("# true if {t} is above {c}", "return {t} > {c}")),
+    Part("within", "within", ("# true if {t} is at least {c} and at most {b}", "return {t} >= {c} and {t} <= {b}")),
 )
 GUARDS = (
-    Part("", "", "", ()),
-    Part("none", "none", "{j} if {y} is 0", ("if {y} == 0:", "    return {j}")),
-    Part("low", "edge", "{j} if {x} is below {c}", ("if {x} < {c}:", "    return {j}")),
-    Part("high", "edge", "{j} if {x} is above {b}", ("if {x} > {b}:", "    return {j}")),
-    Part("bare", "bare", "{j} if there are no {xs}", ("if not {xs}:", "    return {j}")),
+    Part("", "", ()),
+    Part("none", "none", ("# {j} if {y} is 0", "if {y} == 0:", "    return {j}")),
+    Part("low", "edge", ("# {j} if {x} is below {c}", "if {x} < {c}:", "    return {j}")),
+    Part("high", "edge", ("# {j} if {x} is above {b}", "if {x} > {b}:", "    return {j}")),
+    Part("bare", "bare", ("# {j} if there are no {xs}", "if not {xs}:", "    return {j}")),
 )
 
 
@@ -78,10 +78,6 @@ class Combination:
         return "_".join(part.kin for part in (self.guard, self.core, self.end) if part.name)
 
     @property
-    def intent(self) -> str:
-        return ", ".join(part.intent for part in (self.core, self.end, self.guard) if part.name)
-
-    @property
     def lines(self) -> tuple[str, ...]:
         return (*self.guard.lines, *self.core.lines, *self.end.lines)
 
@@ -96,9 +92,9 @@ def _sensible(guard: Part, core: Core, end: Part) -> bool:
         return False
     if not guard.name:
         return True
-    speaks_of_input = any("{" + slot + "}" in guard.lines[0] for slot in core.inputs.split())
+    speaks_of_input = any("{" + slot + "}" in guard.lines[1] for slot in core.inputs.split())
     truth = end.name in ("over", "within")  # a function answers with truths or with numbers
     # What a guard lets pass would never, or always, meet the end's own bound.
     moot = end.name in {"low": ("floor", "raise"), "high": ("cap", "extra", "rebate")}.get(guard.name, ())
-    long = len(core.lines) > 1 and len(end.lines) > 1
+    long = len(core.lines) > 2 and len(end.lines) > 2
     return speaks_of_input and not (truth or moot or long)

@@ -1,8 +1,9 @@
 """Generated documents for pretraining, from what may be learnt only: train families, their train instances, seen kinds.
 
 Three kinds: "module" (code with assertions), "lookup" (a short numbered listing, then lines of it by file and number:
-copying comes first), "fix" (a FAIL line, the numbered file, the edit that repairs it). Listings are made by the code of
-the harness's `read` tool and edits are written as its calls, so that what is learnt here is what the agent will see.
+copying comes first), "fix" (a FAIL line, the numbered file, the edit that writes the failing function anew). Listings
+are made by the code of the harness's `read` tool and edits are written as its calls, so that what is learnt here is
+what the agent will see.
 
 Fixes show every seen kind of bug, also those that demonstrations leave out: RL can only reinforce what the model
 sometimes does, so a kind may be rare to it but must not be unknown.
@@ -30,7 +31,7 @@ from etude.tasks.microrepo.repository import draw_broken, fail_line, show
 from etude.tasks.task import Split
 from etude.text.calls import format_call
 
-VERSION = 2
+VERSION = 3
 PER_FILE = 2000
 SHARES = (("lookup", 0.3), ("fix", 0.55), ("module", 0.15))
 POOL = pool_of(Split.TRAIN)
@@ -86,10 +87,15 @@ def listing(file: str, text: str) -> str:
     return f"{format_call('read', {'path': file}, builtin_schema('read').call_schema())}\n{shown}\n"
 
 
-def edit_call(file: str, line: int, text: str) -> str:
-    """The call that replaces a line; the tool keeps the indentation, so the text goes without."""
-    arguments = {"path": file, "line": line, "text": text.strip()}
-    return format_call("edit", arguments, builtin_schema("edit").call_schema())
+def edit_call(file: str, source: str, first: int) -> str:
+    """The call that writes the code lines of a function anew, whose `def` is line `first`: those under their comments,
+    which say what each should be. The tool keeps the indentation, so the text goes without."""
+    numbered_code = [
+        f"{number} {line.strip()}"
+        for number, line in enumerate(source.split("\n"), first)
+        if number > first and not line.strip().startswith("#")
+    ]
+    return format_call("edit", {"path": file, "lines": "\n".join(numbered_code)}, builtin_schema("edit").call_schema())
 
 
 def _functions(rng: random.Random, count: int) -> list[Function]:
@@ -127,14 +133,12 @@ def _fix(rng: random.Random, kind: str) -> str:
     others = [POOL.draw(rng, [broken.function.name]) for _ in range(rng.choice((0, 0, 1)))]
     functions = [broken.function, *others]
     rng.shuffle(functions)
-    wrong = f"# {broken.function.intent}\n{broken.mutation.apply(broken.function.source)}\n"
-    text, line = "", 0
+    text, first = "", 0
     for function in functions:
         if function is broken.function:
-            line = text.count("\n") + 1 + broken.mutation.line + 1
-            text += wrong
+            first = text.count("\n") + 1
+            text += f"{broken.mutation.apply(function.source)}\n"
         else:
             text += function.text
     file = _file(rng)
-    right = broken.function.source.split("\n")[broken.mutation.line]
-    return f"{fail_line(broken)}\n{listing(file, text)}{edit_call(file, line, right)}\n"
+    return f"{fail_line(broken)}\n{listing(file, text)}{edit_call(file, broken.function.source, first)}\n"

@@ -18,17 +18,16 @@ NUMBERS = frozenset(("x", "y", "n", "lo", "hi", "v", "i", "t"))
 class Function:
     family: Family
     name: str
-    intent: str
     source: str
-    """The def and its body, without a final newline."""
+    """The def and its body with its comments, without a final newline."""
     constants: tuple[int, ...]
     groups: dict[str, str]
     """Names of the function by type, so that a wrong variable is a plausible one."""
 
     @property
     def text(self) -> str:
-        """As it stands in a module: the intent as a comment, then the code."""
-        return f"# {self.intent}\n{self.source}\n"
+        """As it stands in a module."""
+        return f"{self.source}\n"
 
 
 def draw_function(family: Family, rng: random.Random, taken: Collection[str] = ()) -> Function:
@@ -61,7 +60,6 @@ def draw_function(family: Family, rng: random.Random, taken: Collection[str] = (
     return Function(
         family=family,
         name=name,
-        intent=family.intent.format(**filled),
         source=f"def {name}({parameters}):\n{body}",
         constants=tuple(value for slot, value in constants.items() if "{" + slot + "}" in family.body),
         groups={word: _group(slot, textual) for slot, word in used.items() if not slot.startswith("g")},

@@ -17,6 +17,7 @@ from etude.tasks.microrepo.function import Function, draw_function
 from etude.tasks.task import Split, split_of
 
 _WORD = re.compile(r"'[^']*'|[A-Za-z_]\w*")
+_COMMENT = re.compile(r" *#.*\n")
 _KEYWORDS = frozenset(keyword.kwlist)
 
 
@@ -52,6 +53,7 @@ def side_of(source: str) -> Split:
 
 
 def normal_form(source: str) -> str:
+    """Without names, words and comments."""
     names: dict[str, str] = {}
 
     def word(match: re.Match[str]) -> str:
@@ -60,4 +62,4 @@ def normal_form(source: str) -> str:
             return text
         return "''" if text.startswith("'") else names.setdefault(text, f"n{len(names)}")
 
-    return _WORD.sub(word, source)
+    return _WORD.sub(word, _COMMENT.sub("", source))

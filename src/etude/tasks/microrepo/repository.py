@@ -151,7 +151,7 @@ def draw_repository(pool: Pool, rng: random.Random, kinds: Collection[str]) -> R
     broken = draw_broken(pool, rng.choice(offered), rng)
     # Most are small, and some are large enough that working on them outgrows a small context.
     count = rng.choice((1, 1, 1, 2, 2, 3, 3))
-    sizes = [2 if count == 3 else rng.choice((1, 1, 2)) for _ in range(count)]
+    sizes = [rng.choice((1, 1, 2)) for _ in range(count)]
     names = rng.sample(words.MODULES, len(sizes))
     home = rng.randrange(len(sizes))
     taken = {broken.function.name}
@@ -184,8 +184,7 @@ def _damage(broken: Broken, module: Module) -> Damage:
         above += function.text.count("\n")
     mutation = broken.mutation
     right = broken.function.source.split("\n")[mutation.line]
-    # The intent's comment comes first, and lines count from 1.
-    return Damage(broken.function, mutation.kind, module.file, above + 1 + mutation.line + 1, mutation.text, right)
+    return Damage(broken.function, mutation.kind, module.file, above + mutation.line + 1, mutation.text, right)
 
 
 def _cases(broken: Broken, module: str) -> tuple[list[Case], list[Case]]:
