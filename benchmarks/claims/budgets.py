@@ -84,7 +84,7 @@ def draw(rows: Rows) -> Figure:
 CLAIM = Claim(
     name="budgets",
     says="More pretraining, a lower loss on code that no generator made, and a higher reward of RL go together",
-    arms=(Arm("quarter", "budget-450.toml"), Arm("half", "budget-900.toml"), Arm("whole", "rl.toml")),
+    arms=(Arm("quarter", "budget-quarter.toml"), Arm("half", "budget-half.toml"), Arm("whole", "rl.toml")),
     until="rl",
     measure=measure,
     conclude=conclude,

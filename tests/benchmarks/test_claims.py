@@ -85,8 +85,8 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
         "rl": {"evaluation.one_edit"},
         "sft-continued": {"continued.seconds"},
         "no-long-phase": {"pretrain.steps", "long.steps"},
-        "budget-450": {"pretrain.steps"},
-        "budget-900": {"pretrain.steps"},
+        "budget-quarter": {"pretrain.steps"},
+        "budget-half": {"pretrain.steps"},
         "replay-off": {"rl.replay.mode"},
         "replay-on": {"rl.replay.mode"},
         "length-none": {f"{length}.scale"},
@@ -105,7 +105,7 @@ def test_budgets_of_tokens_are_what_the_claims_say() -> None:
 
     assert sum(tokens("no-long-phase")) == sum(tokens("rl")), "without the long phase as many are read"
     assert tokens("no-long-phase")[1] == 0
-    least, middle, most = (tokens(name)[0] for name in ("budget-450", "budget-900", "rl"))
+    least, middle, most = (tokens(name)[0] for name in ("budget-quarter", "budget-half", "rl"))
     assert middle / least == most / middle, "evenly spaced by their logarithms"
 
 

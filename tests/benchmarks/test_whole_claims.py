@@ -135,8 +135,8 @@ def _shared(lineages: dict[str, LineageState]) -> None:
         "swaps-waiting": "sft",
         "summaries-on": "mtp",
         "summaries-off": "mtp",
-        "budget-450": "corpus",
-        "budget-900": "corpus",
+        "budget-quarter": "corpus",
+        "budget-half": "corpus",
         "no-long-phase": "corpus",
     }
     assert lineages.keys() == {"rl", *same_until}
