@@ -63,8 +63,8 @@ OVERRIDES = [
     # A conversation of two or three turns already asks for a self-summary.
     "harness.summary_trigger=90",
     "harness.max_turns=6",
-    "harness.max_tokens=200",
-    "harness.max_turn_tokens=40",
+    "harness.max_tokens=240",
+    "harness.max_turn_tokens=56",
     "harness.max_summary_tokens=24",
 ]
 KILL_AFTER_STEPS = 2
