@@ -22,8 +22,8 @@ from etude.cli.run import run_command
 from etude.journal import RunPaths
 from etude.lineage import LineageState
 
-SHRINK = 30
-"""What the arms say of steps is divided by it, and the shrunk base's 60 are a thirtieth of the real one's."""
+SHRINK = 40
+"""What the arms say of steps is divided by it, and the shrunk base's 20 are a fortieth of the real one's."""
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def _measured(rows: dict[str, Rows], told: dict[str, dict[str, Any]]) -> None:
             figures = rows[name].of(arm)[1]
             assert figures["before"].keys() == figures["after"].keys()
             assert len(figures["before"]) == 2
-    assert [run["steps"] for run in told["claims/budgets"]["runs"]] == [15, 30, 60]
+    assert [run["steps"] for run in told["claims/budgets"]["runs"]] == [5, 10, 20]
     assert all(run["loss"] > 0 for run in told["claims/budgets"]["runs"])
 
 

@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE)]
 
 PROMPTS = range(20)
 """steps x prompts_per_step of the recipe"""
-IN_THE_MIDDLE = 0.3
-"""Seconds after a beginning at which its work is going on."""
+IN_THE_MIDDLE = 0.05
+"""Seconds after a beginning at which its work is going on: a step is sampled in less than one."""
 
 
 def sampling(step: int):
