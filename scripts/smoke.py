@@ -51,8 +51,8 @@ OVERRIDES = [
     "rl.probe_every=2",
     "evaluation.samples=2",
     # Few rollouts at a time and several versions of slack: weights are swapped while rollouts are under way.
-    "rl.rollouts_per_worker=12",
-    "rl.max_staleness=2",
+    "rl.rollouts_per_worker=6",
+    "rl.max_staleness=4",
     # So young an agent solves next to nothing; what it fails at must move the weights all the same.
     "rl.min_spread=0.0",
     "rl.drop_unsolved=false",
@@ -62,7 +62,7 @@ OVERRIDES = [
     "rl.replay.threshold=0.95",
     # A conversation of two or three turns already asks for a self-summary.
     "harness.summary_trigger=90",
-    "harness.max_turns=6",
+    "harness.max_turns=9",
     "harness.max_tokens=240",
     "harness.max_turn_tokens=56",
     "harness.max_summary_tokens=24",
