@@ -345,7 +345,6 @@ def test_what_a_program_computes_is_the_same_however_often_it_is_moved(
     """
     program = """
 import hashlib
-import re
 ticks = []; signal.signal(signal.SIGALRM, lambda *_: ticks.append(1))
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
 def chain(seed, x=1.0, rounds=0):
