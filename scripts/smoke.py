@@ -53,6 +53,7 @@ OVERRIDES = [
     # Few rollouts at a time and several versions of slack: weights are swapped while rollouts are under way.
     "rl.rollouts_per_worker=6",
     "rl.max_staleness=4",
+    "engine.speculate='always'",  # at so many rows a draft costs more than it saves; here it shall be tried
     # So young an agent solves next to nothing; what it fails at must move the weights all the same.
     "rl.min_spread=0.0",
     "rl.drop_unsolved=false",

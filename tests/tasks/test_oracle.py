@@ -102,15 +102,14 @@ def test_the_true_fix_survives_tokenizer_and_edit_for_every_task(
 
 
 async def demonstrate(
-    task: Task, sandboxes: Sandboxes, tokenizer: Tokenizer, grader: Grader, *, trigger: int = 0, slip: float = 0.0
+    task: Task, sandboxes: Sandboxes, tokenizer: Tokenizer, grader: Grader, *, trigger: int = 0, **oracle: float
 ) -> tuple[StopCause, Verdict, TraceBuilder, list[str]]:
     image = (await grader.environments.prepare(task)).image
     workspace: OverlayWorkspace = lazy_workspace(
         image, read_files(task.directory), lambda: sandboxes.create(BoxSpec(image))
     )
     recorder = TraceBuilder()
-    oracle = OraclePolicy(task, 1, slip=slip)
-    policy = RecordingPolicy(oracle, CompactFormat(tokenizer), COMPACT.schemas(), 640, recorder)
+    policy = RecordingPolicy(OraclePolicy(task, 1, **oracle), CompactFormat(tokenizer), COMPACT.schemas(), 640, recorder)
     toolbox = Toolbox(COMPACT.schemas(), workspace, ToolLimits(), COMPACT)
     budgets = replace(budgets_of(HarnessRecipe(max_turns=16)), summary_trigger=trigger)
     outcome = await run_agent(COMPACT.open(task.instruction), policy, toolbox, budgets, COMPACT)
@@ -119,9 +118,12 @@ async def demonstrate(
     return outcome.stop, verdict, recorder, [event.arguments for event in outcome.tools]
 
 
-@pytest.mark.parametrize(("trigger", "slip"), [(0, 0.0), (0, 1.0), (150, 0.0), (224, 1.0)])
+@pytest.mark.parametrize(
+    ("trigger", "slip", "rewrites"),
+    [(0, 0.0, 1.0), (0, 0.0, 0.0), (0, 1.0, 0.0), (0, 1.0, 1.0), (150, 0.0, 1.0), (224, 1.0, 0.5)],
+)
 def test_the_oracle_solves_its_tasks(
-    boxes: Boxes, train_tasks: list[Task], tokenizer: Tokenizer, trigger: int, slip: float
+    boxes: Boxes, train_tasks: list[Task], tokenizer: Tokenizer, trigger: int, slip: float, rewrites: float
 ) -> None:
     async def run() -> None:
         async with boxes() as sandboxes:
@@ -129,7 +131,7 @@ def test_the_oracle_solves_its_tasks(
             summaries = 0
             for task in train_tasks[:8]:
                 stop, verdict, recorder, calls = await demonstrate(
-                    task, sandboxes, tokenizer, grader, trigger=trigger, slip=slip
+                    task, sandboxes, tokenizer, grader, trigger=trigger, slip=slip, rewrites=rewrites
                 )
                 assert stop is StopCause.FINISHED, (task.id, calls)
                 # A slip may get past the visible examples; then the hidden ones find it.
@@ -138,6 +140,10 @@ def test_the_oracle_solves_its_tasks(
                 assert all(not isinstance(parse_call(call, SCHEMAS), str) for call in calls)
                 edits = [call for call in calls if call.startswith("edit")]
                 assert len(edits) == 1 or slip
+                if rewrites == 0.0:
+                    assert all("\n" not in edit for edit in edits)
+                elif rewrites == 1.0 and not trigger:
+                    assert all("\n" in edit for edit in edits)
                 segments = recorder.segments()
                 assert all(len(segment.tokens) >= trigger > 0 for segment in segments[:-1])
                 summaries += len(segments) - 1

@@ -100,7 +100,8 @@ def _trained(recipe: Recipe, paths: RunPaths, stage: str, dtype: str, stack: Asy
     from etude.engine.service import EngineService
 
     tokenizer = Tokenizer.load(paths.tokenizer)
-    engine = EngineService(paths.model(stage), recipe.engine, dtype, 0)
+    alone = recipe.engine.model_copy(update={"slots": 1})  # where drafts pay
+    engine = EngineService(paths.model(stage), alone, dtype, 0)
     stack.push_async_callback(engine.shutdown)
     sampling = TokenSampling(recipe.engine.context, temperature=0.0)
     schemas = session_schemas(recipe.harness)

@@ -26,7 +26,7 @@ from etude.lineage.prepare import boxes, require_held_out, usable_tasks
 from etude.lineage.reinforce import rollouts_of, start_engine, start_worker
 from etude.recipe.acting import EvaluationRecipe
 from etude.rl import dismiss
-from etude.rollout import RolloutSetup, demonstrate, evaluate
+from etude.rollout import RolloutSetup, demonstrate, evaluate, oracle
 from etude.tasks import Split, Task, write_task
 from etude.tasks.sources import open_source
 from etude.text import CompactFormat, Tokenizer
@@ -125,6 +125,7 @@ class _Rounds:
             count=recipe.continued.demonstrations,
             kinds=recipe.sft.kinds,
             seed=recipe.seed + 1 + number,
+            expert=oracle(rewrites=recipe.sft.rewrites),
             journal=self._context.journal,
         )
         return made.kept

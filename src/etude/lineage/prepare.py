@@ -15,7 +15,7 @@ from etude.harness import load_profile
 from etude.lineage.contamination import require_separate, without_held_out
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError
-from etude.rollout import RolloutSetup, demonstrate, open_setup
+from etude.rollout import RolloutSetup, demonstrate, open_setup, oracle
 from etude.tasks import Split, gate_tasks, generate_tasks, list_tasks, write_documents
 from etude.text import CompactFormat, Tokenizer
 
@@ -101,6 +101,7 @@ async def make_demonstrations(context: RunContext) -> dict[str, Any]:
             count=recipe.sft.demonstrations,
             kinds=recipe.sft.kinds,
             seed=recipe.seed,
+            expert=oracle(rewrites=recipe.sft.rewrites),
             journal=context.journal,
             progress=lambda done, total: context.screen.update("demonstrations", {"step": done, "total": total}),
         )

@@ -141,17 +141,19 @@ def _engine_totals(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _engine(stats: dict[str, Any]) -> dict[str, Any]:
-    steps = stats["decode_steps"]
     if not stats:
         return {}
+    drafts = {
+        "drafted": stats["drafted"],
+        "accepted": stats["accepted"],
+        "accepted_per_step": stats["accepted"] / max(stats["decode_steps"], 1),
+        "accepted_per_draft": stats["accepted"] / max(stats["drafted"], 1),
+    }
     return {
         "sampled_tokens": stats["sampled_tokens"],
         "prefilled_tokens": stats["prefilled_tokens"],
         "cached_tokens": stats["cached_tokens"],
-        "drafted": stats["drafted"],
-        "accepted": stats["accepted"],
-        "accepted_per_step": stats["accepted"] / steps if steps else 0.0,
-        "accepted_per_draft": stats["accepted"] / stats["drafted"] if stats["drafted"] else 0.0,
+        **(drafts if stats["drafted"] else {}),
         "seconds_idle": stats["seconds_idle"],
         "tokens_per_second": stats["sampled_tokens"] / stats["seconds_busy"] if stats["seconds_busy"] else 0.0,
     }

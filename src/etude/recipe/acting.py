@@ -93,8 +93,9 @@ class EngineRecipe(Section):
     """Sequences decoded together; more rollouts than slots keep the batch from running dry."""
     context: int = Field(512, ge=32)
     """Tokens of one sequence, prompt included."""
-    speculate: Literal["never", "always"] = "always"
-    """Draft one token with the MTP head and verify it in the next step; the distribution stays exact."""
+    speculate: Literal["auto", "never", "always"] = "auto"
+    """Draft one token with the MTP head and verify it in the next step; the distribution stays exact. "auto" does so
+    where at most 8 `slots` share a step: in a fuller batch the tokens to verify cost more than the steps they save."""
     cache_slots: int = Field(256, ge=0)
     """Finished prefixes kept for reuse."""
     threads: int = Field(1, ge=0)

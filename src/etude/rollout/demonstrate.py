@@ -56,9 +56,10 @@ class Demonstrations:
         return self.summarised / self.kept if self.kept else 0.0
 
 
-def oracle(slip: float = 0.0) -> Expert:
-    """`slip`: the chance that the expert's first edit is wrong, seen in the check, and repaired."""
-    return lambda task, seed: OraclePolicy(task, seed, slip=slip)
+def oracle(slip: float = 0.0, rewrites: float = 1.0) -> Expert:
+    """`slip`: the chance that the expert's first edit is wrong, seen in the check, and repaired; `rewrites`: that it
+    writes the failing function anew instead of changing the wrong line alone."""
+    return lambda task, seed: OraclePolicy(task, seed, slip=slip, rewrites=rewrites)
 
 
 async def demonstrate(

@@ -55,13 +55,22 @@ def reference_repair(task: Task) -> Repair:
 
 class OraclePolicy:
     """Solves one train task. `slip` is the chance that its first edit is a wrong one; the check
-    nearly always notices, and whoever collects demonstrations keeps those that passed.
+    nearly always notices, and whoever collects demonstrations keeps those that passed. `rewrites` is the chance that
+    it writes the failing function anew; else it changes the wrong line alone, as people do.
 
     Implements the harness's Policy; tokens are counted as words unless `count` is given. For training data it is
     wrapped by the harness's RecordingPolicy, which owns the token ids.
     """
 
-    def __init__(self, task: Task, seed: int, *, slip: float = 0.0, count: Callable[[str], int] | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        seed: int,
+        *,
+        slip: float = 0.0,
+        rewrites: float = 1.0,
+        count: Callable[[str], int] | None = None,
+    ) -> None:
         self._repair = reference_repair(task.require(Split.TRAIN))
         self._rng = random.Random(f"oracle/1/{task.id}/{seed}")
         self._slip = self._rng.random() < slip
@@ -69,6 +78,7 @@ class OraclePolicy:
         self._checks_first = self._rng.random() < 0.85
         self._lists_first = self._rng.random() < 0.15
         self._greps = self._rng.random() < 0.75
+        self._rewrites = self._rng.random() < rewrites
         self._turns = 0
 
     @property
@@ -152,13 +162,13 @@ class OraclePolicy:
         return _format("read", path=unread[0])
 
     def _edit(self, seen: _Seen, *, right: bool) -> str:
-        """Writes the function's code anew, line by line: whoever reads a line beside its comment knows what it should
-        be, without having to say first which one is wrong."""
+        """The wrong line alone, or the function's code anew, line by line: whoever reads a line beside its comment
+        knows what it should be, without having to say first which one is wrong."""
         repair = self._repair
-        text = repair.right if right else _slipped(repair, self._rng)
-        body = {number: line.strip() for number, line in _body(seen.read[repair.file], repair.line)}
-        lines = "\n".join(f"{number} {line}" for number, line in (body | {repair.line: text}).items())
-        return _format("edit", path=repair.file, lines=lines)
+        new = {repair.line: repair.right if right else _slipped(repair, self._rng)}
+        if self._rewrites:
+            new = {number: line.strip() for number, line in _body(seen.read[repair.file], repair.line)} | new
+        return _format("edit", path=repair.file, lines="\n".join(f"{number} {line}" for number, line in new.items()))
 
 
 def _body(listing: str, inside: int) -> Iterator[tuple[int, str]]:

@@ -51,7 +51,8 @@ def parts(text: str) -> tuple[str, str, list[str], dict[int, str]]:
     return fail, path, [line.partition(" ")[2] for line in listing], by_number(edited)
 
 
-def test_a_fix_is_the_true_one_and_says_the_functions_code_anew() -> None:
+def test_a_fix_is_the_true_one_of_the_wrong_line_or_the_functions_code_anew() -> None:
+    anew = alone = 0
     for text in [d.text for d in (make_document(1, index) for index in range(80)) if d.kind == "fix"]:
         fail, _, lines, edited = parts(text)
         changed = [number for number, new in edited.items() if new != lines[number - 1].strip()]
@@ -60,7 +61,12 @@ def test_a_fix_is_the_true_one_and_says_the_functions_code_anew() -> None:
         assert lines[head - 1].startswith(f"def {fail.removeprefix('FAIL ').partition('(')[0]}(")
         rest = enumerate(lines[head:], head + 1)
         body = list(takewhile(lambda line: line[1].startswith(" "), rest))
-        assert list(edited) == [number for number, line in body if not line.strip().startswith("#")]
+        if len(edited) == 1:
+            alone += 1
+            assert changed[0] in [number for number, _ in body]
+        else:
+            anew += 1
+            assert list(edited) == [number for number, line in body if not line.strip().startswith("#")]
         for number, new in edited.items():
             lines[number - 1 : number] = replacement(lines[number - 1], new)
         scope: dict[str, object] = {}
@@ -69,6 +75,7 @@ def test_a_fix_is_the_true_one_and_says_the_functions_code_anew() -> None:
         call = call[: call.rindex(" gave ") if " gave " in call else call.rindex(" raised ")]
         assert repr(eval(call, scope)) == expected
         assert function_hashes("\n".join(lines))
+    assert anew > 2 * alone > 0
 
 
 def words(line: str) -> Counter[str]:

@@ -1,7 +1,8 @@
 """Generated documents for pretraining, from what may be learnt only: train families, their train instances, seen kinds.
 
-Three kinds: "module" (code with assertions), "lookup" (a short numbered listing, then lines of it by file and number:
-copying comes first), "fix" (a FAIL line, the numbered file, the edit that writes the failing function anew). Listings
+Four kinds: "module" (code with assertions), "lookup" (a short numbered listing, then lines of it by file and number:
+copying comes first), "where" (a listing, then greps for what it defines), "fix" (a FAIL line, the numbered file, the edit that mends it: more often the failing function
+written anew, else the wrong line alone). Listings
 are made by the code of the harness's `read` tool and edits are written as its calls, so that what is learnt here is
 what the agent will see.
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,9 +32,11 @@ from etude.tasks.microrepo.repository import draw_broken, fail_line, show
 from etude.tasks.task import Split
 from etude.text.calls import format_call
 
-VERSION = 3
+VERSION = 4
 PER_FILE = 2000
-SHARES = (("lookup", 0.3), ("fix", 0.55), ("module", 0.15))
+SHARES = (("lookup", 0.2), ("where", 0.1), ("fix", 0.6), ("module", 0.1))
+REWRITES = 0.85
+"""Share of the fixes that write the whole function anew."""
 POOL = pool_of(Split.TRAIN)
 
 
@@ -75,6 +78,8 @@ def make_document(seed: int, index: int) -> Document:
     kind = rng.choices([name for name, _ in SHARES], [share for _, share in SHARES])[0]
     if kind == "lookup":
         return Document(kind, _lookup(rng))
+    if kind == "where":
+        return Document(kind, _where(rng))
     if kind == "module":
         return Document(kind, _module(rng))
     return Document(kind, _fix(rng, rng.choice(SEEN_KINDS)))
@@ -87,15 +92,10 @@ def listing(file: str, text: str) -> str:
     return f"{format_call('read', {'path': file}, builtin_schema('read').call_schema())}\n{shown}\n"
 
 
-def edit_call(file: str, source: str, first: int) -> str:
-    """The call that writes the code lines of a function anew, whose `def` is line `first`: those under their comments,
-    which say what each should be. The tool keeps the indentation, so the text goes without."""
-    numbered_code = [
-        f"{number} {line.strip()}"
-        for number, line in enumerate(source.split("\n"), first)
-        if number > first and not line.strip().startswith("#")
-    ]
-    return format_call("edit", {"path": file, "lines": "\n".join(numbered_code)}, builtin_schema("edit").call_schema())
+def edit_call(file: str, lines: Iterable[tuple[int, str]]) -> str:
+    """The call that changes these numbered lines. The tool keeps the indentation, so the text goes without."""
+    text = "\n".join(f"{number} {line.strip()}" for number, line in lines)
+    return format_call("edit", {"path": file, "lines": text}, builtin_schema("edit").call_schema())
 
 
 def _functions(rng: random.Random, count: int) -> list[Function]:
@@ -117,6 +117,17 @@ def _lookup(rng: random.Random) -> str:
     return listing(file, text) + "".join(f"{file} {place + 1} {lines[place].strip()}\n" for place in asked)
 
 
+def _where(rng: random.Random) -> str:
+    file = _file(rng)
+    text = "".join(function.text for function in _functions(rng, 2))
+    heads = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.startswith("def ")]
+    rng.shuffle(heads)
+    schema = builtin_schema("grep").call_schema()
+    calls = [format_call("grep", {"pattern": line.partition("(")[0]}, schema) for _, line in heads]
+    found = [f"{call}\n{file}:{number} {line}\n" for call, (number, line) in zip(calls, heads, strict=True)]
+    return listing(file, text) + "".join(found)
+
+
 def _module(rng: random.Random) -> str:
     functions = _functions(rng, rng.choice((1, 2)))
     asserts: list[str] = []
@@ -130,15 +141,22 @@ def _module(rng: random.Random) -> str:
 
 def _fix(rng: random.Random, kind: str) -> str:
     broken = draw_broken(POOL, kind, rng, inputs=10)
-    others = [POOL.draw(rng, [broken.function.name]) for _ in range(rng.choice((0, 0, 1)))]
+    others = [POOL.draw(rng, [broken.function.name]) for _ in range(rng.choice((0, 1)))]
     functions = [broken.function, *others]
     rng.shuffle(functions)
+    damaged = broken.mutation.apply(broken.function.source).split("\n")
     text, first = "", 0
     for function in functions:
         if function is broken.function:
             first = text.count("\n") + 1
-            text += f"{broken.mutation.apply(function.source)}\n"
+            text += "\n".join(damaged) + "\n"
         else:
             text += function.text
     file = _file(rng)
-    return f"{fail_line(broken)}\n{listing(file, text)}{edit_call(file, broken.function.source, first)}\n"
+    sound = list(enumerate(broken.function.source.split("\n"), first))
+    if rng.random() < REWRITES:
+        # Those under their comments, which say what each should be.
+        lines = [(number, line) for number, line in sound[1:] if not line.strip().startswith("#")]
+    else:
+        lines = [pair for pair, wrong in zip(sound, damaged, strict=True) if pair[1] != wrong]
+    return f"{fail_line(broken)}\n{listing(file, text)}{edit_call(file, lines)}\n"
