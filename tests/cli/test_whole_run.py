@@ -38,7 +38,7 @@ SMALL = [
     "rl.prompts_per_step=2",
     "rl.group=2",
     "evaluation.samples=1",
-    "evaluation.one_edit=true",
+    "evaluation.one_edit=1",
 ]
 
 

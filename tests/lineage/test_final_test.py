@@ -18,8 +18,8 @@ class Engine:
         return await work
 
 
-@pytest.mark.parametrize("one_edit", [False, True])
-def test_with_one_edit_each_model_is_tested_twice(one_edit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("one_edit", [0, 2])
+def test_with_one_edit_each_model_is_tested_twice(one_edit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[tuple[str, int | None]] = []
     shown: list[dict[str, int]] = []
 
@@ -33,7 +33,9 @@ def test_with_one_edit_each_model_is_tested_twice(one_edit: bool, monkeypatch: p
     ) -> str:
         assert split is Split.TEST
         done.append((name, max_edits))
-        progress(6, 6)
+        assert recipe.samples == (one_edit if max_edits else 5)
+        total = 3 * (recipe.samples + 1)
+        progress(total, total)
         return name
 
     monkeypatch.setattr(reinforce, "require_held_out", lambda context: None)
@@ -42,7 +44,7 @@ def test_with_one_edit_each_model_is_tested_twice(one_edit: bool, monkeypatch: p
     monkeypatch.setattr(reinforce, "dismiss", nothing)
     monkeypatch.setattr(reinforce, "_evaluate", evaluated)
     context: Any = SimpleNamespace(
-        recipe=Recipe.model_validate({"name": "r", "evaluation": {"one_edit": one_edit}}),
+        recipe=Recipe.model_validate({"name": "r", "evaluation": {"samples": 5, "one_edit": one_edit}}),
         paths=SimpleNamespace(model=lambda stage: stage),
         screen=SimpleNamespace(update=lambda stage, values: shown.append(values)),
     )
@@ -50,5 +52,6 @@ def test_with_one_edit_each_model_is_tested_twice(one_edit: bool, monkeypatch: p
     capped = [("test-sft-one-edit", 1), ("test-rl-one-edit", 1)] if one_edit else []
     assert sorted(done, key=str) == sorted([("test-sft", None), ("test-rl", None), *capped], key=str)
     assert {f"test-{name}": name for name in results} == {result: result[5:] for result in results.values()}
-    assert [values["step"] for values in shown] == [6 * (place + 1) for place in range(len(done))]
-    assert {values["total"] for values in shown} == {6 * len(done)}
+    expected = [18, 27, 45, 54] if one_edit else [18, 36]
+    assert [values["step"] for values in shown] == expected
+    assert {values["total"] for values in shown} == {expected[-1]}

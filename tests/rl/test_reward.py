@@ -28,6 +28,7 @@ recipes = st.builds(
     RewardRecipe,
     passed=st.floats(0.1, 10),
     truncated=st.floats(0, 10),
+    false_claim=st.floats(0, 10),
     invalid_call=st.floats(0, 10),
     length=st.builds(LengthCostRecipe, scale=st.floats(0, 10), k=st.floats(0.01, 5), q=st.floats(0, 3)),
 )
@@ -58,8 +59,22 @@ def test_the_kl_is_charged_as_it_is(usage: TraceUsage, weight: float, kl: float)
 def test_small_shaping_enters_almost_unchanged() -> None:
     recipe = RewardRecipe(length=LengthCostRecipe(scale=0))
     reward = score(trace(TraceUsage(invalid_calls=2), StopCause.TURNS), Verdict(Judgement.FAIL, ""), recipe)
-    assert reward.shaping == {"length": -0.0, "truncated": -0.1, "invalid_calls": -0.04}
+    assert reward.shaping == {"length": -0.0, "truncated": -0.1, "false_claim": 0.0, "invalid_calls": -0.04}
     assert reward.total == pytest.approx(-0.14, abs=0.004)
+
+
+@pytest.mark.parametrize(
+    ("stop", "judgement", "cost"),
+    [
+        (StopCause.FINISHED, Judgement.FAIL, 0.2),
+        (StopCause.REPLIED, Judgement.SUSPECT, 0.2),
+        (StopCause.FINISHED, Judgement.PASS, 0.0),
+        (StopCause.TURNS, Judgement.FAIL, 0.0),
+    ],
+)
+def test_to_end_a_task_as_done_that_is_not_has_its_price(stop: StopCause, judgement: Judgement, cost: float) -> None:
+    reward = score(trace(TraceUsage(), stop), Verdict(judgement, ""), RewardRecipe(false_claim=0.2))
+    assert reward.shaping["false_claim"] == -cost
 
 
 def test_suspect_counts_as_unsolved_and_errors_have_no_reward() -> None:

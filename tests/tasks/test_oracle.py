@@ -109,7 +109,9 @@ async def demonstrate(
         image, read_files(task.directory), lambda: sandboxes.create(BoxSpec(image))
     )
     recorder = TraceBuilder()
-    policy = RecordingPolicy(OraclePolicy(task, 1, **oracle), CompactFormat(tokenizer), COMPACT.schemas(), 640, recorder)
+    policy = RecordingPolicy(
+        OraclePolicy(task, 1, **oracle), CompactFormat(tokenizer), COMPACT.schemas(), 640, recorder
+    )
     toolbox = Toolbox(COMPACT.schemas(), workspace, ToolLimits(), COMPACT)
     budgets = replace(budgets_of(HarnessRecipe(max_turns=16)), summary_trigger=trigger)
     outcome = await run_agent(COMPACT.open(task.instruction), policy, toolbox, budgets, COMPACT)

@@ -34,8 +34,8 @@ from etude.harness.workspace import (
 )
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
-_LAYOUT = "find . /tmp /var/tmp /dev/shm -printf '%p %y %m %l\\n' 2>/dev/null | LC_ALL=C sort"
-"""Names, kinds, modes and link targets of everything a command could leave behind."""
+_WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
+"""Where a command could leave something behind."""
 _MAX_KEPT_BYTES = 65_536
 _MAX_OUTPUT_BYTES = 1_000_000
 MAX_FOLDER_FILES = 20_000
@@ -149,11 +149,12 @@ class BoxRunner:
             return None
         if self._layout is not None:
             return self._layout
-        found = await box.exec(_LAYOUT, timeout=10.0)
-        if not found.timed_out and not found.truncated:
-            self._layout = found.stdout
-            if fresh and self._memo:
-                self._memo.fresh_layouts[self._image] = found.stdout
+        try:
+            self._layout = await box.layout(_WRITABLE)
+        except _AGENTS_DOING:
+            return None
+        if fresh and self._memo:
+            self._memo.fresh_layouts[self._image] = self._layout
         return self._layout
 
     async def close(self) -> None:

@@ -53,7 +53,8 @@ def plan_run(recipe: Recipe) -> RunPlan:
     else:
         sampled = recipe.rl.steps * recipe.rl.prompts_per_step * recipe.rl.group * rollout
         stages.append(("rl", sampled, sampled / pace * (1 + _DECODE_COST)))
-    tries = (recipe.evaluation.samples + recipe.evaluation.greedy) * (1 + recipe.evaluation.one_edit)
+    test = recipe.evaluation
+    tries = sum(samples + test.greedy for samples in (test.samples, test.one_edit) if samples)
     evaluated = 2 * recipe.tasks.test * tries * rollout
     stages.append(("evaluate", evaluated, evaluated / pace * _DECODE_COST))
     longest = max(recipe.pretrain.batch * recipe.pretrain.length, recipe.rl.microbatch_tokens)

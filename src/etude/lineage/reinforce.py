@@ -70,20 +70,26 @@ async def evaluate_test(context: RunContext) -> dict[str, Any]:
     results: dict[str, Any] = {}
     stages = ("sft", "continued" if context.recipe.continued.seconds else "rl")
     recipe = context.recipe.evaluation
-    caps = (None, 1) if recipe.one_edit else (None,)
+    passes = [(None, recipe)]
+    if recipe.one_edit:
+        passes.append((1, recipe.model_copy(update={"samples": recipe.one_edit})))
+    tries = [one.samples + one.greedy for _, one in passes]
+    finished = 0
 
     def progress(done: int, total: int) -> None:
-        whole = len(stages) * len(caps) * total
-        context.screen.update("evaluate", {"step": len(results) * total + done, "total": whole})
+        tasks = total // tries[len(results) % len(passes)]
+        whole = len(stages) * tasks * sum(tries)
+        context.screen.update("evaluate", {"step": finished * tasks + done, "total": whole})
 
     for stage in stages:
         engine = await start_engine(context, f"engine-{stage}", context.paths.model(stage))
         worker = await start_worker(context, engine, f"evaluator-{stage}", ("test",))
         try:
-            for cap in caps:
+            for (cap, asked), each in zip(passes, tries, strict=True):
                 name = stage if cap is None else one_edit(stage)
-                work = _evaluate(context, worker, recipe, Split.TEST, f"test-{name}", progress, max_edits=cap)
+                work = _evaluate(context, worker, asked, Split.TEST, f"test-{name}", progress, max_edits=cap)
                 results[name] = await engine.watched(work)
+                finished += each
         finally:
             await dismiss(engine, boxed=[worker])
     return results

@@ -107,8 +107,8 @@ class EvaluationRecipe(Section):
     """Rollouts per task at temperature 1, for pass@1 and pass@k."""
     greedy: bool = True
     """Whether each task is also tried once without chance."""
-    one_edit: bool = False
-    """Whether the test is also run, before and after RL, with at most one edit per rollout: it takes as long again, and
-    tells better repairs from more attempts."""
+    one_edit: int = Field(0, ge=0)
+    """Rollouts per task, before and after RL, that may edit once only: they tell better repairs from more attempts.
+    0 leaves them out."""
     concurrency: int = Field(128, ge=1)
     """Rollouts in flight together."""

@@ -39,6 +39,7 @@ def score(trace: Trace, verdict: Verdict, recipe: RewardRecipe, *, kl: float = 0
     shaping = {
         "length": -length.scale * length_cost(effort(trace.usage, length), k=length.k, q=length.q),
         "truncated": -recipe.truncated * trace.stop.truncated,
+        "false_claim": -recipe.false_claim * (not trace.stop.truncated and not verdict.passed),
         "invalid_calls": -recipe.invalid_call * min(trace.usage.invalid_calls, _COUNTED_INVALID_CALLS),
     }
     solved = recipe.passed * verdict.passed

@@ -8,7 +8,7 @@ in the background, which would hold its place for as long as the box lives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -129,6 +129,9 @@ class _GatedBox:
 
     async def list_files(self, path: str = ".") -> list[str]:
         return await self._inner.list_files(path)
+
+    async def layout(self, paths: Sequence[str]) -> bytes:
+        return await self._inner.layout(paths)
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
         return await self._inner.read_tree(path, max_bytes=max_bytes, max_files=max_files)

@@ -6,7 +6,7 @@ pass. What a backend cannot do it leaves out of `features`, and refuses with `Re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -258,6 +258,12 @@ class Box(Protocol):
     async def list_files(self, path: str = ".") -> list[str]:
         """All regular files below a directory, relative to it, sorted. Symbolic links are not followed, and what is
         mounted below it (/proc, /dev, folders that the host lends) is not entered; RequestRefused beyond 100,000."""
+        ...
+
+    async def layout(self, paths: Sequence[str]) -> bytes:
+        """Of everything below these folders its path, kind, mode and, of a link, where it leads, in an order that
+        depends on nothing else; a folder that is not there has none. Equal layouts give equal bytes; what is mounted
+        below is named, not entered. RequestRefused beyond 100,000 names."""
         ...
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:

@@ -28,6 +28,32 @@ class FileCases:
             assert not any(name.startswith("etc/") for name in await box.list_files())
 
     @in_loop
+    async def test_a_layout_tells_names_kinds_modes_and_links_and_nothing_else(self, make: Make) -> None:
+        async with a_box(make) as box:
+            places = (".", "/tmp", "/nothing")
+            seen = {await box.layout(places)}
+            assert await box.layout(["/nothing"]) == b""
+            await box.write_file("calc.py", b"other\n")
+            ok(await box.exec("touch -d 2001-01-01 calc.py; cat run.sh >/dev/null", timeout=5))
+            assert {await box.layout(places)} == seen, "contents and times do not count"
+            changes = (
+                "touch /tmp/new",
+                "mkdir pkg/sub",
+                "rmdir pkg/sub; touch pkg/sub",
+                "chmod 600 calc.py",
+                "ln -s calc.py link",
+                "ln -sfn run.sh link",
+                "touch 'link 120777 x'",
+                "mv pkg gkp",
+            )
+            for change in changes:
+                ok(await box.exec(change, timeout=5))
+                now = await box.layout(places)
+                assert now not in seen, change
+                assert now == await box.layout(places)
+                seen.add(now)
+
+    @in_loop
     async def test_the_whole_box_is_listed_without_what_is_mounted_in_it(self, make: Make) -> None:
         async with a_box(make) as box:
             ok(await box.exec("echo x >/tmp/own; ln /tmp/own /tmp/again; mkdir /tmp/empty", timeout=5))

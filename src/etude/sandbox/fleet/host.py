@@ -25,7 +25,7 @@ from etude.sandbox.fleet.resources import Capacity, Resources, demand_of
 from etude.sandbox.open import open_sandboxes
 
 _REQUESTS = frozenset(
-    ("read_file", "write_file", "list_files", "read_tree", "write_tree", "stats", "snapshot"),
+    ("read_file", "write_file", "list_files", "layout", "read_tree", "write_tree", "stats", "snapshot"),
 )
 _IMAGES = frozenset(("add_image", "import_image", "pull_image", "build_image"))
 _PROCESS = frozenset(("write", "close_stdin", "resize", "kill"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from etude.cluster.contract import Remote
@@ -102,6 +103,10 @@ class RemoteBox:
     async def list_files(self, path: str = ".") -> list[str]:
         names: list[str] = await self._ask("list_files", path)
         return names
+
+    async def layout(self, paths: Sequence[str]) -> bytes:
+        found: bytes = await self._ask("layout", list(paths))
+        return found
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
         tar: bytes = await self._ask("read_tree", path, max_bytes=max_bytes, max_files=max_files)

@@ -139,6 +139,35 @@ def _looked_at(name: str, folder: int) -> os.stat_result | None:
         return None
 
 
+def layout_below(workdir: str, path: str) -> list[str]:
+    """Of a folder and everything below it: path, mode with the kind in it, and where a link leads."""
+    with opened_folder(workdir, path) as number:
+        whole = os.fstat(number)
+        found = [f"{path}\0{whole.st_mode:o}\0"]
+        for folder, folders, names, folder_fd in os.fwalk(".", dir_fd=number, follow_symlinks=False):
+            require_shallow(folder)
+            entered: list[str] = []
+            for name in (*folders, *names):
+                info = _looked_at(name, folder_fd)
+                if info is None:
+                    continue
+                target = _target(name, folder_fd) if stat.S_ISLNK(info.st_mode) else ""
+                found.append(f"{path}/{folder}/{name}\0{info.st_mode:o}\0{target}")
+                if stat.S_ISDIR(info.st_mode) and info.st_dev == whole.st_dev:
+                    entered.append(name)
+            folders[:] = entered
+            if len(found) > MAX_LISTED:
+                raise Refused(f"more than {MAX_LISTED} names below {path}")
+    return sorted(found)
+
+
+def _target(name: str, folder: int) -> str:
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except OSError:  # gone, or something else by now
+        return ""
+
+
 def list_below(workdir: str, path: str) -> list[str]:
     found: list[str] = []
     with opened_folder(workdir, path) as number:

@@ -190,6 +190,8 @@ class Init:
                 )
             case "list":
                 return {}, "\0".join(files.list_below(self.workdir, header["path"])).encode("utf-8", "surrogateescape")
+            case "layout":
+                return {}, self.layout(header["paths"])
             case "read_tree":
                 entries, contents = trees.read(
                     self.workdir, header["path"], header["max_bytes"], header["max_files"], self.proc_device
@@ -213,6 +215,15 @@ class Init:
     def check_size(self, path: str, size: int) -> None:
         if size > self.limits["file_mb"] << 20:
             raise files.Refused(f"{size} bytes for {path}; a file has at most file_mb = {self.limits['file_mb']} MiB")
+
+    def layout(self, paths: list[str]) -> bytes:
+        found: list[str] = []
+        for path in paths:
+            try:
+                found += files.layout_below(self.workdir, path)
+            except FileNotFoundError:
+                continue
+        return "\0".join(found).encode("utf-8", "surrogateescape")
 
     def stats(self) -> wire.Header:
         used, disk = self.measure(), os.statvfs("/")

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from etude.sandbox.commands import ENVIRONMENT, shell_line
@@ -178,6 +178,13 @@ class FolderBox:
 
     async def list_files(self, path: str = ".") -> list[str]:
         return await self._ask(path, files.list_below)
+
+    async def layout(self, paths: Sequence[str]) -> bytes:
+        found: list[str] = []
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                found += await self._ask(path, files.layout_below)
+        return "\0".join(found).encode("utf-8", "surrogateescape")
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
         def read(top: str, rest: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from etude.sandbox.commands import shell_line
@@ -139,6 +139,10 @@ class ServedBox:
     async def list_files(self, path: str = ".") -> list[str]:
         _, body = await self._ask({"op": "list", "path": path})
         return body.decode("utf-8", "surrogateescape").split("\0") if body else []
+
+    async def layout(self, paths: Sequence[str]) -> bytes:
+        _, body = await self._ask({"op": "layout", "paths": list(paths)})
+        return body
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
         request = {"op": "read_tree", "path": path, "max_bytes": max_bytes, "max_files": max_files}

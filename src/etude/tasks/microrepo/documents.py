@@ -1,10 +1,10 @@
 """Generated documents for pretraining, from what may be learnt only: train families, their train instances, seen kinds.
 
 Four kinds: "module" (code with assertions), "lookup" (a short numbered listing, then lines of it by file and number:
-copying comes first), "where" (a listing, then greps for what it defines), "fix" (a FAIL line, the numbered file, the edit that mends it: more often the failing function
-written anew, else the wrong line alone). Listings
-are made by the code of the harness's `read` tool and edits are written as its calls, so that what is learnt here is
-what the agent will see.
+copying comes first), "where" (a listing, then greps for what it defines), "fix" (a FAIL line, the numbered file, the
+edit that mends it: more often the failing function written anew, else the wrong line alone). Listings are made by the
+code of the harness's `read` tool and edits are written as its calls, so that what is learnt here is what the agent will
+see.
 
 Fixes show every seen kind of bug, also those that demonstrations leave out: RL can only reinforce what the model
 sometimes does, so a kind may be rare to it but must not be unknown.
