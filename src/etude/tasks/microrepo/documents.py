@@ -32,7 +32,7 @@ from etude.tasks.microrepo.repository import draw_broken, fail_line, show
 from etude.tasks.task import Split
 from etude.text.calls import format_call
 
-VERSION = 4
+VERSION = 5
 PER_FILE = 2000
 SHARES = (("lookup", 0.2), ("where", 0.1), ("fix", 0.6), ("module", 0.1))
 REWRITES = 0.85
@@ -114,7 +114,9 @@ def _lookup(rng: random.Random) -> str:
     text = _functions(rng, 1)[0].text
     lines = text.removesuffix("\n").split("\n")
     asked = rng.sample(range(len(lines)), min(len(lines), rng.randint(2, 3)))
-    return listing(file, text) + "".join(f"{file} {place + 1} {lines[place].strip()}\n" for place in asked)
+    if rng.random() < 0.5:
+        return listing(file, text) + "".join(f"{file} {place + 1} {lines[place].strip()}\n" for place in asked)
+    return listing(file, text) + "".join(_found(file, place + 1, lines[place], lines[place].strip()) for place in asked)
 
 
 def _where(rng: random.Random) -> str:
@@ -122,10 +124,12 @@ def _where(rng: random.Random) -> str:
     text = "".join(function.text for function in _functions(rng, 2))
     heads = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.startswith("def ")]
     rng.shuffle(heads)
-    schema = builtin_schema("grep").call_schema()
-    calls = [format_call("grep", {"pattern": line.partition("(")[0]}, schema) for _, line in heads]
-    found = [f"{call}\n{file}:{number} {line}\n" for call, (number, line) in zip(calls, heads, strict=True)]
-    return listing(file, text) + "".join(found)
+    return listing(file, text) + "".join(_found(file, number, line, line.partition("(")[0]) for number, line in heads)
+
+
+def _found(file: str, number: int, line: str, pattern: str) -> str:
+    """A grep that finds one line."""
+    return f"{format_call('grep', {'pattern': pattern}, builtin_schema('grep').call_schema())}\n{file}:{number} {line}\n"
 
 
 def _module(rng: random.Random) -> str:
@@ -156,7 +160,7 @@ def _fix(rng: random.Random, kind: str) -> str:
     sound = list(enumerate(broken.function.source.split("\n"), first))
     if rng.random() < REWRITES:
         # Those under their comments, which say what each should be.
-        lines = [(number, line) for number, line in sound[1:] if not line.strip().startswith("#")]
+        lines = [(number, line) for number, line in sound if not line.strip().startswith("#")]
     else:
         lines = [pair for pair, wrong in zip(sound, damaged, strict=True) if pair[1] != wrong]
     return f"{fail_line(broken)}\n{listing(file, text)}{edit_call(file, lines)}\n"
