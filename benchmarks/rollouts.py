@@ -1,4 +1,4 @@
-"""Graded rollouts per second of the tiny recipe: the agent of its SFT on train tasks, boxes and sealed grading included.
+"""Graded rollouts per second of the tiny recipe: the agent of SFT on train tasks, boxes and sealed grading included.
 
 First sampling alone, training apart, with every core for engine and boxes: `per_second`. Then RL itself, trainer beside
 the engine, for some steps: who used the cores, as shares of all CPU time, and how many were busy on average. Both are
@@ -9,6 +9,7 @@ taken over from a run of the quick start.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 import time
@@ -119,12 +120,12 @@ async def _reinforcing(context: RunContext) -> dict[str, Any]:
     steps = {"steps": STEPS, "evaluate_every": 0}
     recipe = context.recipe.model_copy(update={"rl": context.recipe.rl.model_copy(update=steps)})
     for leftover in (context.paths.rl, context.paths.checkpoints("rl"), context.paths.weights):
-        subprocess.run(["rm", "-rf", str(leftover)], check=True)  # of an interrupted measurement
+        shutil.rmtree(leftover, ignore_errors=True)  # of an earlier measurement
     crew = await gather_crew(recipe, context.paths, context.compute(), await context.cluster(), context.journal)
     services = {"engine": crew.engine, "worker": crew.workers[0], "trainer": crew.trainer}
     meter = Meter({name: await _pid(service) for name, service in services.items()})
     readings: dict[int, dict[str, float]] = {}
-    prompts = sorted(task.id for task in usable_tasks(context, Split.TRAIN))
+    prompts = [task.id for task in usable_tasks(context, Split.TRAIN)]
 
     def update(row: dict[str, Any]) -> None:
         context.screen.update("rl", row)

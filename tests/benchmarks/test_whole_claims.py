@@ -22,8 +22,8 @@ from etude.cli.run import run_command
 from etude.journal import RunPaths
 from etude.lineage import LineageState
 
-SHRINK = 60
-"""What the arms say of steps is divided by it, and the shrunk base's 20 are a sixtieth of the real one's."""
+SHRINK = 50
+"""What the arms say of steps is divided by it, and the shrunk base's 20 are a fiftieth of the real one's."""
 
 
 @pytest.fixture

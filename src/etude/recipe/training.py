@@ -72,7 +72,7 @@ class SftRecipe(StageRecipe):
     """Weight of the loss that keeps the MTP heads in step with the changing trunk; they alone learn from it."""
     kinds: list[str] = []
     """Kinds of task that demonstrations cover; empty means all."""
-    rewrites: float = Field(0.25, ge=0, le=1)
+    rewrites: float = Field(0.15, ge=0, le=1)
     """Share of the demonstrations that write the failing function anew. The others change the wrong line alone, as
     people do; which of the two serves this agent better is left for RL to find."""
 

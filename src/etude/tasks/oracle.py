@@ -172,7 +172,7 @@ class OraclePolicy:
 
 
 def _body(listing: str, inside: int) -> Iterator[tuple[int, str]]:
-    """The numbered code lines of the function that line `inside` belongs to: which one comes first."""
+    """The numbered code lines under the `def` that line `inside` belongs to."""
     lines = [
         (int(number), text)
         for number, _, text in (line.partition(" ") for line in listing.split("\n"))
@@ -181,7 +181,7 @@ def _body(listing: str, inside: int) -> Iterator[tuple[int, str]]:
     heads = [number for number, text in lines if text.startswith("def ")]
     first = max(number for number in heads if number < inside)
     after = min((number for number in heads if number > inside), default=len(lines) + 1)
-    return ((n, text) for n, text in lines if first <= n < after and not text.strip().startswith("#"))
+    return ((n, text) for n, text in lines if first < n < after and not text.strip().startswith("#"))
 
 
 @dataclass(slots=True)

@@ -1,10 +1,9 @@
 """Generated documents for pretraining, from what may be learnt only: train families, their train instances, seen kinds.
 
-Four kinds: "module" (code with assertions), "lookup" (a short numbered listing, then lines of it by file and number:
-copying comes first), "where" (a listing, then greps for what it defines), "fix" (a FAIL line, the numbered file, the
-edit that mends it: more often the failing function written anew, else the wrong line alone). Listings are made by the
-code of the harness's `read` tool and edits are written as its calls, so that what is learnt here is what the agent will
-see.
+Three kinds: "module" (code with assertions), "lookup" (a short numbered listing, then lines of it by file and number:
+copying comes first), "fix" (a FAIL line, the numbered file, the edit that mends it: more often the failing function
+written anew, else the wrong line alone). Listings are made by the code of the harness's `read` tool and edits are
+written as its calls, so that what is learnt here is what the agent will see.
 
 Fixes show every seen kind of bug, also those that demonstrations leave out: RL can only reinforce what the model
 sometimes does, so a kind may be rare to it but must not be unknown.
@@ -32,9 +31,9 @@ from etude.tasks.microrepo.repository import draw_broken, fail_line, show
 from etude.tasks.task import Split
 from etude.text.calls import format_call
 
-VERSION = 5
+VERSION = 6
 PER_FILE = 2000
-SHARES = (("lookup", 0.2), ("where", 0.1), ("fix", 0.6), ("module", 0.1))
+SHARES = (("lookup", 0.22), ("fix", 0.66), ("module", 0.12))
 REWRITES = 0.85
 """Share of the fixes that write the whole function anew."""
 POOL = pool_of(Split.TRAIN)
@@ -78,8 +77,6 @@ def make_document(seed: int, index: int) -> Document:
     kind = rng.choices([name for name, _ in SHARES], [share for _, share in SHARES])[0]
     if kind == "lookup":
         return Document(kind, _lookup(rng))
-    if kind == "where":
-        return Document(kind, _where(rng))
     if kind == "module":
         return Document(kind, _module(rng))
     return Document(kind, _fix(rng, rng.choice(SEEN_KINDS)))
@@ -114,22 +111,7 @@ def _lookup(rng: random.Random) -> str:
     text = _functions(rng, 1)[0].text
     lines = text.removesuffix("\n").split("\n")
     asked = rng.sample(range(len(lines)), min(len(lines), rng.randint(2, 3)))
-    if rng.random() < 0.5:
-        return listing(file, text) + "".join(f"{file} {place + 1} {lines[place].strip()}\n" for place in asked)
-    return listing(file, text) + "".join(_found(file, place + 1, lines[place], lines[place].strip()) for place in asked)
-
-
-def _where(rng: random.Random) -> str:
-    file = _file(rng)
-    text = "".join(function.text for function in _functions(rng, 2))
-    heads = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.startswith("def ")]
-    rng.shuffle(heads)
-    return listing(file, text) + "".join(_found(file, number, line, line.partition("(")[0]) for number, line in heads)
-
-
-def _found(file: str, number: int, line: str, pattern: str) -> str:
-    """A grep that finds one line."""
-    return f"{format_call('grep', {'pattern': pattern}, builtin_schema('grep').call_schema())}\n{file}:{number} {line}\n"
+    return listing(file, text) + "".join(f"{file} {place + 1} {lines[place].strip()}\n" for place in asked)
 
 
 def _module(rng: random.Random) -> str:
@@ -145,7 +127,7 @@ def _module(rng: random.Random) -> str:
 
 def _fix(rng: random.Random, kind: str) -> str:
     broken = draw_broken(POOL, kind, rng, inputs=10)
-    others = [POOL.draw(rng, [broken.function.name]) for _ in range(rng.choice((0, 1)))]
+    others = [POOL.draw(rng, [broken.function.name]) for _ in range(rng.choice((0,) * 5 + (1,)))]
     functions = [broken.function, *others]
     rng.shuffle(functions)
     damaged = broken.mutation.apply(broken.function.source).split("\n")
@@ -160,7 +142,7 @@ def _fix(rng: random.Random, kind: str) -> str:
     sound = list(enumerate(broken.function.source.split("\n"), first))
     if rng.random() < REWRITES:
         # Those under their comments, which say what each should be.
-        lines = [(number, line) for number, line in sound if not line.strip().startswith("#")]
+        lines = [(number, line) for number, line in sound[1:] if not line.strip().startswith("#")]
     else:
         lines = [pair for pair, wrong in zip(sound, damaged, strict=True) if pair[1] != wrong]
     return f"{fail_line(broken)}\n{listing(file, text)}{edit_call(file, lines)}\n"

@@ -1,4 +1,4 @@
-"""A micro-repository: one to three modules with one or two functions each, and exactly one damaged line.
+"""A micro-repository: one to three modules with one function each, rarely two, and exactly one damaged line.
 
 What holds for each: the check script shows a FAIL line on the visible inputs; the hidden inputs are others; the
 reference edit restores the original text byte for byte.
@@ -149,9 +149,10 @@ def draw_repository(pool: Pool, rng: random.Random, kinds: Collection[str]) -> R
     """Draws the kind first, so that each is equally likely, then a family that offers it."""
     offered = [kind for kind in KINDS if kind in kinds and any(kind in kinds_of(f) for f in pool.families)]
     broken = draw_broken(pool, rng.choice(offered), rng)
-    # Most are small, and some are large enough that working on them outgrows a small context.
+    # Most are small, and some are large enough that working on them outgrows a small context. Two functions in a file
+    # are rare: to find the one by its name is beyond networks as small as these are meant for.
     count = rng.choice((1, 1, 1, 2, 2, 3, 3))
-    sizes = [rng.choice((1, 1, 2)) for _ in range(count)]
+    sizes = [rng.choice((1,) * 7 + (2,)) for _ in range(count)]
     names = rng.sample(words.MODULES, len(sizes))
     home = rng.randrange(len(sizes))
     taken = {broken.function.name}
