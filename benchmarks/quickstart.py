@@ -1,6 +1,7 @@
 """The quick start as a newcomer runs it: the whole of recipes/tiny.toml, resumed if it was interrupted.
 
-There is no peer that trains such a line; what is read is the time and what every stage changed. A run whose stages were
+There is no peer that trains such a line; what is read is the time, what every stage changed, and how long the plan had
+said that each would take, as a share of what it took. A run whose stages were
 made by other code than this is told and not recorded: its row would name code that did not make it.
 """
 
@@ -14,14 +15,18 @@ from pathlib import Path
 
 from _report import finish
 
+from etude.lineage.plan import plan_run
 from etude.lineage.state import LineageState, code_digest
+from etude.recipe import load_recipe
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / "runs" / "tiny"
 
 
 def main() -> None:
-    command = [sys.executable, "-m", "etude.cli.main", "run", str(ROOT / "recipes" / "tiny.toml")]
+    recipe = ROOT / "recipes" / "tiny.toml"
+    planned = {stage: seconds for stage, _, seconds in plan_run(load_recipe(recipe)).stages}
+    command = [sys.executable, "-m", "etude.cli.main", "run", str(recipe)]
     subprocess.run([*command, "--runs", str(RUN.parent), "--name", RUN.name], check=True, stdout=sys.stderr)
     summary = json.loads((RUN / "summary.json").read_text(encoding="utf-8"))
     rl = summary["rl"]
@@ -42,6 +47,7 @@ def main() -> None:
             "passk": [round(rl[key], 3) for key in ("passk_before", "passk_after")],
             "rl_steps": rl["steps"],
             "masked": rl["masked"],
+            "planned": {name: round(planned[name] / seconds, 2) for name, seconds in summary["seconds"].items()},
         },
     )
 

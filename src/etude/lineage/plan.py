@@ -1,7 +1,7 @@
 """What a recipe would take, before it is run: parameters, memory, tokens and seconds per stage.
 
-Seconds are tokens divided by a measured throughput: a few steps of this very network, forward and backward, on this
-machine. RL and evaluation are judged by the tokens that they may sample at most, so theirs is an upper bound.
+Tokens take what a few steps of this very network, forward and backward, take on this machine, times what a stage adds:
+optimizer, draft heads, longer rows. What boxes, gradings and documents add was measured with the tiny recipe, two cores.
 """
 
 from __future__ import annotations
@@ -18,11 +18,17 @@ from etude.training.compute import Compute, choose_compute
 _BYTES_PER_PARAMETER = 4 + 8 + 4 + 2
 """fp32 master, two moments, gradient, and a bf16 copy."""
 _MEASURED_STEPS = 3
-_DECODE_COST = 1.5
-"""Sampling a token takes about as long as training on this many."""
-_GATE_SECONDS = 0.15
-_EPISODE_SECONDS = 0.02
-_CORPUS_SECONDS = 30.0
+_ADDED = {"pretrain": 1.65, "long": 2.6, "mtp": 1.35, "sft": 3.0}
+"""Of a stage's seconds per token, beside those of the bare network."""
+_ROLLOUT_TOKENS = 1.5
+"""A rollout takes about as long as training on this many contexts, sampling and RL's training together..."""
+_TRIED_TOKENS = 1.2
+"""...and in an evaluation, where nothing is trained."""
+_BOX_SECONDS, _TRIED_BOX_SECONDS = 0.03, 0.06
+"""Of a rollout in RL, and in an evaluation, which grades first edits too."""
+_TASK_SECONDS = 0.2
+_EPISODE_SECONDS = 0.022
+_CORPUS_SECONDS = 34.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +47,27 @@ def plan_run(recipe: Recipe) -> RunPlan:
     count = config.parameter_count()
     pace = _tokens_per_second(config, recipe, compute)
     tasks = recipe.tasks.train + recipe.tasks.dev + recipe.tasks.test
-    stages = [("tasks", 0, tasks * _GATE_SECONDS), ("corpus", 0, _CORPUS_SECONDS)]
+    stages = [("tasks", 0, tasks * _TASK_SECONDS), ("corpus", 0, _CORPUS_SECONDS)]
     for name, stage in (("pretrain", recipe.pretrain), ("long", recipe.long), ("mtp", recipe.mtp), ("sft", recipe.sft)):
         tokens = (stage.steps + getattr(stage, "joint_steps", 0)) * stage.batch * stage.length
         if name == "sft":
             stages.append(("demonstrations", 0, recipe.sft.demonstrations * _EPISODE_SECONDS))
-        stages.append((name, tokens, tokens / pace))
-    rollout = recipe.engine.context
+        stages.append((name, tokens, tokens / pace * _ADDED[name]))
+    context, rl, test = recipe.engine.context, recipe.rl, recipe.evaluation
+
+    def tried(rollouts: int) -> tuple[int, float]:
+        return rollouts * context, rollouts * (_TRIED_BOX_SECONDS + _TRIED_TOKENS * context / pace)
+
     if recipe.continued.seconds:
         stages.append(("continued", 0, recipe.continued.seconds))
     else:
-        sampled = recipe.rl.steps * recipe.rl.prompts_per_step * recipe.rl.group * rollout
-        stages.append(("rl", sampled, sampled / pace * (1 + _DECODE_COST)))
-    test = recipe.evaluation
+        rollouts = rl.steps * rl.prompts_per_step * rl.group
+        looks = 1 + -(-rl.steps // rl.evaluate_every) if rl.evaluate_every else 0
+        tokens, seconds = tried(looks * recipe.tasks.dev * (rl.evaluate_samples + test.greedy))
+        seconds += rollouts * (_BOX_SECONDS + _ROLLOUT_TOKENS * context / pace)
+        stages.append(("rl", rollouts * context + tokens, seconds))
     tries = sum(samples + test.greedy for samples in (test.samples, test.one_edit) if samples)
-    evaluated = 2 * recipe.tasks.test * tries * rollout
-    stages.append(("evaluate", evaluated, evaluated / pace * _DECODE_COST))
+    stages.append(("evaluate", *tried(2 * recipe.tasks.test * tries)))
     longest = max(recipe.pretrain.batch * recipe.pretrain.length, recipe.rl.microbatch_tokens)
     activations = longest * (config.hidden_size * 40 * config.num_hidden_layers + config.vocab_size * 3) * 4
     return RunPlan(compute, count.total, count.active, count.total * _BYTES_PER_PARAMETER + activations, stages)

@@ -70,7 +70,7 @@ async def evaluate_test(context: RunContext) -> dict[str, Any]:
     results: dict[str, Any] = {}
     stages = ("sft", "continued" if context.recipe.continued.seconds else "rl")
     recipe = context.recipe.evaluation
-    passes = [(None, recipe)]
+    passes: list[tuple[int | None, EvaluationRecipe]] = [(None, recipe)]
     if recipe.one_edit:
         passes.append((1, recipe.model_copy(update={"samples": recipe.one_edit})))
     tries = [one.samples + one.greedy for _, one in passes]
