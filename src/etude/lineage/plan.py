@@ -1,7 +1,7 @@
 """What a recipe would take, before it is run: parameters, memory, tokens and seconds per stage.
 
 Tokens take what a few steps of this very network, forward and backward, take on this machine, times what a stage adds:
-optimizer, draft heads, longer rows. What boxes, gradings and documents add was measured with the tiny recipe, two cores.
+optimizer, draft heads, longer rows. What boxes, gradings and documents add was measured with the tiny recipe, by hand.
 """
 
 from __future__ import annotations
