@@ -224,10 +224,11 @@ def test_a_task_that_changes_in_place_is_graded_as_it_is(boxes: Boxes, train_tas
             assert (await grader.grade(task, solution)).passed
             said = replace(task, verifier={"type": "nobody knows it"})
             assert (await grader.grade(said, solution)).judgement is Judgement.ERROR
-            file = task.directory / "environment/repo" / reference_repair(task).file
-            file.write_bytes(file.read_bytes().replace(b"def ", b"def other_"))
+            repair = reference_repair(task)
+            file, wrong = task.directory / "environment/repo" / repair.file, repair.wrong.encode()
+            file.write_bytes(file.read_bytes().replace(wrong, wrong + b"  # another file"))
             assert "refused" in (await grader.grade(task, solution)).reason
-            file.write_bytes(file.read_bytes().replace(b"def other_", b"def "))
+            file.write_bytes(file.read_bytes().replace(b"  # another file", b""))
             graded = grader.stats.graded
             evidence = {"limits": {"verifier_seconds": 7.5}, "digest": gated_digest(task)}
             (task.directory / "evidence").mkdir()
