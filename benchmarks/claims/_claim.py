@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _arms import Arm, Run, RunFailed, run_of
+from _arms import Arm, Run, RunFailed, run_of, settings_of
 from _figures import Told
 from _report import finish, machine
 from _rows import ROOT, ROWS, Row, Rows, append, commit, read_all
@@ -138,7 +138,7 @@ def _row(claim: Claim, run: Run, runs: Path) -> Row:
         claim=claim.name,
         arm=run.arm.name,
         seed=run.seed,
-        recipe=run.digest,
+        recipe=settings_of(run.recipe),
         figures=claim.measure(paths, run.arm),
         code=code,
         parents_code=sorted(parents - {code}),

@@ -24,8 +24,8 @@ class Row:
     claim: str
     arm: str
     seed: int
-    recipe: str
-    """Digest of the resolved recipe."""
+    recipe: dict[str, Any]
+    """All of the resolved recipe that can change a result."""
     figures: dict[str, Any]
     code: str
     """Digest of the code that made the last stage."""

@@ -16,7 +16,7 @@ import everything
 import numpy as np
 import pytest
 import table
-from _arms import Arm, Run, RunFailed, run_of
+from _arms import Arm, Run, RunFailed, run_of, settings_of
 from _claim import Claim
 from _figures import Told, headline, of_seeds, points, stated
 from _outcomes import at, gain, greedy, pass1, turns
@@ -35,8 +35,8 @@ CLAIMS = everything.claims()
 by_name = pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
 
 
-def row(claim: str, arm: str, seed: int, figures: dict | None = None, recipe: str = "d" * 12) -> Row:
-    return Row(claim, arm, seed, recipe, figures or {}, "c" * 16)
+def row(claim: str, arm: str, seed: int, figures: dict | None = None, recipe: dict | None = None) -> Row:
+    return Row(claim, arm, seed, recipe or {}, figures or {}, "c" * 16)
 
 
 def rows_of(claim: Claim, seeds: tuple[int, ...] = (1, 2, 3)) -> list[Row]:
@@ -45,7 +45,7 @@ def rows_of(claim: Claim, seeds: tuple[int, ...] = (1, 2, 3)) -> list[Row]:
     for arm in claim.arms:
         for seed in seeds:
             run = run_of(arm, seed, Rows(rows, claim.name))
-            rows.append(row(claim.name, arm.name, seed, FIGURES[claim.name](arm.name, seed), run.digest))
+            rows.append(row(claim.name, arm.name, seed, FIGURES[claim.name](arm.name, seed), settings_of(run.recipe)))
     return rows
 
 
@@ -82,7 +82,7 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
     length, threads = "rl.reward.length", {"engine.threads", "rl.trainer_threads"}
     assert changed == {
         "base": set(),
-        "rl": {"evaluation.one_edit"},
+        "rl": {"evaluation.one_edit", "rl.evaluate_samples"},
         "sft-continued": {"continued.seconds"},
         "no-long-phase": {"pretrain.steps", "long.steps"},
         "budget-quarter": {"pretrain.steps"},
@@ -422,7 +422,7 @@ def test_the_table_says_what_has_not_been_run(tmp_path) -> None:
     assert page.read_text() == f"# Hello\n<!-- claims -->\n{text}\n<!-- end of claims -->\nbye\n"
     table.put_into(page, text)
     assert page.read_text().count("| claim |") == 1
-    old = [replace(row, recipe="e" * 12) for row in both[:2]]
+    old = [replace(row, recipe=row.recipe | {"seed": 9}) for row in both[:2]]
     # The continued arm takes its seconds from the other one, so it stands on an earlier recipe too.
     assert "4 of 6 rows by an earlier recipe" in table.table([*old, *both[2:]], tmp_path, page).splitlines()[2]
     assert "earlier" not in table.table(both, tmp_path, page)
@@ -441,6 +441,22 @@ def test_equal_recipes_share_a_run_and_a_changed_one_does_not() -> None:
     assert run_of(Arm("a", "rl.toml"), 1, Rows([], "x"), ["rl.steps=1"]).digest != one.digest
     assert run_of(Arm("a", "rl.toml"), 1, Rows([], "x"), ["cluster.restarts=1", "name=other"]).digest == one.digest
     assert replace(one, seed=1) == one
+
+
+def test_a_row_outlives_a_field_that_came_later_and_is_at_its_default() -> None:
+    run = run_of(Arm("a", "rl.toml"), 1, Rows([], "x"))
+    now = settings_of(run.recipe)
+
+    def of(changes: dict) -> Row:
+        return row("x", "a", 1, recipe={**now, "rl": {**now["rl"], **changes}})
+
+    assert run.made(of({}))
+    assert not run.made(of({"steps": 3}))
+    assert not run.made(of({"given_up_since": 1}))
+    without = {name: {k: v for k, v in now["rl"].items() if k != name} for name in ("ratio_cap", "steps")}
+    assert run.made(row("x", "a", 1, recipe={**now, "rl": without["ratio_cap"]})), "the recipe leaves it at its default"
+    assert not run.made(row("x", "a", 1, recipe={**now, "rl": without["steps"]})), "it says something else of it"
+    assert not run.made(row("x", "a", 2, recipe=now))
 
 
 def test_figures_vary_enough_to_mean_something() -> None:

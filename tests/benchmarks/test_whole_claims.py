@@ -19,11 +19,11 @@ from _rows import Rows, read_all
 
 import etude.view
 from etude.cli.run import run_command
-from etude.journal import RunPaths
+from etude.journal import RunPaths, read_metrics
 from etude.lineage import LineageState
 
-SHRINK = 50
-"""What the arms say of steps is divided by it, and the shrunk base's 20 are a fiftieth of the real one's."""
+SHRINK = 60
+"""What the arms say of steps is divided by it, and the shrunk base's 20 are a sixtieth of the real one's."""
 
 
 @pytest.fixture
@@ -63,6 +63,10 @@ def test_every_claim_is_run_told_and_not_run_again(shrunk, monkeypatch, capsys) 
     assert len(list(runs.iterdir())) == len(recipes), "arms of equal recipes share a run"
     assert list(told) == [f"claims/{claim.name}" for claim in claims]
     assert not any("failed" in line for line in told.values())
+    (whole,) = runs.glob("rl-1-*")
+    trained = [row["step"] for row in read_metrics(RunPaths(whole).metrics("rl")) if row["trained_tokens"]]
+    assert trained, "in no step did two rollouts of a group differ"
+    assert [step for step, *_ in Rows(found, "replay").of("filter")[1]["probes"]] == trained
     _measured({claim.name: Rows(found, claim.name) for claim in claims}, told)
     _shared(
         {folder.name.rpartition("-1-")[0]: LineageState.load(RunPaths(folder).lineage) for folder in runs.iterdir()}
@@ -105,7 +109,6 @@ def _measured(rows: dict[str, Rows], told: dict[str, dict[str, Any]]) -> None:
     assert all(
         rate > 0 for rates in rows["mtp"].of("one model")[1]["tokens_per_second"].values() for rate in rates.values()
     )
-    assert len(rows["replay"].of("filter")[1]["probes"]) == 2
     for arm in ("in flight", "waiting"):
         seconds = rows["swaps"].of(arm)[1]["seconds"]
         assert seconds == sorted(seconds)

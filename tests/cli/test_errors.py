@@ -23,6 +23,8 @@ RECIPE = "recipes/tiny.toml"
 CAUGHT_INSIDE = {
     "BadArguments": "an invalid call, told to the agent",
     "ToolProblem": "told to the agent",
+    "BadPatch": "told to the agent",
+    "WebError": "told to the agent",
     "NoShell": "told to the agent",
     "OutsideWorkspace": "told to the agent",
     "ContextFull": "ends a rollout",
@@ -48,6 +50,10 @@ CAUGHT_INSIDE = {
     "_Busy": "tried again by the registry's client, then told as ImageError",
     "PackError": "ends the reading of one pack in a scan",
     "TooMuch": "a file that a scan lists as unread",
+    "LineLost": "told as ServiceDied",
+    "Unread": "a pattern that rules no file out",
+    "CannotWatch": "every file is looked at before each search",
+    "BadPattern": "told to the agent",
     "_Silent": "told as RequestRefused, with the client that does not say what it uses",
 }
 

@@ -4,6 +4,7 @@ cluster can serve them all. Playing dead differs: inline cannot lose its process
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -59,6 +60,10 @@ async def check_exceptions(cluster: Cluster) -> None:
         await echo.call("undeclared", deadline=PATIENCE)
     with pytest.raises(ServiceFailed, match="Unpicklable"):
         await echo.call("unpicklable", deadline=PATIENCE)
+    with pytest.raises(ServiceFailed, match="pickle"):
+        await echo.call("unsendable", deadline=PATIENCE)
+    with pytest.raises(ClusterError, match="pickle"):
+        await echo.call("greet", threading.Lock(), deadline=PATIENCE)
     assert await echo.call("greet", "still here", deadline=PATIENCE) == "hello still here"
     with pytest.raises(ServiceFailed, match="cannot be made"):
         await started(cluster, "broken", broken=True)

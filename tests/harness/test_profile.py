@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
@@ -9,14 +10,24 @@ import etude.harness
 from etude.harness import SchemaError, load_profile
 from etude.harness.profile import parse_profile
 from etude.harness.schema import parse_schema
+from etude.harness.tools import BUILTIN
 
-SOURCES = "".join(path.read_text() for path in Path(etude.harness.__path__[0]).rglob("*.py"))
+ROOM = Path(etude.harness.__path__[0])
 
 
-@pytest.mark.parametrize("name", ["compact", "full"])
-def test_a_profile_words_every_occasion_and_no_other(name):
-    occasions = set(re.findall(r"""\bsay\(\s*"(\w+)\"""", SOURCES))
-    assert set(load_profile(name).wording) == occasions
+def occasions(*files: Path) -> set[str]:
+    return set(re.findall(r"""\bsay\(\s*"(\w+)\"""", "".join(file.read_text() for file in files)))
+
+
+def test_the_full_profile_words_every_occasion_and_no_other():
+    assert set(load_profile("full").wording) == occasions(*ROOM.rglob("*.py"))
+
+
+def test_the_compact_profile_words_the_occasions_of_its_tools_and_no_other():
+    compact = load_profile("compact")
+    everybody = [file for file in ROOM.rglob("*.py") if file.parent.name != "tools"]
+    tools = [Path(inspect.getfile(BUILTIN[tool])) for tool in compact.tools]
+    assert set(compact.wording) == occasions(*everybody, *tools)
 
 
 def test_the_compact_profile_costs_a_tiny_model_little():

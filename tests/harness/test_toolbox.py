@@ -24,7 +24,8 @@ from etude.sandbox.share import Share
 from etude.text import parse_call
 
 FULL = load_profile("full")
-SCHEMAS = {schema.name: schema.call_schema() for schema in FULL.schemas()}
+TOOLS = [*FULL.schemas(), builtin_schema("shell")]
+SCHEMAS = {schema.name: schema.call_schema() for schema in TOOLS}
 
 
 def count(text: str) -> int:
@@ -34,7 +35,7 @@ def count(text: str) -> int:
 class Bench:
     def __init__(self, files=SAMPLE, *, profile=FULL, **limits):
         self.workspace = OverlayWorkspace(files)
-        self.toolbox = Toolbox(profile.schemas(), self.workspace, ToolLimits(**limits), profile)
+        self.toolbox = Toolbox(TOOLS, self.workspace, ToolLimits(**limits), profile)
 
     def call(self, raw: str, max_tokens: int = 10_000) -> ToolResult:
         found = parse_call(raw, SCHEMAS)

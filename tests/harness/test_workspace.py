@@ -116,6 +116,7 @@ actions = st.one_of(
     st.tuples(
         st.just("write"), st.sampled_from(sorted(SAMPLE)), st.sampled_from([b"", b"x = 1\n", b"no end", b"\n\n"])
     ),
+    st.tuples(st.just("delete"), st.sampled_from([*SAMPLE, "pack", "nothing", "calc.py/x", "made.txt"]), st.just(b"")),
     st.tuples(st.just("read"), st.sampled_from([*SAMPLE, "pack", "nothing", "calc.py/x", "made.txt"]), st.just(b"")),
     st.tuples(
         st.just("exec"),
@@ -145,6 +146,8 @@ def test_lazy_workspaces_with_a_shared_memo_do_what_a_box_does(tmp_path_factory,
                 return await workspace.write(what, data)
             if verb == "read":
                 return await workspace.read(what)
+            if verb == "delete":
+                return await workspace.delete(what)
             result = await workspace.exec(what, timeout=20)
             return result.code, result.stdout, result.stderr, await workspace.files()
         except (FileNotFoundError, IsADirectoryError) as error:

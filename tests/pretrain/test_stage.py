@@ -128,6 +128,23 @@ def test_the_heads_loss_never_reaches_the_trunk_in_sft(finished, before):
     assert all(name.startswith("mtp.") for name in moved)
 
 
+def test_to_measure_on_the_way_changes_nothing_that_is_learnt(before):
+    run, recipe = before("sft")
+    models, courses = [], []
+    for every in (0, 2):
+        one = recipe.model_copy(update={"sft": recipe.sft.model_copy(update={"measure_every": every, "log_every": 2})})
+        list(run_stage("sft", run, one))
+        folder = run / "stages" / "sft"
+        models.append((folder / "model" / "model.safetensors").read_bytes())
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        courses.append({row["step"]: row["held_out_loss"] for row in rows if "held_out_loss" in row})
+        folder.rename(run / f"sft-{every}")
+    assert models[0] == models[1]
+    assert (list(courses[0]), list(courses[1])) == ([], [4, 8])
+    begun = json.loads((run / "sft-2" / "before.json").read_text())["loss"]
+    assert courses[1][8] < courses[1][4] < begun
+
+
 def _free(recipe):
     """Without clipping: its norm is over all gradients, the heads' included."""
     return recipe.sft.optimizer.model_copy(update={"grad_clip": 1e9})

@@ -136,11 +136,14 @@ def test_the_oracle_solves_its_tasks(
                     task, sandboxes, tokenizer, grader, trigger=trigger, slip=slip, rewrites=rewrites
                 )
                 assert stop is StopCause.FINISHED, (task.id, calls)
-                # A slip may get past the visible examples; then the hidden ones find it.
-                slipped = slip and sum(call.startswith("edit") for call in calls) == 1
-                assert verdict.judgement is (Judgement.FAIL if slipped else Judgement.PASS), (task.id, calls)
                 assert all(not isinstance(parse_call(call, SCHEMAS), str) for call in calls)
                 edits = [call for call in calls if call.startswith("edit")]
+                # A slip may get past the visible examples; then the hidden ones find it. It can also be left out: the
+                # notes of a full context plan the right line.
+                repair = reference_repair(task)
+                right = f"{repair.line} {repair.right}" in edits[-1].split(" ", 2)[2].split("\n")
+                assert right or slip
+                assert verdict.judgement is (Judgement.PASS if right else Judgement.FAIL), (task.id, calls)
                 assert len(edits) == 1 or slip
                 if rewrites == 0.0:
                     assert all("\n" not in edit for edit in edits)

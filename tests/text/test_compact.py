@@ -102,3 +102,21 @@ def test_thinking_can_be_closed_and_the_turn_can_be_cut_off() -> None:
     assert (turn.thinking, turn.text, turn.ended) == ("low is wrong", "Fixed.", False)
     assert FORMAT.closing(ids) == [SPECIAL.end]
     assert FORMAT.closing([*ids, SPECIAL.end]) == []
+
+
+def test_the_ids_of_trained_models_stay_what_they_are() -> None:
+    """Models were trained on these ids: whatever else a format learns, the compact one's stay."""
+    ids = [
+        *FORMAT.opening("fix it", "FAIL add(1, 2)"),
+        *FORMAT.render_turn("the sum", "read", ["read calc.py 3", "list"]),
+        *FORMAT.tool_outputs(["return a + b", "<|end|>"], ["read calc.py 3", "list"]),
+        *FORMAT.closing([5]),
+        *FORMAT.user_message("ünï"),
+    ]
+    assert ids == [
+        *(1, 2, 111, 114, 129, 41, 114, 125, 8, 3, 421, 74, 82, 85, 414, 109, 109, 49, 267, 366, 268, 50, 8, 4),
+        *(7, 445, 444, 7, 437, 6, 437, 439, 55, 442, 269, 6, 117, 114, 124, 125, 8),
+        *(5, 443, 414, 381, 415, 8, 5, 69, 133, 110, 119, 109, 133, 71, 8, 4),
+        *(8, 3, 204, 197, 119, 204, 184, 8, 4),
+    ]
+    assert (FORMAT.stop_ids, FORMAT.answering) == ((SPECIAL.end,), (SPECIAL.assistant,))

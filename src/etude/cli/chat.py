@@ -31,7 +31,7 @@ from etude.lineage import LineageError, LineageState
 from etude.recipe import Recipe, load_recipe
 from etude.sandbox import beside, open_sandboxes, temporary_store
 from etude.text import CompactFormat, Tokenizer
-from etude.trace import ToolEvent
+from etude.trace import ToolEvent, TraceUsage
 from etude.trace.builder import TraceBuilder
 
 _STAGES = ("rl", "continued", "sft")
@@ -60,7 +60,7 @@ class Show(Observer):
         if event.output:
             self._print(event.output, "dim")
 
-    async def summary(self, conversation: Conversation) -> None:
+    async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
         self._print("(the agent summarised itself and goes on from its notes)", "dim")
 
     def _print(self, text: str, style: str) -> None:

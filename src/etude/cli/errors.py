@@ -25,7 +25,10 @@ FAMILIES = {
     "etude.tasks.overlap.reading.OverlapError": MISTAKE,
     "etude.harness.schema.SchemaError": MISTAKE,
     "etude.harness.session.ApplyConflict": MISTAKE,
+    "etude.harness.sessions.record.SessionError": MISTAKE,
     "etude.harness.runner.FolderTooLarge": MISTAKE,
+    "etude.harness.search.ripgrep.NoRipgrep": MISTAKE,
+    "etude.harness.search.ripgrep.SearchFailed": FAILED,
     "etude.sandbox.contract.SandboxUnavailable": MISTAKE,
     "etude.model.errors.UnsupportedCheckpoint": MISTAKE,
     "etude.training.errors.TrainingError": MISTAKE,
@@ -46,7 +49,7 @@ FAMILIES = {
 imported to ask."""
 
 _EXTRAS = {"torch": "train", "safetensors": "train", "obstore": "train", "rensa": "train", "ray": "ray"}
-_EXTRAS["matplotlib"] = "ui"
+_EXTRAS |= {"matplotlib": "ui", "tokenizers": "formats"}
 
 _OF_THE_PLACE = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EIO}
 _FULL = {errno.ENOSPC, errno.EDQUOT}

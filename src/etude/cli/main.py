@@ -111,6 +111,53 @@ def chat(
 
 
 @app.command()
+def agent(
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to do.")] = None,
+    endpoint: Annotated[
+        str, typer.Option(envvar="ETUDE_ENDPOINT", help="Any OpenAI-compatible endpoint, up to /chat/completions.")
+    ] = "http://localhost:8000/v1",
+    model: Annotated[str, typer.Option(envvar="ETUDE_MODEL", help="The endpoint's name for the model.")] = "default",
+    key: Annotated[str, typer.Option(help="The environment variable that holds the endpoint's key.")] = "ETUDE_API_KEY",
+    folder: Annotated[Path, typer.Option(help="The folder to work on: a copy-on-write view of it.")] = Path(),
+    apply: Annotated[bool, typer.Option("--apply", help="Write the change into the folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    resume: Annotated[
+        str | None, typer.Option(help="Go on with a session, by its name, or the folder's `last`.")
+    ] = None,
+    turns: Annotated[int, typer.Option(min=1, help="Turns that it may take.")] = 100,
+    context: Annotated[
+        int, typer.Option(min=1024, help="Tokens of the model's context; at three quarters it summarises itself.")
+    ] = 128_000,
+    shell: Annotated[bool, typer.Option("--shell/--no-shell", help="Commands, in a box without network.")] = True,
+    sessions: Annotated[
+        Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
+    ] = None,
+) -> None:
+    """Have an agent do something in a folder, with any model. For scripts: the change goes to standard output.
+
+    Your files change only with --apply. What it does is kept as a session, turn by turn: killed at any moment, it goes
+    on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of turns or failed.
+
+    \b
+    Examples:
+      etude agent -p "make the tests pass" --endpoint http://localhost:8000/v1 --model qwen3-coder
+      etude agent -p "now the docs" --resume last
+      etude agent --resume last --apply
+      etude agent -p "what does this do?" --no-shell --json | jq -r .text
+    """
+
+    def verb() -> int:
+        from etude.cli.agent import AgentOptions, agent_command, default_sessions
+
+        place = sessions or default_sessions()
+        return agent_command(
+            AgentOptions(prompt, folder, endpoint, model, key, context, turns, shell, apply, as_json, place, resume)
+        )
+
+    finish(verb, when_interrupted="interrupted: what was done is kept; --resume last goes on")
+
+
+@app.command()
 def report(run_folder: RunFolder) -> None:
     """Write summary.json, report.html and the plots of a run again.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import pickle
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -37,6 +38,14 @@ class Hosted:
         except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the caller gets it
             return Failure.of(error)
 
+    async def reply(self, pickled: bytes) -> bytes:
+        """A call and its answer, as they travel; a Failure also where either cannot."""
+        try:
+            method, args, kwargs = pickle.loads(pickled)
+            return pickle.dumps(await self.call(method, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        except Exception as error:  # noqa: BLE001 - the boundary: whatever it is, the caller gets it
+            return pickle.dumps(Failure.of(error))
+
     async def stream(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
         """The items; a Failure, if it comes, is the last one."""
         try:
@@ -56,6 +65,13 @@ class Hosted:
         if not callable(function):
             raise ClusterError(f"{type(self._object).__qualname__} has no public method {method!r}")
         return function
+
+
+def pickled_call(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    try:
+        return pickle.dumps((method, args, kwargs), pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ClusterError(f"the arguments of {method} cannot be sent: {error}") from error
 
 
 def find_service(service: str) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 from etude.cluster.contract import ClusterError, DeadlineExceeded, Health, ServiceDied
 from etude.cluster.failure import Failure
-from etude.cluster.hosting import Hosted
+from etude.cluster.hosting import Hosted, pickled_call
 
 _clusters: weakref.WeakValueDictionary[int, InlineCluster] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
@@ -47,10 +47,11 @@ class InlineRemote:
 
     async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
         hosted = self._alive(method)
-        sent_args, sent_kwargs = _wire((_resolved(args), {key: _value(value) for key, value in kwargs.items()}))
-        return _answer(
-            await self._run(method, hosted.call(method, sent_args, sent_kwargs), deadline), self._name, method
-        )
+        sent = pickled_call(method, _resolved(args), {key: _value(value) for key, value in kwargs.items()})
+        answer = pickle.loads(await self._run(method, hosted.reply(sent), deadline))
+        if isinstance(answer, Failure):
+            raise answer.exception(self._name, method)
+        return answer
 
     async def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
         hosted = self._alive(method)

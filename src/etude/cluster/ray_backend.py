@@ -13,6 +13,7 @@ import asyncio
 import faulthandler
 import logging
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -23,10 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etude.cluster import guardian
+from etude.cluster import direct, guardian
 from etude.cluster.contract import ClusterError, DeadlineExceeded, Health, ServiceDied
+from etude.cluster.direct import Line, LineLost
 from etude.cluster.failure import Failure
-from etude.cluster.hosting import Hosted
+from etude.cluster.hosting import Hosted, pickled_call
 from etude.cluster.rehearsal import RehearsedNode, node_name
 from etude.cluster.surroundings import (
     RAY_FOLDER,
@@ -65,6 +67,8 @@ class _Place:
     incarnation: int
     started: float
     failure: Failure | None
+    door: str
+    """Where those on the same machine call it directly."""
 
     @property
     def pid(self) -> int:
@@ -87,9 +91,15 @@ class _Host:
         except Exception as error:  # noqa: BLE001 - the boundary: `start` raises it in the caller
             failure = Failure.of(error)
         who = guardian.identity(os.getpid()) or ""
-        self._place = _Place(socket.gethostname(), who, incarnation, time.time(), failure)
+        door = str(spec.folder / f"{os.getpid()}.sock")
+        self._place = _Place(socket.gethostname(), who, incarnation, time.time(), failure, door)
+        self._opening = asyncio.Lock()
+        self._server: asyncio.Server | None = None
 
     async def place(self) -> _Place:
+        async with self._opening:
+            if self._server is None and self._place.failure is None:
+                self._server = await direct.serve(self._place.door, self._hosted.reply)
         return self._place
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -106,9 +116,14 @@ class RayRemote:
         self._name, self._namespace, self._spec, self._cpus, self._node = name, namespace, spec, cpus, node
         self._actor: Any = None
         self._place: _Place | None = None
+        self._line: Line | None = None
+        self._opening = asyncio.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_actor": None}
+        return {**self.__dict__, "_actor": None, "_line": None, "_opening": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _opening=asyncio.Lock())
 
     @property
     def name(self) -> str:
@@ -117,14 +132,13 @@ class RayRemote:
     async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
         until, submitted = time.monotonic() + deadline, time.time()
         try:
-            actor = self._found(method)
-            answer = await self._waited(_submit(actor.call, method, args, kwargs), method, deadline)
+            answer = await self._waited(self._answer(method, args, kwargs), method, deadline)
         except ServiceDied:
             # A restart that this handle had not seen yet: the call never reached anybody, so it may be sent again.
             if not await self._younger_than(submitted, until):
                 raise
             left = max(until - time.monotonic(), 0.001)
-            answer = await self._waited(_submit(self._found(method).call, method, args, kwargs), method, left)
+            answer = await self._waited(self._answer(method, args, kwargs), method, left)
         return self._result(answer, method)
 
     async def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
@@ -214,6 +228,27 @@ class RayRemote:
             await self.kill()
             raise place.failure.exception(self._name, "__init__")
 
+    async def _answer(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Directly from a service of this machine; what ray has stored goes through ray."""
+        from ray import ObjectRef
+
+        stored = any(isinstance(value, ObjectRef) for value in (*args, *kwargs.values()))
+        line = None if stored else await self._line_here(method)
+        if line is None:
+            return await _submit(self._found(method).call, method, args, kwargs)
+        return pickle.loads(await line.ask(pickled_call(method, args, kwargs)))
+
+    async def _line_here(self, method: str) -> Line | None:
+        """A line to the service as it lives now; None where that is on another machine."""
+        async with self._opening:
+            line = self._line
+            if line is not None and not line.lost and line.loop is asyncio.get_running_loop():
+                return line
+            if line is not None or self._actor is None or self._place is None:
+                self._place = await self._found(method).place.remote()
+            self._line = await Line.open(self._place.door) if self._place.host == socket.gethostname() else None
+            return self._line
+
     def _found(self, method: str) -> Any:
         import ray
 
@@ -251,6 +286,9 @@ class RayRemote:
                 return await answer
         except TimeoutError:
             raise DeadlineExceeded(f"{self._name}.{method} did not answer within {deadline:g} s") from None
+        except LineLost as error:
+            self._actor = None
+            raise ServiceDied(f"{self._name} died; it was asked for {method} ({error})") from error
         except exceptions.RayActorError as error:
             self._actor = None
             reason = str(error).strip().splitlines()[0]

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from contextlib import aclosing
 
 from etude.harness.outcome import Budgets, Outcome
-from etude.harness.policy import ContextFull, Conversation, Message, Policy, PolicyError, Role, Turn
+from etude.harness.parallel import in_order
+from etude.harness.policy import ContextFull, Conversation, Message, Policy, PolicyError, Role, ToolCall, Turn
 from etude.harness.profile import Profile
-from etude.harness.toolbox import Toolbox
+from etude.harness.toolbox import Output, Toolbox
 from etude.sandbox.contract import SandboxError
-from etude.trace.trace import StopCause, ToolEvent
+from etude.trace.trace import StopCause, ToolEvent, TraceUsage
 
 
 class Observer:
@@ -23,8 +26,14 @@ class Observer:
 
     async def tool(self, event: ToolEvent) -> None: ...
 
-    async def summary(self, conversation: Conversation) -> None:
-        """`conversation` is the new one; its parent ended with the summary."""
+    async def answered(
+        self, turn: Turn, tools: Sequence[ToolEvent], told: Sequence[Message], usage: TraceUsage
+    ) -> None:
+        """The turn is over: all its calls that were carried out are answered, and what the harness had to say to it is
+        said. `usage` is that of the run so far."""
+
+    async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
+        """`conversation` is the new one; its parent ends with the harness's request and with `turn`, the summary."""
 
 
 async def run_agent(
@@ -76,6 +85,8 @@ class _Run:
         self.observer = observer
         self.outcome = outcome
         self.usage = outcome.usage
+        self.told = len(outcome.tools)
+        """Tool events that the observer was told of with their turn."""
 
     async def until_stopped(self) -> StopCause:
         try:
@@ -89,13 +100,12 @@ class _Run:
                     continue
                 turn = await self.act(self.budgets.turn_tokens)
                 self.usage.turns += 1
-                if turn.calls:
-                    stop = await self.run_calls(turn)
-                    if stop is not None:
-                        return stop
-                elif turn.cut_off:
-                    self.tell(self.profile.cut_off)
-                else:
+                stop = await self.run_calls(turn) if turn.calls else None
+                silent = turn.cut_off and not turn.calls
+                await self.answered(turn, [self.tell(self.profile.cut_off)] if silent else [])
+                if stop is not None:
+                    return stop
+                if not turn.calls and not silent:
                     self.outcome.final_text = turn.text
                     return StopCause.REPLIED
         except ContextFull:
@@ -116,38 +126,45 @@ class _Run:
         return turn
 
     async def run_calls(self, turn: Turn) -> StopCause | None:
-        """Answers the turn's calls in order. They share one bound on output: a burst cannot flood the context."""
+        """Carries out the turn's calls, at the same time where they cannot collide, and answers them in their order.
+        They share one bound on output: a burst cannot flood the context."""
         room = self.budgets.output_tokens
-        for call in turn.calls:
-            if self.usage.tool_calls >= self.budgets.tool_calls:
-                return StopCause.TOOL_CALLS
-            started = time.monotonic()
-            result = await self.toolbox.run(call, max_tokens=room, count=self.policy.count)
-            seconds = time.monotonic() - started
-            self.conversation.messages.append(Message(Role.TOOL, result.output, call=call))
-            size = self.policy.count(result.output)
-            room = max(room - size, 0)
-            self.outcome.seconds["tools"] += seconds
-            self.usage.tool_calls += 1
-            self.usage.invalid_calls += not result.valid
-            self.usage.output_tokens += size
-            event = ToolEvent(
-                segment=self.conversation.summaries,
-                turn=self.usage.turns - 1,
-                name=call.name,
-                arguments=call.raw,
-                ok=result.ok,
-                valid=result.valid,
-                seconds=seconds,
-                output=result.output,
-                output_tokens=size,
-            )
-            self.outcome.tools.append(event)
-            await self.observer.tool(event)
-            if result.finished:
-                self.outcome.final_text = result.output or turn.text
-                return StopCause.FINISHED
-        return None
+        calls = turn.calls[: max(0, self.budgets.tool_calls - self.usage.tool_calls)]
+        reaches = [self.toolbox.reach(call) for call in calls]
+        left = iter(calls)
+        answers = in_order(reaches, lambda place: self.timed(calls[place]), lambda answer: answer[0].finished)
+        async with aclosing(answers):
+            async for output, seconds in answers:
+                call = next(left)
+                result = self.toolbox.bounded(output, max_tokens=room, count=self.policy.count)
+                self.conversation.messages.append(Message(Role.TOOL, result.output, call=call))
+                size = self.policy.count(result.output)
+                room = max(room - size, 0)
+                self.outcome.seconds["tools"] += seconds
+                self.usage.tool_calls += 1
+                self.usage.invalid_calls += not result.valid
+                self.usage.output_tokens += size
+                event = ToolEvent(
+                    segment=self.conversation.summaries,
+                    turn=self.usage.turns - 1,
+                    name=call.name,
+                    arguments=call.raw,
+                    ok=result.ok,
+                    valid=result.valid,
+                    seconds=seconds,
+                    output=result.output,
+                    output_tokens=size,
+                )
+                self.outcome.tools.append(event)
+                await self.observer.tool(event)
+                if result.finished:
+                    self.outcome.final_text = result.output or turn.text
+                    return StopCause.FINISHED
+        return StopCause.TOOL_CALLS if len(calls) < len(turn.calls) else None
+
+    async def timed(self, call: ToolCall) -> tuple[Output, float]:
+        begun = time.monotonic()
+        return await self.toolbox.carry_out(call), time.monotonic() - begun
 
     def summary_due(self) -> bool:
         """Only after a turn in the live context: a summary alone must not ask for the next one."""
@@ -163,13 +180,21 @@ class _Run:
             self.conversation,
             summary=turn.text.strip(),
             edited=list(self.toolbox.edited),
+            todo=self.toolbox.todo,
+            jobs=self.toolbox.jobs,
             turns_left=self.budgets.turns - self.usage.turns,
         )
         self.usage.summaries += 1
-        await self.observer.summary(self.conversation)
+        await self.observer.summary(self.conversation, turn, self.usage)
 
-    def tell(self, text: str) -> None:
-        self.conversation.messages.append(Message(Role.USER, text))
+    def tell(self, text: str) -> Message:
+        message = Message(Role.USER, text)
+        self.conversation.messages.append(message)
+        return message
+
+    async def answered(self, turn: Turn, told: Sequence[Message]) -> None:
+        tools, self.told = self.outcome.tools[self.told :], len(self.outcome.tools)
+        await self.observer.answered(turn, tools, told, self.usage)
 
     def tokens_left(self) -> int:
         return self.budgets.tokens - self.usage.sampled_tokens

@@ -26,6 +26,12 @@ def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None) -> ToolLimit
     return ToolLimits(command_seconds=recipe.command_seconds, edits=edits)
 
 
+def told_limits(recipe: SandboxRecipe) -> str:
+    """What the agent is told of what its commands may use."""
+    seconds, memory = recipe.command_seconds, recipe.memory_mb
+    return f"a command has {seconds:g} seconds, {memory} MB of memory, {recipe.processes} processes and no network"
+
+
 def session_schemas(recipe: HarnessRecipe) -> tuple[ToolSchema, ...]:
     """The tools that a policy must offer."""
     return load_profile(recipe.profile).schemas()

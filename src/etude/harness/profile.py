@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
 from string import Formatter
 
 from etude.harness.policy import Conversation, Message, Role
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
+from etude.harness.surroundings import Surroundings
+
+FACTS = frozenset({"system", "limits", "status", "recent", "rules"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +27,16 @@ class Profile:
     """May hold {tools}, one line per tool."""
     summary_request: str
     summary_resume: str
-    """The user message that a new context starts from: {task}, {summary}, {count}, {edited}, {turns}."""
-    nothing_edited: str
+    """The user message that a new context starts from: {task}, {summary}, {count}, {edited}, {turns}, {todo},
+    {jobs}."""
+    nothing: str
+    """Said where a list of what is carried over is empty."""
     cut_off: str
     """Said after a turn that was cut off before it called a tool."""
     wording: dict[str, str]
     """What tools say, by occasion."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """How each of FACTS is told, with {text} and, for rules, {path}; what is not named here is not told."""
 
     def schemas(self) -> tuple[ToolSchema, ...]:
         return tuple(builtin_schema(name) for name in self.tools)
@@ -39,31 +47,59 @@ class Profile:
     def say(self, occasion: str, **values: object) -> str:
         return self.wording[occasion].format(**values)
 
-    def open(self, task: str, conversation_id: str = "conversation") -> Conversation:
-        """A fresh conversation: the system prompt and the task."""
+    def open(
+        self, task: str, conversation_id: str = "conversation", surroundings: Surroundings | None = None
+    ) -> Conversation:
+        """A fresh conversation: the system prompt, with what the agent is told of where it works, and the task."""
         conversation = Conversation(conversation_id, task=task)
-        conversation.messages += [Message(Role.SYSTEM, self.system_text()), Message(Role.USER, task)]
+        system = "\n\n".join([self.system_text(), *self.told(surroundings or Surroundings())])
+        conversation.messages += [Message(Role.SYSTEM, system), Message(Role.USER, task)]
         return conversation
 
-    def resume(self, old: Conversation, *, summary: str, edited: list[str], turns_left: int) -> Conversation:
+    def told(self, surroundings: Surroundings) -> Iterator[str]:
+        texts = {
+            "system": surroundings.system,
+            "limits": surroundings.limits,
+            "status": "\n".join(surroundings.status),
+            "recent": "\n".join(surroundings.recent),
+        }
+        for fact, text in texts.items():
+            if text and fact in self.facts:
+                yield self.facts[fact].format(text=text)
+        if "rules" in self.facts:
+            for path, text in surroundings.rules:
+                yield self.facts["rules"].format(path=path, text=text)
+
+    def resume(
+        self,
+        old: Conversation,
+        *,
+        summary: str,
+        edited: list[str],
+        turns_left: int,
+        todo: Sequence[str] = (),
+        jobs: Sequence[tuple[int, str]] = (),
+    ) -> Conversation:
         """The conversation that follows a self-summary: system prompt, task, summary and carried state."""
         count = old.summaries + 1
         text = self.summary_resume.format(
             task=old.task,
             summary=summary,
             count=count,
-            edited=" ".join(edited) or self.nothing_edited,
+            edited=" ".join(edited) or self.nothing,
+            todo="\n".join(todo) or self.nothing,
+            jobs="; ".join(f"{number} {command}" for number, command in jobs) or self.nothing,
             turns=turns_left,
         )
         root = old.id.partition("#")[0]
         new = Conversation(f"{root}#{count}", task=old.task, parent=old, summaries=count)
-        new.messages += [Message(Role.SYSTEM, self.system_text()), Message(Role.USER, text)]
+        new.messages += [old.messages[0], Message(Role.USER, text)]
         return new
 
     def texts(self) -> list[str]:
         """Every fixed text of the profile and the names of its tools, without the places to fill: what a tokenizer
         must know well."""
-        templates = [self.summary_request, self.summary_resume, self.nothing_edited, self.cut_off]
+        templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
         templates += self.wording.values()
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
         return [self.system_text(), *plain, *self.tools]
@@ -75,9 +111,12 @@ def parse_profile(text: str, source: str) -> Profile:
     except tomllib.TOMLDecodeError as error:
         raise SchemaError(f"profile {source} is not TOML: {error}") from error
     expected = {field.name for field in fields(Profile)}
+    data.setdefault("facts", {})
     if data.keys() != expected:
         wrong = sorted(expected ^ data.keys())
         raise SchemaError(f"profile {source}: missing or unknown fields {', '.join(wrong)}")
+    if unknown := data["facts"].keys() - FACTS:
+        raise SchemaError(f"profile {source}: facts are {', '.join(sorted(FACTS))}, not {', '.join(sorted(unknown))}")
     for name in ("system", "summary_resume"):
         data[name] = data[name].strip("\n")
     return Profile(**{**data, "tools": tuple(data["tools"])})

@@ -12,8 +12,9 @@ import numpy as np
 
 from etude.harness.policy import ContextFull, Conversation, Policy, Turn
 from etude.harness.schema import ToolSchema
-from etude.harness.transcript import Transcript, parse_turn
-from etude.text.compact import CompactFormat
+from etude.harness.transcript import Transcript
+from etude.harness.turns import calls_in, parse_turn, written_turn
+from etude.text.format import Format
 from etude.trace.builder import TraceBuilder
 from etude.trace.trace import UNSAMPLED_VERSION
 
@@ -22,13 +23,13 @@ class RecordingPolicy:
     """Wraps a policy that writes text. Its tokens count as sampled, with log-probability 0 and no version."""
 
     def __init__(
-        self, inner: Policy, form: CompactFormat, schemas: Sequence[ToolSchema], context: int, recorder: TraceBuilder
+        self, inner: Policy, form: Format, schemas: Sequence[ToolSchema], context: int, recorder: TraceBuilder
     ) -> None:
         self._inner = inner
         self._form = form
         self._schemas = {schema.name: schema.call_schema() for schema in schemas}
         self._context = context
-        self._transcript = Transcript(form, recorder)
+        self._transcript = Transcript(form, recorder, self._schemas)
         self._turns = 0
 
     @property
@@ -41,7 +42,7 @@ class RecordingPolicy:
         if room < 1:
             raise ContextFull(f"the prompt has {len(prompt)} tokens, the context holds {self._context}")
         turn = await self._inner.act(conversation, max_tokens=max_tokens)
-        written = self._form.render_turn(turn.thinking, turn.text, [call.raw for call in turn.calls])
+        written = written_turn(self._form, turn, self._schemas, calls_in(conversation.messages))
         ids = np.array(written[: min(max_tokens, room)], np.int32)
         nothing = np.zeros(len(ids), np.float32)
         self._transcript.sampled(conversation, ids, nothing, np.full(len(ids), UNSAMPLED_VERSION, np.int32))
@@ -52,4 +53,4 @@ class RecordingPolicy:
         return self._transcript.length(conversation)
 
     def count(self, text: str) -> int:
-        return self._form.tokenizer.count(text)
+        return self._form.count(text)

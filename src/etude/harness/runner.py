@@ -23,12 +23,14 @@ from typing import IO
 
 from etude.harness.diff import LEFT_OUT
 from etude.harness.memo import Memo
+from etude.harness.terminal import Place
 from etude.harness.workspace import (
     AGENT_ENV,
     MAX_FILE_BYTES,
     WORKDIR,
     NoShell,
     OverlayWorkspace,
+    delete_file,
     is_text_name,
     read_tree,
 )
@@ -129,10 +131,32 @@ class BoxRunner:
         # Equal files stay the same object, so that comparing and sharing them stays cheap.
         return result, files if after == files else after
 
+    async def enter(self, files: Mapping[str, bytes]) -> Place:
+        # What runs on in a terminal may leave anything behind, at any time.
+        self._memo = None
+        try:
+            return await self._synced(files)
+        except _AGENTS_DOING as error:
+            raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
+
+    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        assert self._box is not None
+        try:
+            after = await read_tree(self._box, files)
+        except _AGENTS_DOING:
+            return files  # they can no longer be read, and count as before
+        self._held = after
+        return files if after == files else after
+
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
         if self._box is None:
             self._box = await self._open_box()
             self._layout = self._memo.fresh_layouts.get(self._image) if self._memo else None
+        for path in self._held.keys() - files.keys():
+            self._layout = None
+            # The agent may have taken it away by a command of its own.
+            with suppress(FileNotFoundError):
+                await delete_file(self._box, path)
         for path, data in files.items():
             if self._held.get(path) != data:
                 if path not in self._held:
@@ -212,6 +236,12 @@ class HostRunner:
         result = await _host_exec(command, folder, timeout)
         return result, await asyncio.to_thread(read_folder, folder)
 
+    async def enter(self, files: Mapping[str, bytes]) -> Place:
+        raise NoShell  # the user agrees to single commands, not to a terminal
+
+    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        return files
+
     async def close(self) -> None:
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, True)
@@ -268,6 +298,8 @@ def _write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
         if not target.is_file() or target.read_bytes() != data:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
+    for path in read_folder(folder).keys() - files.keys():
+        (folder / path).unlink(missing_ok=True)
 
 
 async def _host_exec(command: str, folder: Path, timeout: float) -> ExecResult:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
-from etude.text.calls import TO_THE_END, CallSchema, Kind, Parameter, unnumbered
+from etude.harness.parallel import Access
+from etude.text.calls import TO_THE_END, CallSchema, Parameter, unnumbered
 
 
 class SchemaError(Exception):
@@ -23,12 +24,16 @@ class BadArguments(Exception):
     """The model's arguments do not fit the schema; the text is for the model."""
 
 
+ToolKind: TypeAlias = Literal["word", "int", "line", "numbered", "rest", "text", "flag", "number"]
+
+
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
     name: str
-    kind: Kind
+    kind: ToolKind
     """"word": no spaces. "int". "line": up to the end of the line. "rest": everything that follows, lines included.
-    "numbered": the same, each line beginning with a number."""
+    "numbered": the same, each line beginning with a number. Where calls are JSON alone, since the compact grammar
+    has no place for them: "text": any text, "flag": true or false, "number": a whole number."""
     description: str = ""
     required: bool = True
 
@@ -38,16 +43,24 @@ class ToolSchema:
     name: str
     description: str
     parameters: tuple[ToolParameter, ...] = ()
+    access: Access = "all"
+    """What a call may touch, which decides what may run beside it."""
+    place: str = ""
+    """The parameter that names the file or folder it touches; without one it is the whole workspace."""
 
     def call_schema(self) -> CallSchema:
-        """For the call grammar of the compact format."""
-        return CallSchema(self.name, tuple(Parameter(p.name, p.kind, p.required) for p in self.parameters))
+        """For the call grammar of the compact format. What it cannot say is missing there, and the call is told so."""
+        positional = [
+            Parameter(p.name, p.kind, p.required)
+            for p in self.parameters
+            if p.kind != "text" and p.kind != "flag" and p.kind != "number"
+        ]
+        return CallSchema(self.name, tuple(positional))
 
     def openai(self) -> dict[str, Any]:
         """As a function of the OpenAI chat protocol."""
         properties = {
-            p.name: {"type": "integer" if p.kind == "int" else "string", "description": p.description}
-            for p in self.parameters
+            p.name: {"type": _JSON_TYPES.get(p.kind, "string"), "description": p.description} for p in self.parameters
         }
         required = [p.name for p in self.parameters if p.required]
         schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
@@ -78,8 +91,15 @@ class ToolSchema:
         return checked
 
 
-def _typed(name: str, kind: Kind, value: object) -> str | int:
-    if kind == "int":
+_JSON_TYPES = {"int": "integer", "number": "integer", "flag": "boolean"}
+
+
+def _typed(name: str, kind: ToolKind, value: object) -> str | int:
+    if kind == "flag":
+        if not isinstance(value, bool):
+            raise BadArguments(f"{name} must be true or false")
+        return value
+    if kind in ("int", "number"):
         # bool is an int to Python, but never a line number.
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadArguments(f"{name} must be a whole number")
@@ -103,10 +123,15 @@ def parse_schema(text: str, source: str) -> ToolSchema:
         schema = ToolSchema(parameters=parameters, **data)
     except (tomllib.TOMLDecodeError, TypeError) as error:
         raise SchemaError(f"tool schema {source}: {error}") from error
+    if schema.access not in get_args(Access):
+        raise SchemaError(f"tool schema {source}: access is {schema.access!r}, expected one of {get_args(Access)}")
+    if schema.place and schema.place not in {p.name for p in schema.parameters}:
+        raise SchemaError(f"tool schema {source}: place names {schema.place!r}, which is no parameter")
     for parameter in schema.parameters:
-        if parameter.kind not in get_args(Kind):
+        if parameter.kind not in get_args(ToolKind):
+            kinds = get_args(ToolKind)
             raise SchemaError(
-                f"tool schema {source}: {parameter.name}.kind is {parameter.kind!r}, expected one of {get_args(Kind)}"
+                f"tool schema {source}: {parameter.name}.kind is {parameter.kind!r}, expected one of {kinds}"
             )
     if any(p.kind in TO_THE_END for p in schema.parameters[:-1]):
         raise SchemaError(f"tool schema {source}: only the last parameter may have the kind 'rest' or 'numbered'")

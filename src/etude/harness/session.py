@@ -16,15 +16,20 @@ from types import TracebackType
 from etude.harness.diff import binary_changes, unified_diff
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
-from etude.harness.plan import budgets_of, tool_limits
+from etude.harness.plan import budgets_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
 from etude.harness.profile import load_profile
 from etude.harness.runner import lazy_workspace, read_folder
+from etude.harness.sessions.log import SessionLog
+from etude.harness.sessions.record import SessionRecord
+from etude.harness.sessions.replay import SavedSession
+from etude.harness.surroundings import Surroundings, look_around
 from etude.harness.toolbox import Toolbox
 from etude.harness.workspace import TOO_LARGE, WORKDIR, OverlayWorkspace
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.sandbox import limits_of
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
+from etude.trace.trace import TraceUsage
 
 
 class ApplyConflict(Exception):
@@ -46,17 +51,22 @@ class ChatSession:
         sandboxes: Sandboxes | None = None,
         *,
         observer: Observer | None = None,
+        record: SessionRecord | None = None,
+        saved: SavedSession | None = None,
     ) -> None:
+        """`record` is written as the session goes on; `saved` is one that goes on here, with its own record."""
         self.folder = folder
-        self.conversation: Conversation | None = None
+        self.conversation: Conversation | None = saved.conversation if saved else None
         self._policy = policy
         self._harness = harness
         self._profile = load_profile(harness.profile)
         self._sandboxes = sandboxes
         self._sandbox = sandbox
-        self._observer = observer
-        self._runs = 0
+        self._observer = observer or Observer()
+        self._saved = saved
+        self._record = saved.go_on() if saved else record
         self._workspace: OverlayWorkspace | None = None
+        self._toolbox: Toolbox | None = None
 
     async def __aenter__(self) -> ChatSession:
         await self._open()
@@ -70,32 +80,67 @@ class ChatSession:
     async def _open(self) -> OverlayWorkspace:
         if self._workspace is None:
             start = await asyncio.to_thread(read_folder, self.folder)
-            self._workspace = await _view(start, self._sandboxes, self._sandbox)
+            workspace = await _view(start, self._sandboxes, self._sandbox)
+            self._toolbox = Toolbox(self._profile.schemas(), workspace, tool_limits(self._sandbox), self._profile)
+            if self._saved is not None:
+                await _restore(workspace, self._saved)
+                self._toolbox.carry(self._saved.state)
+            self._workspace = workspace
         return self._workspace
+
+    @property
+    def interrupted(self) -> bool:
+        """It was killed while a request was being worked on: `go_on` before the next one."""
+        return self._saved is not None and self.conversation is not None and not self._saved.stop
 
     async def run(self, text: str) -> Outcome:
         """One request; a later one goes on in the same conversation. Each has budgets of its own."""
         workspace = await self._open()
-        self._runs += 1
         if self.conversation is None:
-            self.conversation = self._profile.open(text, "chat")
+            self.conversation = self._profile.open(text, "chat", await self._surroundings(workspace))
+            if self._record is not None:
+                self._record.opened(self.conversation)
         else:
-            self.conversation.messages.append(Message(Role.USER, text))
+            message = Message(Role.USER, text)
+            self.conversation.messages.append(message)
             self.conversation.task = text
-        toolbox = Toolbox(self._profile.schemas(), workspace, tool_limits(self._sandbox), self._profile)
-        outcome = Outcome(self.conversation)
+            if self._record is not None:
+                self._record.asked(message)
+        return await self._act(self.conversation, TraceUsage())
+
+    async def go_on(self) -> Outcome:
+        """The request that a killed session was working on, from its last whole turn, with what is left of its
+        budgets."""
+        assert self.interrupted, "nothing was interrupted"
+        assert self._saved is not None
+        assert self.conversation is not None
+        await self._open()
+        return await self._act(self.conversation, self._saved.usage)
+
+    async def _act(self, conversation: Conversation, usage: TraceUsage) -> Outcome:
+        workspace, toolbox, observer = await self._open(), self._toolbox, self._observer
+        assert toolbox is not None
+        if self._record is not None:
+            observer = SessionLog(self._record, workspace, toolbox, self._observer)
+        outcome = Outcome(conversation, usage=usage)
+        budgets = budgets_of(self._harness)
+        self._saved = None
         try:
-            return await run_agent(
-                self.conversation,
-                self._policy,
-                toolbox,
-                budgets_of(self._harness),
-                self._profile,
-                observer=self._observer,
-                outcome=outcome,
+            await run_agent(
+                conversation, self._policy, toolbox, budgets, self._profile, observer=observer, outcome=outcome
             )
         finally:
             self.conversation = outcome.conversation
+            if self._record is not None:
+                self._record.stopped(outcome.stop.value, outcome.error)
+        return outcome
+
+    async def _surroundings(self, workspace: OverlayWorkspace) -> Surroundings | None:
+        if not self._profile.facts:
+            return None
+        limits = told_limits(self._sandbox) if self._sandboxes else ""
+        commands = self._sandboxes is not None
+        return await look_around(workspace, self._policy.count, limits=limits, commands=commands)
 
     async def diff(self) -> str:
         """Everything that `apply` would write; of files that are no text it says only that they changed."""
@@ -116,12 +161,21 @@ class ChatSession:
         changed = _known(workspace.changed())
         await asyncio.to_thread(_write_changes, self.folder, workspace.start, changed)
         workspace.rebase(changed)
+        if self._record is not None:
+            self._record.signal("edits_accepted", files=list(changed))
         return list(changed)
+
+    async def refuse(self) -> None:
+        """The user does not want the changes; they stay in the session's view."""
+        if self._record is not None:
+            self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
 
     async def close(self) -> None:
         if self._workspace is not None:
             await self._workspace.close()
             self._workspace = None
+        if self._record is not None:
+            self._record.close()
 
 
 async def _view(start: Mapping[str, bytes], sandboxes: Sandboxes | None, recipe: SandboxRecipe) -> OverlayWorkspace:
@@ -133,6 +187,18 @@ async def _view(start: Mapping[str, bytes], sandboxes: Sandboxes | None, recipe:
         return await sandboxes.create(BoxSpec(image, workdir=WORKDIR, limits=limits_of(recipe), name="chat"))
 
     return lazy_workspace(image, start, open_box)
+
+
+async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
+    """The files as the session had them; ApplyConflict if what it changed is not what it started from."""
+    changed = saved.changed()
+    moved = [path for path, (before, _) in changed.items() if workspace.start.get(path) != before]
+    if moved:
+        raise ApplyConflict(
+            f"changed since the session began: {', '.join(moved)}; put them back to go on with it, or begin another"
+        )
+    for path, (_, now) in changed.items():
+        await (workspace.delete(path) if now is None else workspace.write(path, now))
 
 
 def _known(changed: Mapping[str, bytes | None]) -> dict[str, bytes | None]:

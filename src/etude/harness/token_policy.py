@@ -13,8 +13,9 @@ import numpy as np
 from etude.engine.protocol import ContextExceeded, Engine, EngineError, GenerateRequest, Sampling
 from etude.harness.policy import ContextFull, Conversation, PolicyError, Turn
 from etude.harness.schema import ToolSchema
-from etude.harness.transcript import Transcript, parse_turn
-from etude.text.compact import CompactFormat
+from etude.harness.transcript import Transcript
+from etude.harness.turns import parse_turn
+from etude.text.format import Format
 from etude.trace.builder import TraceBuilder
 
 
@@ -33,7 +34,7 @@ class TokenPolicy:
     def __init__(
         self,
         engine: Engine,
-        form: CompactFormat,
+        form: Format,
         schemas: Sequence[ToolSchema],
         sampling: TokenSampling,
         recorder: TraceBuilder,
@@ -45,7 +46,7 @@ class TokenPolicy:
         self._form = form
         self._schemas = {schema.name: schema.call_schema() for schema in schemas}
         self._sampling = sampling
-        self._transcript = Transcript(form, recorder)
+        self._transcript = Transcript(form, recorder, self._schemas)
         self._conversation = conversation
         self._name = name
         self._turns = 0
@@ -96,7 +97,7 @@ class TokenPolicy:
         return self._transcript.length(conversation)
 
     def count(self, text: str) -> int:
-        return self._form.tokenizer.count(text)
+        return self._form.count(text)
 
     async def close(self) -> None:
         """Tells the engine that no further request will come."""

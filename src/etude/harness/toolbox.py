@@ -11,11 +11,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import xxhash
+
 from etude.harness.bounds import Count, cut_end, cut_middle
+from etude.harness.outside import Outside
+from etude.harness.parallel import Reach
 from etude.harness.policy import ToolCall
 from etude.harness.profile import Profile
 from etude.harness.schema import BadArguments, SchemaError, ToolSchema
-from etude.harness.workspace import NoShell, OutsideWorkspace, Workspace
+from etude.harness.workspace import NoShell, OutsideWorkspace, Workspace, clean_path
 from etude.sandbox.contract import RequestRefused
 
 
@@ -26,6 +30,8 @@ class ToolLimits:
     it no time."""
     edits: int | None = None
     """Successful edits allowed in the whole run."""
+    strict: bool = False
+    """A file is changed only if the agent has read it."""
 
 
 @dataclass(slots=True)
@@ -48,7 +54,10 @@ class Output:
     lines: Sequence[str]
     keep_end: bool = False
     ok: bool = True
+    valid: bool = True
+    """False when the call itself was malformed: unknown tool, arguments that do not parse."""
     finished: bool = False
+    """The run is over."""
 
 
 Tool = Callable[["Toolbox", dict[str, Any]], Awaitable[Output]]
@@ -64,7 +73,11 @@ class Toolbox:
         limits: ToolLimits,
         profile: Profile,
         tools: Mapping[str, Tool] | None = None,
+        *,
+        outside: Outside | None = None,
+        after_edit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`after_edit` is called when a tool has changed a file, before anything else changes one."""
         from etude.harness.tools import BUILTIN
 
         implementations = {**BUILTIN, **(tools or {})}
@@ -77,35 +90,94 @@ class Toolbox:
         self.say = profile.say
         self.edited: dict[str, int] = {}
         """Successful edits per file, in order of the first."""
+        self.todo: list[str] = []
+        self.jobs: list[tuple[int, str]] = []
+        """Number and command of those that run, as far as was looked."""
+        self.outside = outside or Outside()
         self._tools = implementations
+        self._after_edit = after_edit
+        self._shown: dict[str, bytes] = {}
+        """Digests of files as the agent last saw them."""
+
+    async def has_edited(self, path: str, data: bytes | None) -> None:
+        """Every tool that changes a file says so here; None: it is gone."""
+        self.edited[path] = self.edited.get(path, 0) + 1
+        self.has_shown(path, data)
+        if self._after_edit is not None:
+            await self._after_edit()
+
+    def require_edits(self, files: int = 1) -> None:
+        """Every tool asks this before it changes files."""
+        if self.limits.edits is not None and sum(self.edited.values()) + files > self.limits.edits:
+            raise ToolProblem(self.say("no_edits_left"))
+
+    def has_shown(self, path: str, data: bytes | None) -> None:
+        """What the agent knows a file to be, from having read or written it."""
+        if data is None:
+            self._shown.pop(path, None)
+        else:
+            self._shown[path] = xxhash.xxh3_128_digest(data)
+
+    def knows(self, path: str, data: bytes) -> bool:
+        """Whether a file is still what the agent saw. Of one that it never saw it believes nothing that could be wrong,
+        unless it must look first."""
+        shown = self._shown.get(path)
+        return not self.limits.strict if shown is None else shown == xxhash.xxh3_128_digest(data)
+
+    def carried(self) -> dict[str, Any]:
+        """What it has to know again when a session goes on, as JSON."""
+        shown = {path: digest.hex() for path, digest in self._shown.items()}
+        return {"edited": dict(self.edited), "todo": list(self.todo), "shown": shown}
+
+    def carry(self, state: Mapping[str, Any]) -> None:
+        """The opposite of `carried`."""
+        self.edited = dict(state.get("edited", {}))
+        self.todo = list(state.get("todo", []))
+        self._shown = {path: bytes.fromhex(digest) for path, digest in state.get("shown", {}).items()}
+
+    def reach(self, call: ToolCall) -> Reach:
+        """What a call may touch, as far as it can be told before it runs."""
+        schema = self.schemas.get(call.name)
+        if schema is None or call.arguments is None:
+            return Reach("none")
+        place = call.arguments.get(schema.place) if schema.place else None
+        if not isinstance(place, str):
+            return Reach(schema.access)
+        try:
+            return Reach(schema.access, clean_path(place, self.workspace.workdir))
+        except OutsideWorkspace:
+            return Reach("none")
 
     async def run(self, call: ToolCall, *, max_tokens: int, count: Count) -> ToolResult:
+        return self.bounded(await self.carry_out(call), max_tokens=max_tokens, count=count)
+
+    async def carry_out(self, call: ToolCall) -> Output:
+        """What the call says, whole: how much of it the model reads is decided when all calls of its turn are done."""
         schema = self.schemas.get(call.name)
         if schema is None:
-            answer = self.say("unknown_tool", name=call.name, tools=", ".join(self.schemas))
-            return self._refusal(answer, max_tokens, count, valid=False)
+            return _refusal(self.say("unknown_tool", name=call.name, tools=", ".join(self.schemas)), valid=False)
         if call.arguments is None:
-            answer = self.say("malformed", name=call.name, problem=call.problem or "it does not parse")
-            return self._refusal(answer, max_tokens, count, valid=False)
+            return _refusal(
+                self.say("malformed", name=call.name, problem=call.problem or "it does not parse"), valid=False
+            )
         try:
-            arguments = schema.check(call.arguments)
-            output = await self._tools[schema.name](self, arguments)
+            return await self._tools[schema.name](self, schema.check(call.arguments))
         except BadArguments as error:
-            answer = self.say("bad_arguments", name=call.name, problem=error)
-            return self._refusal(answer, max_tokens, count, valid=False)
+            return _refusal(self.say("bad_arguments", name=call.name, problem=error), valid=False)
         except ToolProblem as error:
-            return self._refusal(str(error), max_tokens, count)
+            return _refusal(str(error))
         except OutsideWorkspace as error:
-            return self._refusal(self.say("outside", path=str(error)), max_tokens, count)
+            return _refusal(self.say("outside", path=str(error)))
         except RequestRefused as error:
-            return self._refusal(self.say("refused", problem=error), max_tokens, count)
+            return _refusal(self.say("refused", problem=error))
         except NoShell:
-            return self._refusal(self.say("no_shell"), max_tokens, count)
-        return ToolResult(self._bounded(output, max_tokens, count), output.ok, finished=output.finished)
+            return _refusal(self.say("no_shell"))
 
-    def _refusal(self, text: str, max_tokens: int, count: Count, *, valid: bool = True) -> ToolResult:
-        return ToolResult(self._bounded(Output(text.split("\n")), max_tokens, count), ok=False, valid=valid)
-
-    def _bounded(self, output: Output, max_tokens: int, count: Count) -> str:
+    def bounded(self, output: Output, *, max_tokens: int, count: Count) -> ToolResult:
         cut = cut_middle if output.keep_end else cut_end
-        return cut(output.lines, max_tokens, count, lambda lines: self.say("cut", lines=lines), self.say("cut_text"))
+        text = cut(output.lines, max_tokens, count, lambda lines: self.say("cut", lines=lines), self.say("cut_text"))
+        return ToolResult(text, output.ok, output.valid, output.finished)
+
+
+def _refusal(text: str, *, valid: bool = True) -> Output:
+    return Output(text.split("\n"), ok=False, valid=valid)

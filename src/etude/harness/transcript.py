@@ -1,52 +1,70 @@
 """The ids of a conversation, as the model saw and wrote them: what a token policy is given to extend.
 
-Invariant (exact prefix): inside one conversation every prompt is the last prompt, plus the ids that were sampled, plus
-the end marker if they were cut off, plus the ids of what was said since. Nothing sampled is encoded again. All of it is
-recorded in a TraceBuilder, one segment per conversation.
+Invariant (exact prefix): inside one segment every prompt is the last prompt, plus the ids that were sampled, plus the
+end marker if they were cut off, plus the ids of what was said since. Nothing sampled is encoded again. All of it is
+recorded in a TraceBuilder, one segment per conversation; a format that follows a template which rewrites history begins
+a further one (`SegmentKind.REWRITTEN`) where that template no longer shows what was sampled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.harness.policy import Conversation, Message, Role, ToolCall, Turn
-from etude.text.calls import CallSchema, call_name, parse_call
-from etude.text.compact import CompactFormat
+from etude.harness.policy import Conversation, Message, Role, Turn
+from etude.harness.turns import calls_in, written_turn
+from etude.text.calls import CallSchema
+from etude.text.format import Exchange, Format
 from etude.trace.builder import TraceBuilder
 from etude.trace.trace import SegmentKind
 
-CUT_OFF = "cut off"
-"""The problem of a call that the token limit interrupted: it may be half of what was meant, so it is not run."""
+
+class _Next(NamedTuple):
+    """The next prompt."""
+
+    exchanges: list[Exchange]
+    """All that came before in this conversation."""
+    given: list[int]
+    """What has to follow them, up to where the assistant begins."""
+    begins: SegmentKind | None
+    """None where the prompt extends the last one; `fresh` are then the ids that it adds."""
+    fresh: list[int]
+
+    @property
+    def prompt(self) -> list[int]:
+        return [*_flat(self.exchanges), *self.given]
 
 
 class Transcript:
-    def __init__(self, form: CompactFormat, recorder: TraceBuilder) -> None:
+    def __init__(self, form: Format, recorder: TraceBuilder, schemas: Mapping[str, CallSchema]) -> None:
         self._form = form
         self._recorder = recorder
-        self._ids: list[int] = []
+        self._schemas = schemas
+        self._exchanges: list[Exchange] = []
+        self._length = 0
+        """Ids that `_exchanges` hold."""
         self._conversation: str | None = None
         self._segment: int | None = None
         self._given = 0
-        """Messages of the conversation that `_ids` holds."""
-        self._pending: tuple[str, int, list[int]] = ("", -1, [])
+        """Messages of the conversation that `_exchanges` hold."""
+        self._pending: tuple[str, int, _Next] | None = None
         self._experts_from = 0
 
     def prompt(self, conversation: Conversation) -> list[int]:
         """The ids to extend; the conversation's last message is not the assistant's."""
-        new = self._new_ids(conversation)
-        return [*self._ids, *new] if conversation.id == self._conversation else new
+        return self._next(conversation).prompt
 
     def length(self, conversation: Conversation) -> int:
-        held = len(self._ids) if conversation.id == self._conversation else 0
-        return held + len(self._new_ids(conversation))
+        following = self._next(conversation)
+        return self._length + len(following.fresh) if following.begins is None else len(following.prompt)
 
     def experts_from(self, conversation: Conversation) -> int:
         """The first position whose experts are not recorded yet."""
-        return self._experts_from if conversation.id == self._conversation else 0
+        return self._experts_from if self._next(conversation).begins is None else 0
 
     def sampled(
         self,
@@ -58,84 +76,83 @@ class Transcript:
         experts_from: int = 0,
     ) -> None:
         """The policy extended `prompt(conversation)` by these tokens; the loop will append the turn as one message."""
-        new = self._new_ids(conversation)
-        if conversation.id != self._conversation:
-            kind = SegmentKind.START if conversation.parent is None else SegmentKind.SUMMARY
-            parent = self._segment if conversation.parent is not None else None
-            self._segment = self._recorder.start_segment(kind, parent, new)
-            self._conversation, self._ids = conversation.id, []
+        following = self._next(conversation)
+        if following.begins is None:
+            self._recorder.extend(following.fresh)
         else:
-            self._recorder.extend(new)
+            parent = None if following.begins is SegmentKind.START else self._segment
+            self._segment = self._recorder.start_segment(following.begins, parent, following.prompt)
+            self._conversation = conversation.id
         self._recorder.sampled(tokens, logprobs, versions, experts=experts, experts_from=experts_from)
-        self._ids += [*new, *tokens.tolist()]
+        self._exchanges = [*following.exchanges, Exchange(following.given, tokens.tolist())]
+        self._length = sum(len(given) + len(sampled) for given, sampled in self._exchanges)
         self._given = len(conversation.messages) + 1
-        self._pending = ("", -1, [])
+        self._pending = None
         # The last sampled token was never fed to the network: its experts come with the next request.
-        self._experts_from = len(self._ids) - 1
+        self._experts_from = self._length - 1
 
-    def _new_ids(self, conversation: Conversation) -> list[int]:
-        """What has to follow the ids held so far."""
+    def _next(self, conversation: Conversation) -> _Next:
         messages = conversation.messages
-        key, size, ids = self._pending
-        if (key, size) == (conversation.id, len(messages)):
-            return ids
-        if conversation.id == self._conversation:
-            ids = [*self._form.closing(self._ids), *self._render(messages[self._given :])]
-        else:
-            if [m.role for m in messages[:2]] != [Role.SYSTEM, Role.USER]:
-                raise ValueError("a conversation begins with a system and a user message")
-            ids = self._join(self._form.opening(messages[0].text, messages[1].text), messages[2:])
-        self._pending = (conversation.id, len(messages), ids)
-        return ids
+        if self._pending is None or self._pending[:2] != (conversation.id, len(messages)):
+            following = (
+                self._continued(messages) if conversation.id == self._conversation else self._begun(conversation)
+            )
+            self._pending = (conversation.id, len(messages), following)
+        return self._pending[2]
 
-    def _join(self, ids: list[int], messages: Sequence[Message]) -> list[int]:
-        """`ids` end where the assistant begins; where somebody else speaks next, that marker goes."""
-        if messages and messages[0].role is not Role.ASSISTANT and ids:
-            ids = ids[:-1]
-        return ids + self._render(messages)
+    def _begun(self, conversation: Conversation) -> _Next:
+        messages = conversation.messages
+        if [m.role for m in messages[:2]] != [Role.SYSTEM, Role.USER]:
+            raise ValueError("a conversation begins with a system and a user message")
+        opening = self._form.opening(messages[0].text, messages[1].text)
+        exchanges, given, past = self._said([], opening, messages, 2)
+        kind = SegmentKind.START if conversation.parent is None else SegmentKind.SUMMARY
+        return _Next([*self._form.recall(exchanges[:past]), *exchanges[past:]], given, kind, [])
 
-    def _render(self, messages: Sequence[Message]) -> list[int]:
-        ids: list[int] = []
-        for role, group in groupby(messages, key=lambda message: message.role):
+    def _continued(self, messages: Sequence[Message]) -> _Next:
+        last = self._exchanges[-1]
+        closing = self._form.closing([*last.given, *last.sampled])
+        exchanges, given, past = self._said(self._exchanges, closing, messages, self._given)
+        fresh = [*_flat(exchanges[len(self._exchanges) :]), *given]
+        shown = [*self._form.recall(exchanges[:past]), *exchanges[past:]]
+        return _Next(shown, given, None if shown == exchanges else SegmentKind.REWRITTEN, fresh)
+
+    def _said(
+        self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
+    ) -> tuple[list[Exchange], list[int], int]:
+        """What the messages from `start` on add to exchanges that `ids` follow: the exchanges, the ids after them, and
+        how many of the exchanges lie before the last user message here."""
+        exchanges = list(before)
+        past, calls = 0, calls_in(messages[:start])
+        for role, group in groupby(messages[start:], key=lambda message: message.role):
             said = list(group)
             if role is Role.ASSISTANT:
                 # Only in a history that this transcript did not witness: not sampled here, so not trained on.
                 for message in said:
                     turn = message.turn or Turn(message.text)
-                    ids += self._form.render_turn(turn.thinking, turn.text, [call.raw for call in turn.calls])
+                    written = written_turn(self._form, turn, self._schemas, calls)
+                    calls += len(turn.calls)
+                    exchanges.append(Exchange(ids, written))
+                    ids = self._form.closing(written)
                 continue
-            pieces = (
-                [self._form.tool_outputs([message.text for message in said])]
-                if role is Role.TOOL
-                else [self._form.user_message(message.text) for message in said]
-            )
+            if role is Role.TOOL:
+                pieces = [self._answers(said)]
+            else:
+                pieces = [self._form.user_message(message.text) for message in said]
+                past = len(exchanges)
             for piece in pieces:
-                if ids and ids[-1] == self._form.tokenizer.special.assistant:
-                    ids.pop()
-                ids += piece
-        return ids
+                ids = self._without_answering(ids) + piece
+        return exchanges, ids, past
+
+    def _without_answering(self, ids: list[int]) -> list[int]:
+        """Where somebody else speaks next, the assistant's beginning goes."""
+        answering = list(self._form.answering)
+        return ids[: -len(answering)] if ids[-len(answering) :] == answering else ids
+
+    def _answers(self, messages: Sequence[Message]) -> list[int]:
+        calls = [message.call.raw if message.call else "" for message in messages]
+        return self._form.tool_outputs([message.text for message in messages], calls)
 
 
-def parse_turn(form: CompactFormat, sampled: Sequence[int], schemas: Mapping[str, CallSchema], label: str) -> Turn:
-    """The turn that the sampled ids say; any ids give one."""
-    parsed = form.parse(sampled)
-    calls = []
-    for place, call in enumerate(parsed.calls):
-        found = parse_call(call.raw, schemas)
-        last = place == len(parsed.calls) - 1
-        if last and not parsed.ended:
-            found = CUT_OFF
-        if isinstance(found, str):
-            calls.append(ToolCall(f"{label}.{place}", call_name(call.raw), None, call.raw, found))
-        else:
-            calls.append(ToolCall(f"{label}.{place}", found[0], found[1], call.raw))
-    return Turn(
-        text=parsed.text,
-        thinking=parsed.thinking,
-        calls=tuple(calls),
-        sampled_tokens=len(sampled),
-        thinking_tokens=parsed.thinking_tokens,
-        call_tokens=parsed.call_tokens,
-        message_tokens=parsed.message_tokens,
-        cut_off=not parsed.ended,
-    )
+def _flat(exchanges: Sequence[Exchange]) -> list[int]:
+    return [*chain.from_iterable(chain.from_iterable(exchanges))]

@@ -7,15 +7,18 @@ paths are relative to the workspace; nothing outside it can be named.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import PurePosixPath
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from etude.harness.diff import is_source, unified_diff
+from etude.harness.terminal import Place, Terminals
 from etude.sandbox.contract import Box, ExecResult, RequestRefused
 
+T = TypeVar("T")
 WORKDIR = "/work"
 MAX_FILE_BYTES = 1_000_000
+DELETE_SECONDS = 10.0
 
 AGENT_ENV = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
 """Makes commands repeatable and keeps caches out of the workspace."""
@@ -45,9 +48,20 @@ class Workspace(Protocol):
 
     async def read(self, path: str) -> bytes: ...
 
-    async def write(self, path: str, data: bytes) -> None: ...
+    async def write(self, path: str, data: bytes) -> None:
+        """Raises IsADirectoryError where a folder lies, NotADirectoryError where a file lies on the way."""
+        ...
+
+    async def delete(self, path: str) -> None:
+        """Raises FileNotFoundError and IsADirectoryError. A folder whose last file goes, goes too."""
+        ...
 
     async def exec(self, command: str, *, timeout: float) -> ExecResult: ...
+
+    async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
+        """Around every use of the workspace's terminals: commands see the files as they are, and what commands have
+        changed is seen afterwards."""
+        ...
 
     async def diff(self) -> str:
         """A unified diff of every text file against the start."""
@@ -63,6 +77,14 @@ class Runner(Protocol):
         self, files: Mapping[str, bytes], command: str, *, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
         """Makes the place hold exactly `files`, runs the command there, returns its result and the files after it."""
+        ...
+
+    async def enter(self, files: Mapping[str, bytes]) -> Place:
+        """The place, holding exactly `files`; NoShell where it opens no terminals."""
+        ...
+
+    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """The files as they are there now."""
         ...
 
     async def close(self) -> None: ...
@@ -96,6 +118,7 @@ class OverlayWorkspace:
         self.start = {path: data for path, data in start.items() if is_source(path)}
         self._files: Mapping[str, bytes] = self.start
         self._runner = runner
+        self._terminals: Terminals | None = None
 
     async def files(self) -> list[str]:
         return sorted(path for path in self._files if is_source(path))
@@ -115,13 +138,33 @@ class OverlayWorkspace:
         path = clean_path(path, self.workdir)
         if path == "." or any(name.startswith(f"{path}/") for name in self._files):
             raise IsADirectoryError(path)
+        if any(str(parent) in self._files for parent in PurePosixPath(path).parents):
+            raise NotADirectoryError(path)
         self._files = {**self._files, path: data}
+
+    async def delete(self, path: str) -> None:
+        path = clean_path(path, self.workdir)
+        if path not in self._files:
+            if path == "." or any(name.startswith(f"{path}/") for name in self._files):
+                raise IsADirectoryError(path)
+            raise FileNotFoundError(path)
+        self._files = {name: data for name, data in self._files.items() if name != path}
 
     async def exec(self, command: str, *, timeout: float) -> ExecResult:
         if self._runner is None:
             raise NoShell
         result, self._files = await self._runner.run(self._files, command, timeout=timeout)
         return result
+
+    async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
+        if self._runner is None:
+            raise NoShell
+        place = await self._runner.enter(self._files)
+        self._terminals = self._terminals or Terminals(place, AGENT_ENV)
+        try:
+            return await use(self._terminals)
+        finally:
+            self._files = await self._runner.leave(self._files)
 
     def changed(self) -> dict[str, bytes | None]:
         """Contents of the files that differ from the start; None for a deleted one."""
@@ -149,6 +192,7 @@ class BoxWorkspace:
     def __init__(self, box: Box, start: Mapping[str, bytes]) -> None:
         self._box = box
         self.start = start
+        self._terminals = Terminals(box, AGENT_ENV)
 
     @classmethod
     async def open(cls, box: Box) -> BoxWorkspace:
@@ -168,14 +212,45 @@ class BoxWorkspace:
     async def write(self, path: str, data: bytes) -> None:
         await self._box.write_file(clean_path(path), data)
 
+    async def delete(self, path: str) -> None:
+        path = clean_path(path)
+        if path == ".":
+            raise IsADirectoryError(path)
+        await delete_file(self._box, path)
+
     async def exec(self, command: str, *, timeout: float) -> ExecResult:
         return await self._box.exec(command, timeout=timeout, env=AGENT_ENV)
+
+    async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
+        return await use(self._terminals)
 
     async def diff(self) -> str:
         return unified_diff(self.start, await read_tree(self._box, self.start))
 
     async def close(self) -> None:
         await self._box.destroy()
+
+
+_DELETE = """
+if [ -d "$1" ] && ! [ -L "$1" ]; then exit 21; fi
+if ! [ -e "$1" ] && ! [ -L "$1" ]; then exit 20; fi
+rm -- "$1" || exit 22
+case "$1" in */*) rmdir -p --ignore-fail-on-non-empty -- "${1%/*}" 2>/dev/null;; esac
+exit 0
+"""
+
+
+async def delete_file(box: Box, path: str) -> None:
+    """With the folders that it leaves empty: a workspace knows files alone."""
+    result = await box.exec(["sh", "-c", _DELETE, "delete", path], timeout=DELETE_SECONDS)
+    match result.code:
+        case 0:
+            return
+        case 20:
+            raise FileNotFoundError(path)
+        case 21:
+            raise IsADirectoryError(path)
+    raise RequestRefused(f"{path} cannot be deleted: {' '.join(result.stderr.decode('utf-8', 'replace').split())}")
 
 
 async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -55,8 +55,9 @@ async def run_continued(context: RunContext) -> dict[str, Any]:
                 context.screen.update("continued", {"step": int(used), "total": int(seconds)})
                 row = await engine.watched(rounds.run(number, used / seconds))
                 number += 1
-                append_rows(metrics, [row | {"step": number, "seconds": time.monotonic() - begun - used}])
-                context.screen.update("continued", {**row, "step": int(seconds), "total": int(seconds)})
+                taken = time.monotonic() - begun
+                append_rows(metrics, [row | {"step": number, "seconds": taken - used}])
+                context.screen.update("continued", {**row, "step": int(min(taken, seconds)), "total": int(seconds)})
         await trainer.call("export", deadline=recipe.cluster.call_seconds)
     finally:
         await dismiss(engine, trainer, boxed=[worker])

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from etude.journal import RunPaths
 from etude.lineage.context import RunContext
@@ -99,7 +100,7 @@ class Reuse:
         ours = {need: context.state.stages[need].output for need in stage.needs}
         if differing := [need for need, output in ours.items() if record.inputs.get(need) != output]:
             return 2, f"{name} made it from another output of {', '.join(differing)}"
-        if "compute" in stage.sections and donor.state.compute != context.state.compute:
+        if "compute" in stage.sections and _computing(donor.state) != _computing(context.state):
             return 3, f"{name} computed otherwise"
         return None
 
@@ -108,6 +109,11 @@ class Reuse:
         for need in stage.needs:
             yield from self._closure(self._stages[need])
         yield stage
+
+
+def _computing(state: LineageState) -> dict[str, Any]:
+    """What results depend on: the probe's reason speaks of its own seconds, which are never twice the same."""
+    return {name: value for name, value in state.compute.items() if name != "reason"}
 
 
 def _recipe_of(donor: Donor) -> Recipe | None:

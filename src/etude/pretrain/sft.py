@@ -40,7 +40,10 @@ def plan(context: StageContext) -> StagePlan:
     batches = held_out(held_stream, stage.length, stage.batch)
 
     def compute_loss(step: int) -> StepLoss:
-        return demonstration_loss(model, Rows.of(streams.batch(step, stage.batch), device), stage)
+        found = demonstration_loss(model, Rows.of(streams.batch(step, stage.batch), device), stage)
+        if stage.measure_every and (step + 1) % (stage.measure_every * stage.log_every) == 0:
+            found.metrics["held_out_loss"] = mean_loss(model, batches, device)
+        return found
 
     def measure() -> dict[str, float]:
         numbers = {"loss": mean_loss(model, batches, device)}

@@ -30,7 +30,7 @@ from etude.training.files import write_file
 STAGES = {"pretrain": "base", "long": "long", "mtp": "mtp", "sft": "sft"}
 """Stage names and the files of this room that plan them."""
 
-_UNREAD = {"checkpoint_seconds", "log_every"}
+_UNREAD = {"checkpoint_seconds", "log_every", "measure_every"}
 """Fields that change nothing in the result."""
 
 

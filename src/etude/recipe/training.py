@@ -70,6 +70,9 @@ class SftRecipe(StageRecipe):
     """Weight of the loss on tokens that the agent did not produce; 0 masks tool output."""
     draft_loss: float = Field(1.0, ge=0)
     """Weight of the loss that keeps the MTP heads in step with the changing trunk; they alone learn from it."""
+    measure_every: int = Field(8, ge=0)
+    """Every so many reports the loss on held-out demonstrations is measured too, to show where it ceases to fall; 0
+    measures it before and after only."""
     kinds: list[str] = []
     """Kinds of task that demonstrations cover; empty means all."""
     rewrites: float = Field(0.15, ge=0, le=1)

@@ -10,10 +10,9 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from etude.harness.policy import Policy
 from etude.harness.recording import RecordingPolicy
@@ -112,7 +111,7 @@ async def demonstrate(
             raise TooFewDemonstrations(f"{kept.total()} of {count} after {episodes} episodes: {reasons}")
         # In waves, and in order inside a wave: what is kept does not depend on what finished first.
         wave = range(episodes, episodes + min(concurrency * 4, count - kept.total()))
-        for result in await _together([episode(number) for number in wave], concurrency):
+        for result in await _together(episode, wave, concurrency):
             if result.verdict.passed:
                 trace = result.trace
                 unwritten.append(trace)
@@ -143,15 +142,17 @@ async def demonstrate(
     return found
 
 
-async def _together(work: Sequence[Coroutine[Any, Any, RolloutResult]], at_once: int) -> list[RolloutResult]:
+async def _together(
+    episode: Callable[[int], Awaitable[RolloutResult]], numbers: Iterable[int], at_once: int
+) -> list[RolloutResult]:
     gate = asyncio.Semaphore(at_once)
 
-    async def gated(one: Coroutine[Any, Any, RolloutResult]) -> RolloutResult:
+    async def gated(number: int) -> RolloutResult:
         async with gate:
-            return await one
+            return await episode(number)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(gated(one)) for one in work]
+        tasks = [group.create_task(gated(number)) for number in numbers]
     return [task.result() for task in tasks]
 
 

@@ -13,11 +13,11 @@ from typing import Protocol, runtime_checkable
 
 from etude.cluster.contract import ClusterError
 from etude.engine.protocol import EngineError
-from etude.harness.loop import Observer, run_agent
+from etude.harness.loop import run_agent
 from etude.harness.messages import whole_chain
 from etude.harness.outcome import Outcome
 from etude.harness.plan import tool_limits
-from etude.harness.policy import Policy, PolicyError
+from etude.harness.policy import Conversation, Policy, PolicyError
 from etude.harness.toolbox import Toolbox
 from etude.harness.workspace import Workspace
 from etude.rollout.job import RolloutJob, RolloutResult
@@ -26,7 +26,7 @@ from etude.sandbox.contract import SandboxError
 from etude.tasks.task import Task
 from etude.tasks.verdict import Judgement, Verdict
 from etude.trace.builder import TraceBuilder
-from etude.trace.trace import StopCause, ToolEvent, Trace
+from etude.trace.trace import StopCause, Trace
 
 INFRASTRUCTURE = (PolicyError, SandboxError, EngineError, ClusterError)
 
@@ -40,15 +40,15 @@ class Closing(Protocol):
     async def close(self) -> None: ...
 
 
-class _FirstEdit(Observer):
+class _FirstEdit:
     """Remembers what the first successful edit alone had changed."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self.diff: str | None = None
 
-    async def tool(self, event: ToolEvent) -> None:
-        if self.diff is None and event.name == "edit" and event.ok:
+    async def look(self) -> None:
+        if self.diff is None:
             self.diff = await self._workspace.diff()
 
 
@@ -60,17 +60,17 @@ async def run_rollout(
     recorder = TraceBuilder()
     profile = setup.profile
     workspace = setup.workspace(subject, job.id)
-    toolbox = Toolbox(profile.schemas(), workspace, tool_limits(setup.sandbox, edits=job.max_edits), profile)
-    conversation = profile.open(task.instruction, job.id)
-    outcome = Outcome(conversation)
     first_edit = _FirstEdit(workspace)
+    limits = tool_limits(setup.sandbox, edits=job.max_edits)
+    toolbox = Toolbox(profile.schemas(), workspace, limits, profile, after_edit=first_edit.look)
     policy = make_policy(job, task, recorder)
+    outcome = Outcome(Conversation(job.id))
     diff = ""
     try:
         try:
-            await run_agent(
-                conversation, policy, toolbox, setup.budgets(task), profile, observer=first_edit, outcome=outcome
-            )
+            told = await setup.surroundings(workspace, policy.count)
+            conversation = outcome.conversation = profile.open(task.instruction, job.id, told)
+            await run_agent(conversation, policy, toolbox, setup.budgets(task), profile, outcome=outcome)
             diff = await workspace.diff()
         finally:
             # The engine must hear of it before grading: in lockstep it waits for every open conversation.

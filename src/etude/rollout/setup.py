@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from etude.harness.bounds import Count
 from etude.harness.memo import Memo
 from etude.harness.outcome import Budgets
-from etude.harness.plan import budgets_of
+from etude.harness.plan import budgets_of, told_limits
 from etude.harness.profile import Profile, load_profile
 from etude.harness.runner import ExecMemo, lazy_workspace
-from etude.harness.workspace import OverlayWorkspace
+from etude.harness.surroundings import Surroundings, look_around
+from etude.harness.workspace import OverlayWorkspace, Workspace
 from etude.journal import RunPaths
 from etude.recipe import Recipe
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
@@ -86,6 +88,12 @@ class RolloutSetup:
         deterministic = subject.task.deterministic
         memo = self.memo if deterministic and Feature.NO_NETWORK in self.sandboxes.features else None
         return lazy_workspace(subject.image, subject.files, open_box, memo, deterministic, subject.workdir)
+
+    async def surroundings(self, workspace: Workspace, count: Count) -> Surroundings | None:
+        """What the agent is told of its box; None where its profile tells nothing."""
+        if not self.profile.facts:
+            return None
+        return await look_around(workspace, count, limits=told_limits(self.sandbox))
 
 
 def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> tuple[RolloutSetup, Grader]:

@@ -3,7 +3,8 @@
 The tokenizer, the chat formats and the tool-call grammar."""
 
 from etude.text.calls import Arguments, CallSchema, Kind, Parameter, call_name, format_call, parse_call
-from etude.text.compact import CompactFormat, ParsedCall, ParsedTurn
+from etude.text.compact import CompactFormat
+from etude.text.format import Exchange, Format, ParsedCall, ParsedTurn, TokenizerLike
 from etude.text.tokenizer import SPECIAL, Special, Tokenizer
 from etude.text.vocabulary import TokenizerError
 
@@ -12,6 +13,8 @@ __all__ = [
     "Arguments",
     "CallSchema",
     "CompactFormat",
+    "Exchange",
+    "Format",
     "Kind",
     "Parameter",
     "ParsedCall",
@@ -19,6 +22,7 @@ __all__ = [
     "Special",
     "Tokenizer",
     "TokenizerError",
+    "TokenizerLike",
     "call_name",
     "format_call",
     "parse_call",

@@ -10,29 +10,12 @@ text can produce a special token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from etude.text.calls import Arguments, CallSchema, call_name, format_call, parse_call
+from etude.text.format import Exchange, ParsedCall, ParsedTurn
 from etude.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedCall:
-    raw: str
-    """What the model wrote after the call marker, undone by the tokenizer and nothing else."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedTurn:
-    """The three counts add up to the sampled tokens: a marker counts with what it opens, `<end>` with what it ends."""
-
-    thinking: str = ""
-    text: str = ""
-    calls: tuple[ParsedCall, ...] = ()
-    ended: bool = False
-    thinking_tokens: int = 0
-    call_tokens: int = 0
-    message_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -46,6 +29,10 @@ class CompactFormat:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.stop_ids: tuple[int, ...] = (tokenizer.special.end,)
+        self.answering: tuple[int, ...] = (tokenizer.special.assistant,)
+
+    def count(self, text: str) -> int:
+        return self.tokenizer.count(text)
 
     def opening(self, system: str, user: str) -> list[int]:
         """The start of a conversation, up to where the assistant begins."""
@@ -56,18 +43,18 @@ class CompactFormat:
         special = self.tokenizer.special
         return [special.user, *self.tokenizer.encode(text), special.end, special.assistant]
 
-    def tool_outputs(self, outputs: Sequence[str]) -> list[int]:
-        """One answer per call, in call order, up to where the assistant begins."""
+    def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
+        """One answer per call, in call order, up to where the assistant begins. An answer's place says which call."""
         special = self.tokenizer.special
         ids: list[int] = []
         for output in outputs:
             ids += [special.tool, *self.tokenizer.encode(output), special.end]
         return [*ids, special.assistant]
 
-    def closing(self, sampled: Sequence[int]) -> list[int]:
+    def closing(self, ids: Sequence[int]) -> list[int]:
         """What must follow the sampled ids before anything else: the end marker, when the turn was cut off."""
         end = self.tokenizer.special.end
-        return [] if len(sampled) and sampled[-1] == end else [end]
+        return [] if len(ids) and ids[-1] == end else [end]
 
     def render_turn(self, thinking: str, text: str, calls: Sequence[str]) -> list[int]:
         """The ids of a whole turn, for policies that write instead of sampling."""
@@ -84,7 +71,8 @@ class CompactFormat:
 
     def parse(self, sampled: Sequence[int]) -> ParsedTurn:
         """Any ids parse: a second think marker closes the first; a special token that has no place here stays in the
-        text as a visible marker. Ids after an end marker are not looked at."""
+        text as a visible marker. Ids after an end marker are not looked at. A call has no end marker of its own: the
+        last one of a turn that was cut off is incomplete."""
         special, decode = self.tokenizer.special, self.tokenizer.decode
         parts = [_Part("message")]
         ended = False
@@ -100,12 +88,25 @@ class CompactFormat:
                 ended = True
                 break
         tokens = {kind: sum(p.tokens for p in parts if p.kind == kind) for kind in ("thinking", "call", "message")}
+        calls = [decode(part.ids) for part in parts if part.kind == "call"]
         return ParsedTurn(
             thinking="".join(decode(part.ids) for part in parts if part.kind == "thinking"),
             text="".join(decode(part.ids) for part in parts if part.kind == "message"),
-            calls=tuple(ParsedCall(decode(part.ids)) for part in parts if part.kind == "call"),
+            calls=tuple(ParsedCall(raw, ended or place < len(calls) - 1) for place, raw in enumerate(calls)),
             ended=ended,
             thinking_tokens=tokens["thinking"],
             call_tokens=tokens["call"],
             message_tokens=tokens["message"],
         )
+
+    def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
+        return parse_call(raw, schemas)
+
+    def call_name(self, raw: str) -> str:
+        return call_name(raw)
+
+    def format_call(self, name: str, arguments: Mapping[str, object], schema: CallSchema, number: int = 0) -> str:
+        return format_call(name, arguments, schema)
+
+    def recall(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
+        return list(exchanges)

@@ -21,6 +21,9 @@ class SegmentKind(StrEnum):
     START = "start"
     SUMMARY = "summary"
     """Begins from the summary that its parent ended with."""
+    REWRITTEN = "rewritten"
+    """Begins with its parent's conversation as a chat template shows it once a user speaks again, less the earlier
+    thinking for example. What it repeats counts as given: it was sampled in the parent, and is trained on there."""
     FORK = "fork"
 
 
@@ -65,6 +68,7 @@ class Segment:
 @dataclass(slots=True)
 class ToolEvent:
     segment: int
+    """Self-summaries before it: the place of its segment, where no template rewrote one."""
     turn: int
     name: str
     arguments: str
@@ -117,6 +121,11 @@ class Trace:
     """The agent's change to the workspace, a unified diff."""
     messages: list[dict[str, object]] = field(default_factory=list)
     """The conversation as OpenAI messages, for people and exports; training never reads it."""
+
+    @property
+    def rewrites(self) -> int:
+        """How often a prompt did not extend the last one because the chat template rewrites history."""
+        return sum(segment.kind is SegmentKind.REWRITTEN for segment in self.segments)
 
     def version_span(self) -> tuple[int, int]:
         """The oldest and newest weights version that sampled a token, or (-1, -1)."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from etude.tasks.task import Cell
 from etude.view.data import RunData
@@ -21,7 +21,7 @@ DEV_EVALUATION = "dev-step-"
 
 
 def learning(data: RunData) -> Figure | None:
-    """Training loss of the supervised stages, one panel each."""
+    """Training loss of the supervised stages, one panel each; the held-out one too where it was measured on the way."""
     titles = {"pretrain": "base", "long": "long context", "mtp": "MTP heads (KL)", "sft": "demonstrations"}
     present = [stage for stage in titles if data.series(stage, "loss")[0]]
     if not present:
@@ -30,6 +30,14 @@ def learning(data: RunData) -> Figure | None:
     for axis, stage in zip(axes, present, strict=True):
         steps, loss = data.series(stage, "loss")
         _draw(axis, steps, loss)
+        steps, held = data.series(stage, "held_out_loss")
+        if steps:
+            axis.plot(steps, held, "o-", color=ORANGE, markersize=4, label="held out")
+            axis.legend(frameon=False, fontsize=_STYLE_FONT - 2)
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
         _label(axis, titles[stage], "step", "loss" if stage == present[0] else "")
     return figure
 

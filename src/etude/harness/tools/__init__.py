@@ -1,10 +1,36 @@
 """The built-in tools: one schema (a data file) and one small function each."""
 
+from etude.harness.tools.change import delete, move, patch, replace, write
 from etude.harness.tools.files import edit, list_files, read
 from etude.harness.tools.finish import finish
+from etude.harness.tools.glob import glob
 from etude.harness.tools.grep import grep
+from etude.harness.tools.outside import ask, web_fetch, web_search
 from etude.harness.tools.shell import shell
+from etude.harness.tools.terminal import bash, job, job_input, job_kill
+from etude.harness.tools.todo import todo
 
-BUILTIN = {"list": list_files, "read": read, "edit": edit, "grep": grep, "shell": shell, "finish": finish}
+BUILTIN = {
+    "list": list_files,
+    "read": read,
+    "edit": edit,
+    "write": write,
+    "replace": replace,
+    "patch": patch,
+    "move": move,
+    "delete": delete,
+    "grep": grep,
+    "glob": glob,
+    "shell": shell,
+    "bash": bash,
+    "job": job,
+    "job_input": job_input,
+    "job_kill": job_kill,
+    "todo": todo,
+    "ask": ask,
+    "web_search": web_search,
+    "web_fetch": web_fetch,
+    "finish": finish,
+}
 
-__all__ = ["BUILTIN", "edit", "finish", "grep", "list_files", "read", "shell"]
+__all__ = ["BUILTIN"]

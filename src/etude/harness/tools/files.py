@@ -28,7 +28,9 @@ async def list_files(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
 
 async def read(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     path = clean_path(arguments["path"], toolbox.workspace.workdir)
-    lines = split_lines(await read_text(toolbox, path))
+    text = await read_text(toolbox, path)
+    toolbox.has_shown(path, text.encode())
+    lines = split_lines(text)
     first = arguments.get("first", 1)
     last = arguments.get("last", len(lines))
     if not lines:
@@ -39,9 +41,7 @@ async def read(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
 
 
 async def edit(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
-    limit = toolbox.limits.edits
-    if limit is not None and sum(toolbox.edited.values()) >= limit:
-        raise ToolProblem(toolbox.say("no_edits_left"))
+    toolbox.require_edits()
     path = clean_path(arguments["path"], toolbox.workspace.workdir)
     text = await read_text(toolbox, path)
     lines = split_lines(text)
@@ -56,8 +56,9 @@ async def edit(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
         changed += new
         if number in wanted:
             shown += numbered(changed, len(changed) - len(new) + 1, len(changed))
-    await toolbox.workspace.write(path, ("\n".join(changed) + ("\n" if text.endswith("\n") else "")).encode())
-    toolbox.edited[path] = toolbox.edited.get(path, 0) + 1
+    data = ("\n".join(changed) + ("\n" if text.endswith("\n") else "")).encode()
+    await toolbox.workspace.write(path, data)
+    await toolbox.has_edited(path, data)
     return Output(toolbox.say("edited", lines="\n".join(shown)).split("\n"))
 
 

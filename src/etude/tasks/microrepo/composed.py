@@ -38,10 +38,22 @@ CORES = (
     Core("less", "less", ("# {x} minus {y} times {k}", "{t} = {x} - {y} * {k}"), "x y", "cut lower"),
     Core("larger", "pair", ("# larger of {x} and {y}", "{t} = max({x}, {y})"), "x y", "best top"),
     Core("smaller", "pair", ("# smaller of {x} and {y}", "{t} = min({x}, {y})"), "x y", "limit bound"),
+    Core("both", "less", ("# {x} plus {y} plus {k}", "{t} = {x} + {y} + {k}"), "x y", "add charge"),
     Core("per", "per", ("# {x} divided by {k}", "{t} = {x} // {k}"), "x", "share split"),
+    Core("rest", "per", ("# rest of {x} divided by {k}", "{t} = {x} % {k}"), "x", "left turn"),
     Core("all", "all", ("# sum of the {xs}", "{t} = sum({xs})"), "xs", "sum add"),
     Core("above", "part", _loop("sum of the {xs} above {y}", "{v} > {y}", "{v}"), "xs y", "sum raise"),
     Core("below", "part", _loop("sum of the {xs} below {y}", "{v} < {y}", "{v}"), "xs y", "sum trim"),
+    Core("dividing", "dividing", _loop("sum of the {xs} that {k} divides", "{v} % {k} == 0", "{v}"), "xs", "sum pick"),
+    Core("unlike", "unlike", _loop("sum of the {xs} that are not {y}", "{v} != {y}", "{v}"), "xs y", "sum drop"),
+    Core("beyond", "beyond", _loop("sum of what the {xs} have above {y}", "{v} > {y}", "{v} - {y}"), "xs y", "sum top"),
+    Core(
+        "each",
+        "each",
+        ("# sum of the {xs}, each times {k}", "{t} = 0", "for {v} in {xs}:", "    {t} += {v} * {k}"),
+        "xs",
+        "scale bill",
+    ),
     Core("many", "many", _loop("count of the {xs} above {y}", "{v} > {y}", "1"), "xs y", "count number"),
 )
 ENDS = (

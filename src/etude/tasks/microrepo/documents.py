@@ -2,8 +2,8 @@
 
 Three kinds: "module" (code with assertions), "lookup" (a short numbered listing, then lines of it by file and number:
 copying comes first), "fix" (a FAIL line, the numbered file, the edit that mends it: more often the failing function
-written anew, else the wrong line alone). Listings are made by the code of the harness's `read` tool and edits are
-written as its calls, so that what is learnt here is what the agent will see.
+written anew, else the wrong line alone; some come after an edit that changed nothing). Listings are made by the code of
+the harness's `read` tool and edits are written as its calls, so that what is learnt here is what the agent will see.
 
 Fixes show every seen kind of bug, also those that demonstrations leave out: RL can only reinforce what the model
 sometimes does, so a kind may be rare to it but must not be unknown.
@@ -31,11 +31,13 @@ from etude.tasks.microrepo.repository import draw_broken, fail_line, show
 from etude.tasks.task import Split
 from etude.text.calls import format_call
 
-VERSION = 6
+VERSION = 8
 PER_FILE = 2000
 SHARES = (("lookup", 0.22), ("fix", 0.66), ("module", 0.12))
 REWRITES = 0.85
-"""Share of the fixes that write the whole function anew."""
+"""Share of the fixes at the first try that write the whole function anew."""
+RETRIES = 0.12
+"""Share of the fixes at the second try: an agent that has never seen one falls silent where its first fails."""
 POOL = pool_of(Split.TRAIN)
 
 
@@ -127,7 +129,8 @@ def _module(rng: random.Random) -> str:
 
 def _fix(rng: random.Random, kind: str) -> str:
     broken = draw_broken(POOL, kind, rng, inputs=10)
-    others = [POOL.draw(rng, [broken.function.name]) for _ in range(rng.choice((0,) * 5 + (1,)))]
+    # Tasks seldom have a second function in a file; to copy out of longer files teaches to copy out of short ones.
+    others = [POOL.draw(rng, [broken.function.name]) for _ in range(rng.choice((0, 1)))]
     functions = [broken.function, *others]
     rng.shuffle(functions)
     damaged = broken.mutation.apply(broken.function.source).split("\n")
@@ -140,9 +143,11 @@ def _fix(rng: random.Random, kind: str) -> str:
             text += function.text
     file = _file(rng)
     sound = list(enumerate(broken.function.source.split("\n"), first))
-    if rng.random() < REWRITES:
-        # Those under their comments, which say what each should be.
-        lines = [(number, line) for number, line in sound[1:] if not line.strip().startswith("#")]
-    else:
-        lines = [pair for pair, wrong in zip(sound, damaged, strict=True) if pair[1] != wrong]
-    return f"{fail_line(broken)}\n{listing(file, text)}{edit_call(file, lines)}\n"
+    # Without the def line and the comments, which say what each line should be.
+    code = [(number, line) for number, line in sound[1:] if not line.strip().startswith("#")]
+    alone = [pair for pair, wrong in zip(sound, damaged, strict=True) if pair[1] != wrong]
+    shown = f"{fail_line(broken)}\n{listing(file, text)}"
+    in_vain = [pair for pair in code if pair not in alone]
+    if in_vain and rng.random() < RETRIES:
+        return f"{shown}{edit_call(file, [rng.choice(in_vain)])}\n{fail_line(broken)}\n{edit_call(file, alone)}\n"
+    return f"{shown}{edit_call(file, code if rng.random() < REWRITES else alone)}\n"

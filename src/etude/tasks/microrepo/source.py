@@ -30,7 +30,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 class MicroRepoSource:
     name = "microrepo"
-    version = 4
+    version = 5
 
     def __init__(self, test: CellsRecipe | None = None) -> None:
         test = test or CellsRecipe()

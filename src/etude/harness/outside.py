@@ -1,0 +1,75 @@
+"""What tools need from outside the workspace: somebody to ask, and the web. Each is a small interface; without one its
+tool says so. `FixtureWeb` answers from a folder, for tests and for training, where nothing may depend on today's web.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+Ask = Callable[[str], Awaitable[str]]
+"""Puts a question to the user and waits for the answer."""
+
+
+class WebError(Exception):
+    """The web could not answer (no such page, no connection); the text is for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    title: str
+    url: str
+    excerpt: str = ""
+
+
+@runtime_checkable
+class Web(Protocol):
+    """Both raise WebError."""
+
+    async def search(self, query: str) -> list[Hit]: ...
+
+    async def fetch(self, url: str) -> str:
+        """The page as text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    ask: Ask | None = None
+    web: Web | None = None
+
+
+class FixtureWeb:
+    """Pages from `folder`/pages.json, a list of {url, title, text}. A search ranks pages by how many of its words they
+    hold, so equal searches find equal pages."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "pages.json"
+        self._pages: list[dict[str, str]] | None = None
+
+    async def search(self, query: str) -> list[Hit]:
+        words = {word.lower() for word in query.split()}
+        ranked = []
+        for place, page in enumerate(await self._all()):
+            text = f"{page['title']} {page['text']}".lower()
+            if held := sum(word in text for word in words):
+                ranked.append((-held, place, Hit(page["title"], page["url"], page["text"][:200])))
+        return [hit for _, _, hit in sorted(ranked, key=lambda entry: entry[:2])]
+
+    async def fetch(self, url: str) -> str:
+        for page in await self._all():
+            if page["url"] == url:
+                return page["text"]
+        raise WebError(f"there is no page {url}")
+
+    async def _all(self) -> list[dict[str, str]]:
+        if self._pages is None:
+            try:
+                self._pages = json.loads(await asyncio.to_thread(self._file.read_text, "utf-8"))
+            except (OSError, json.JSONDecodeError) as error:
+                raise WebError(f"the pages of {self._file} cannot be read: {error}") from error
+        return self._pages

@@ -1,0 +1,214 @@
+"""The patch dialect that many models were trained to write: files added, deleted, moved and updated in one envelope.
+
+    *** Begin Patch
+    *** Update File: path/of.py
+    *** Move to: new/path.py          (if it moves)
+    @@ def the_function(              (optional: go on behind this line)
+     a line that stays
+    -a line that goes
+    +a line that comes
+    *** Add File: other.py
+    +its lines
+    *** Delete File: old.py
+    *** End Patch
+
+Hunks have no line numbers: each is found by the lines that stay and go, behind the hunk before it. Lines that differ in
+the white space at their end, then those that differ in indentation too, are taken only where no better place is there,
+and only if there is just one. Nothing is changed unless everything fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+BEGIN, END = "*** Begin Patch", "*** End Patch"
+ADD, DELETE, UPDATE, MOVE = "*** Add File: ", "*** Delete File: ", "*** Update File: ", "*** Move to: "
+END_OF_FILE = "*** End of File"
+STAYS, GOES, COMES = " ", "-", "+"
+
+
+class BadPatch(Exception):
+    """The patch cannot be read, or does not fit the files; the text is for the model."""
+
+
+@dataclass(slots=True)
+class Hunk:
+    behind: list[str] = field(default_factory=list)
+    """Lines after `@@`: the hunk is looked for behind the first of each, in turn."""
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    """Each with its sign: stays, goes or comes."""
+    at_end: bool = False
+
+    @property
+    def old(self) -> list[str]:
+        return [line for sign, line in self.lines if sign != COMES]
+
+    def new(self, there: Sequence[str]) -> Iterator[str]:
+        """`there` are the lines of the file that fit `old`: what stays, stays as it is there."""
+        left = iter(there)
+        for sign, line in self.lines:
+            if sign == COMES:
+                yield line
+                continue
+            kept = next(left)
+            if sign == STAYS:
+                yield kept
+
+
+@dataclass(slots=True)
+class FileChange:
+    path: str
+    target: str
+    """Where it is afterwards; empty for a file that is deleted."""
+    hunks: list[Hunk] = field(default_factory=list)
+    content: str | None = None
+    """Of a file that is added."""
+
+
+def parse_patch(text: str) -> list[FileChange]:
+    lines = text.strip("\n").split("\n")
+    if lines[0].strip() != BEGIN:
+        raise BadPatch(f"a patch begins with {BEGIN!r}")
+    if lines[-1].strip() != END:
+        raise BadPatch(f"a patch ends with {END!r}")
+    changes: list[FileChange] = []
+    for number, line in enumerate(lines[1:-1], 2):
+        if line.startswith(ADD):
+            path = line.removeprefix(ADD).strip()
+            changes.append(FileChange(path, path, content=""))
+        elif line.startswith(DELETE):
+            changes.append(FileChange(line.removeprefix(DELETE).strip(), ""))
+        elif line.startswith(UPDATE):
+            path = line.removeprefix(UPDATE).strip()
+            changes.append(FileChange(path, path))
+        elif not changes or not _take(changes[-1], line):
+            raise BadPatch(f"line {number} of the patch has no place there: {line[:80]!r}")
+    for change in changes:
+        change.hunks = [hunk for hunk in change.hunks if hunk.lines]
+        if change.content is None and change.target == change.path and not change.hunks:
+            raise BadPatch(f"{change.path}: nothing is changed")
+    if not changes:
+        raise BadPatch("the patch names no file")
+    return changes
+
+
+def _take(change: FileChange, line: str) -> bool:
+    """One line of a file's part; False if it cannot stand there."""
+    if change.content is not None:
+        if not line.startswith("+"):
+            return False
+        change.content += f"{line[1:]}\n"
+        return True
+    if not change.target:
+        return False
+    hunk = change.hunks[-1] if change.hunks else None
+    if line.startswith(MOVE) and hunk is None and change.target == change.path:
+        change.target = line.removeprefix(MOVE).strip()
+        return True
+    if line.startswith("@@"):
+        behind = line[2:].removeprefix(" ")
+        if hunk is None or hunk.lines:
+            change.hunks.append(hunk := Hunk())
+        hunk.behind += [behind] if behind.strip() else []
+        return True
+    if hunk is None:
+        change.hunks.append(hunk := Hunk())
+    if line.rstrip() == END_OF_FILE:
+        hunk.at_end = True
+        return True
+    sign = line[:1] or STAYS  # an empty line that stays is often written without its sign
+    if hunk.at_end or sign not in (STAYS, GOES, COMES):
+        return False
+    hunk.lines.append((sign, line[1:]))
+    return True
+
+
+def apply_patch(changes: Sequence[FileChange], files: Mapping[str, str]) -> dict[str, str | None]:
+    """What each file that the patch touches holds afterwards; None for one that is gone. `files` are those that are
+    there; what the patch says of a file holds for what its earlier parts made of it."""
+    after: dict[str, str | None] = {}
+
+    def now(path: str) -> str | None:
+        return after[path] if path in after else files.get(path)
+
+    for change in changes:
+        text = now(change.path)
+        if change.content is not None:
+            if text is not None:
+                raise BadPatch(f"{change.path} is there already: update it")
+            after[change.path] = change.content
+            continue
+        if text is None:
+            raise BadPatch(f"there is no file {change.path!r}")
+        if change.target != change.path:
+            if change.target and now(change.target) is not None:
+                raise BadPatch(f"{change.target} is there already")
+            after[change.path] = None
+        if change.target:
+            after[change.target] = _updated(change, text)
+    return after
+
+
+def _updated(change: FileChange, text: str) -> str:
+    ended = text.endswith("\n") or not text
+    lines = text.removesuffix("\n").split("\n") if text else []
+    result: list[str] = []
+    done = 0
+    """Lines of the old text that are dealt with."""
+    for hunk in change.hunks:
+        start = done
+        for line in hunk.behind:
+            start = _line_behind(lines, line, start, change.path)
+        place = _place_of(hunk, lines, start, change.path)
+        end = place + len(hunk.old)
+        result += [*lines[done:place], *hunk.new(lines[place:end])]
+        done = end
+    result += lines[done:]
+    return "\n".join(result) + ("\n" if ended and result else "")
+
+
+def _line_behind(lines: Sequence[str], wanted: str, start: int, path: str) -> int:
+    for likeness in _LIKENESSES:
+        for number in range(start, len(lines)):
+            if likeness(lines[number]) == likeness(wanted):
+                return number + 1
+    raise BadPatch(f"{path} has no line {wanted[:80]!r} behind line {start}")
+
+
+def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str) -> int:
+    old = hunk.old
+    if not old:
+        # Only lines that come: behind the line named, or at the end.
+        return start if hunk.behind and not hunk.at_end else len(lines)
+    for likeness in _LIKENESSES:
+        places = list(_matches(hunk, lines, start, likeness))
+        if places and (likeness is _exact or len(places) == 1):
+            return places[-1] if hunk.at_end else places[0]
+        if places:
+            raise BadPatch(f"{path}: the lines from {old[0][:80]!r} on fit in {len(places)} places, none exactly")
+    raise BadPatch(f"{path} has no lines like these behind line {start}: {old[0][:80]!r} ...")
+
+
+def _matches(hunk: Hunk, lines: Sequence[str], start: int, likeness: Callable[[str], str]) -> Iterator[int]:
+    wanted = [likeness(line) for line in hunk.old]
+    held = [likeness(line) for line in lines]
+    last = len(lines) - len(wanted)
+    for place in range(last if hunk.at_end else start, last + 1):
+        if place >= start and held[place : place + len(wanted)] == wanted:
+            yield place
+
+
+def _exact(line: str) -> str:
+    return line
+
+
+def _without_end(line: str) -> str:
+    return line.rstrip()
+
+
+def _without_ends(line: str) -> str:
+    return line.strip()
+
+
+_LIKENESSES = (_exact, _without_end, _without_ends)

@@ -1,0 +1,9 @@
+"""Search in large folders: an index picks the files that may match, ripgrep itself decides on them.
+
+What is found is always what ripgrep finds in the folder as it is at that moment."""
+
+from etude.harness.search.grep import Grep
+from etude.harness.search.query import Pattern
+from etude.harness.search.ripgrep import BadPattern, Found, Match, NoRipgrep, Ripgrep, SearchFailed
+
+__all__ = ["BadPattern", "Found", "Grep", "Match", "NoRipgrep", "Pattern", "Ripgrep", "SearchFailed"]

@@ -1,0 +1,216 @@
+"""Search below a folder: as ripgrep finds it now, and fast where the pattern is rare.
+
+An index names the files that may match, and ripgrep decides on them. Before each such search it is made certain which
+files have changed since they were indexed, and those count as files that may match. Where there is no index yet, or
+too many files may match, ripgrep searches them all. So the answer is always ripgrep's own, and an index that is
+missing, old or damaged costs time only.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+
+from etude.harness.search.index import Index
+from etude.harness.search.overlay import search_over
+from etude.harness.search.query import ANY, Need, Pattern, need_of
+from etude.harness.search.ripgrep import LIMIT_SECONDS, Found, Ripgrep
+from etude.harness.search.rules import Fingerprint, fingerprint
+from etude.harness.search.store import load, place_of, save
+from etude.harness.search.watch import CannotWatch, Changes, Watch
+
+LEAST_FILES = 3_000
+"""Ripgrep alone is done with fewer in a few hundredths of a second."""
+MOST_SHARE = 1 / 3
+"""Of the files; if more may match, an index saves nothing."""
+READ_AT_ONCE = 200
+"""Changed files that one search reads anew. The others stay files that may match, until their turn comes."""
+
+
+class Grep:
+    """One thread at a time is served. `close` keeps what was learnt."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        ripgrep: Ripgrep | None = None,
+        cache: Path | None = None,
+        watching: bool = True,
+        least_files: int = LEAST_FILES,
+    ) -> None:
+        """Raises NoRipgrep. Without `watching` every file is looked at before each search, which takes a while."""
+        self.root = os.fsencode(root.resolve(strict=True))
+        self.ripgrep = ripgrep or Ripgrep()
+        self.place = place_of(self.root, cache)
+        self.index: Index | None = None
+        self.not_watching = "" if watching else "not asked to"
+        """Why the kernel does not tell what changes."""
+        self._least_files = least_files
+        self._watch: Watch | None = None
+        self._rules: Fingerprint = ()
+        self._stale: set[bytes] = set()
+        """What was changed, or came, since it was indexed."""
+        self._builder: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._opened = False
+
+    def search(
+        self,
+        pattern: Pattern,
+        *,
+        globs: Sequence[str] = (),
+        changed: Mapping[str, bytes | None] | None = None,
+        seconds: float = LIMIT_SECONDS,
+    ) -> Found:
+        """`changed` are files held in memory in the place of those on disk, None for a deleted one. Raises BadPattern
+        and SearchFailed."""
+        with self._lock:
+            only = self._only(need_of(pattern), globs, seconds)
+        found = self.ripgrep.search(self.root, pattern, globs=globs, only=only, seconds=seconds)
+        if not changed:
+            return found
+        place = Path(os.fsdecode(self.root))
+        return search_over(found, self.ripgrep, place, changed, pattern, globs=globs, seconds=seconds)
+
+    def build(self) -> Index:
+        """Reads every file that ripgrep would search; keeps the index on disk."""
+        with self._lock:
+            self._watch_anew()
+            self.index = Index.build(self.root, self.ripgrep.files(self.root))
+            self._stale = set()
+            self._opened = True
+            save(self.index, self.root, self.place)
+            return self.index
+
+    def wait(self) -> None:
+        """For the process that builds the index, if there is one."""
+        with self._lock:
+            if self._builder is not None:
+                self._builder.wait()
+            self._open()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._watch is not None:
+                self._watch.close()
+            if self._builder is not None:
+                self._builder.kill()
+                self._builder.wait()
+            if self.index is not None and self.index.loose:
+                with suppress(OSError):
+                    save(self.index, self.root, self.place)
+            self.index, self._watch, self._builder = None, None, None
+
+    def __enter__(self) -> Grep:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _only(self, need: Need, globs: Sequence[str], seconds: float) -> Collection[bytes] | None:
+        """The files that may match; None for all."""
+        self._open()
+        if need == ANY or self.index is None or self._too_many(self.index.candidates(need)):
+            return None
+        self._refresh()
+        found = self.index.candidates(need) | self._stale
+        if globs and not self._too_many(found):
+            listed = self.ripgrep.files(self.root, globs, seconds=seconds)
+            found = {path for path in listed if path in found or path not in self.index.ids}
+        return None if self._too_many(found) else found
+
+    def _too_many(self, found: Collection[bytes]) -> bool:
+        return self.index is None or len(found) > max(READ_AT_ONCE, MOST_SHARE * len(self.index.ids))
+
+    def _open(self) -> None:
+        """Takes the index from disk, or has it built beside us."""
+        if self._builder is not None:
+            if self._builder.poll() is None:
+                return
+            self._builder, self._opened = None, True
+            self._take(load(self.root, self.place))
+        elif not self._opened:
+            self._opened = True
+            self._take(load(self.root, self.place))
+            if self.index is None and len(self.ripgrep.files(self.root)) >= self._least_files:
+                self._build_beside()
+
+    def _take(self, index: Index | None) -> None:
+        if index is not None:
+            self.index, self._stale = index, set()
+            self._watch_anew()
+            self._compare()
+
+    def _build_beside(self) -> None:
+        command = [sys.executable, "-m", "etude.harness.search", os.fsdecode(self.root), str(self.place)]
+        command.append(self.ripgrep.program)
+        self._builder = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def _refresh(self) -> None:
+        """Makes certain that `_stale` holds every file that is not as the index knows it."""
+        assert self.index is not None
+        changes = self._watch.poll() if self._watch else Changes(lost=True)
+        if changes.lost:
+            if self._watch:
+                self._watch_anew()
+            self._compare()
+        else:
+            self._stale |= changes.paths
+            self._notice_links(changes.paths)
+            self._stale |= self.index.differing(self.root, self.index.linked_paths())
+            if self._rules_changed() or changes.rules or len(self._stale) > READ_AT_ONCE:
+                self._list_anew()
+        now = list(islice(self._stale, READ_AT_ONCE))
+        self.index.update(self.root, now)
+        self._stale.difference_update(now)
+        if len(self._stale) > MOST_SHARE * len(self.index.ids) and self._builder is None:
+            self._build_beside()
+
+    def _compare(self) -> None:
+        assert self.index is not None
+        self._rules_changed()
+        self._stale = self.index.differing(self.root, self.ripgrep.files(self.root))
+
+    def _list_anew(self) -> None:
+        """What ripgrep does not list it does not search: only new rules can change that, and they are noticed."""
+        assert self.index is not None
+        listed = set(self.ripgrep.files(self.root))
+        self._stale = {path for path in self._stale if path in listed or path in self.index.ids}
+        self._stale |= listed - self.index.ids.keys()
+
+    def _notice_links(self, paths: Collection[bytes]) -> None:
+        assert self.index is not None
+        for path in paths:
+            with suppress(OSError):
+                found = os.lstat(b"%b/%b" % (self.root, path))
+                if found.st_nlink > 1:
+                    self.index.same_file(found.st_ino)
+
+    def _rules_changed(self) -> bool:
+        before = self._rules
+        self._rules = fingerprint(self.root, self._watch.repositories if self._watch else ())
+        return self._rules != before
+
+    def _watch_anew(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if self.not_watching:
+            return
+        try:
+            self._watch = Watch(self.root)
+        except CannotWatch as problem:
+            self.not_watching = str(problem)
+        self._rules_changed()

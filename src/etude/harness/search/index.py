@@ -1,0 +1,189 @@
+"""The index of a folder: which files may hold what.
+
+`candidates(need)` names every file of the index whose text meets the need, and few others, provided that the text is
+still the one that was read; `differing` finds by size, times and inode those whose text may not be. Files that cannot
+be indexed faithfully are candidates always. An index says nothing about files that it does not know.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.harness.search.grams import Bits, signature
+from etude.harness.search.query import Need
+from etude.harness.search.shards import Shard, holds, most_files, shards_of
+
+MOST_BYTES = 32_000_000
+"""Larger files are searched each time."""
+SETTLED_NS = 2_000_000_000
+"""A file that changed this recently may change again without its times telling, since these are coarse."""
+
+_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
+"""Byte order marks: ripgrep searches the text that follows in another form than it has on disk."""
+_FOLDING = ("\u017f".encode(), "\u212a".encode())
+"""The only characters beyond ASCII that are an ASCII letter (s, k) to a search that ignores case."""
+
+_NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
+"""Gone, or a folder, link or pipe: ripgrep does not look into it."""
+
+UNSURE = (-1, -1, -1, -1)
+State = tuple[int, int, int, int]
+"""Size, time of the last change of the contents, of the inode, and the inode itself."""
+
+
+@dataclass(slots=True)
+class Index:
+    paths: list[bytes] = field(default_factory=list)
+    """By id. A path that was read anew has a new id, and its last one counts."""
+    states: list[State] = field(default_factory=list)
+    always: set[int] = field(default_factory=set)
+    linked: set[int] = field(default_factory=set)
+    """Files with several names: they may change under a name that is not watched."""
+    shards: list[Shard] = field(default_factory=list)
+    loose: dict[int, Bits] = field(default_factory=dict)
+    """Signatures that came since the shards were made."""
+    ids: dict[bytes, int] = field(default_factory=dict)
+    """The id of each path that is known."""
+
+    @classmethod
+    def build(cls, root: bytes, paths: Iterable[bytes]) -> Index:
+        index = cls()
+        index.shards = list(shards_of(index._read_all(root, paths)))
+        return index
+
+    def candidates(self, need: Need) -> set[bytes]:
+        found = [self.paths[file] for file in self.always if self._counts(file)]
+        for shard in self.shards:
+            found += [self.paths[file] for file in shard.may_hold(need).tolist() if self._counts(file)]
+        found += [self.paths[file] for file, bits in self.loose.items() if self._counts(file) and holds(bits, need)]
+        return set(found)
+
+    def update(self, root: bytes, paths: Iterable[bytes]) -> None:
+        """Reads these files anew; those that are gone are forgotten."""
+        self.loose.update(self._read_all(root, paths))
+
+    def differing(self, root: bytes, paths: Iterable[bytes]) -> set[bytes]:
+        """Those of the paths that are not known, or not as they are now."""
+        found = set()
+        for path in paths:
+            file = self.ids.get(path)
+            if file is None or self.states[file] == UNSURE or _state(b"%b/%b" % (root, path)) != self.states[file]:
+                found.add(path)
+        return found
+
+    def same_file(self, inode: int) -> None:
+        """Another name was made for this file."""
+        self.linked |= {file for file in self.ids.values() if self.states[file][3] == inode}
+
+    def linked_paths(self) -> list[bytes]:
+        return [self.paths[file] for file in self.linked if self._counts(file)]
+
+    def compact(self) -> None:
+        """Takes loose signatures into shards, and drops what no longer counts."""
+        if not self.loose and len(self.ids) == len(self.paths):
+            return
+        dropped = np.ones(len(self.paths), np.bool_)
+        dropped[list(self.ids.values())] = False
+        kept = [shard for shard in self.shards if _is_full(shard) and not dropped[shard.files].any()]
+        ids = {id(shard) for shard in kept}
+        again = [shard for shard in self.shards if id(shard) not in ids]
+        self.shards = kept + list(shards_of(self._kept(again, dropped)))
+        self.loose = {}
+        self._number_anew(dropped)
+
+    def _kept(self, shards: list[Shard], dropped: NDArray[np.bool_]) -> Iterator[tuple[int, Bits]]:
+        for shard in shards:
+            yield from shard.without(dropped)
+        yield from ((file, bits) for file, bits in self.loose.items() if not dropped[file])
+
+    def _number_anew(self, dropped: NDArray[np.bool_]) -> None:
+        numbers = np.cumsum(~dropped, dtype=np.int32) - 1
+        kept = np.flatnonzero(~dropped).tolist()
+        self.shards = [Shard(shard.rows, numbers[shard.files].astype(np.int32)) for shard in self.shards]
+        self.paths = [self.paths[file] for file in kept]
+        self.states = [self.states[file] for file in kept]
+        self.always = {int(numbers[file]) for file in self.always if not dropped[file]}
+        self.linked = {int(numbers[file]) for file in self.linked if not dropped[file]}
+        self.ids = {path: file for file, path in enumerate(self.paths)}
+
+    def _counts(self, file: int) -> bool:
+        return self.ids.get(self.paths[file]) == file
+
+    def _read_all(self, root: bytes, paths: Iterable[bytes]) -> Iterator[tuple[int, Bits]]:
+        for path in paths:
+            old = self.ids.pop(path, None)
+            if old is not None:
+                self.loose.pop(old, None)
+            try:
+                text, state, links = _read(b"%b/%b" % (root, path))
+            except OSError as error:
+                if error.errno in _NO_FILE:
+                    continue
+                # Closed to us: ripgrep says what it thinks of it.
+                text, state, links = None, UNSURE, 1
+            file = len(self.paths)
+            self.paths.append(path)
+            self.states.append(state)
+            self.ids[path] = file
+            if links > 1:
+                self.same_file(state[3])
+                self.linked.add(file)
+            if text is None or not _as_it_is_searched(text):
+                self.always.add(file)
+            else:
+                yield file, signature(text)
+
+
+def _is_full(shard: Shard) -> bool:
+    return len(shard.files) >= most_files(len(shard.rows))
+
+
+def _as_it_is_searched(text: bytes) -> bool:
+    if text.startswith(_MARKS):
+        return False
+    return text.isascii() or not any(each in text for each in _FOLDING)
+
+
+def _read(path: bytes) -> tuple[bytes | None, State, int]:
+    """The contents (None if they are too long), what tells a later change of them, and how many names the file has."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        before = os.fstat(handle)
+        if not stat.S_ISREG(before.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "no regular file", path)
+        begun = time.time_ns()
+        text = _contents(handle, before.st_size) if before.st_size <= MOST_BYTES else None
+        after = os.fstat(handle)
+    finally:
+        os.close(handle)
+    state = _state_of(after)
+    settled = state == _state_of(before) and max(state[1:3]) < begun - SETTLED_NS
+    return text, state if settled else UNSURE, after.st_nlink
+
+
+def _contents(handle: int, size: int) -> bytes:
+    parts = []
+    while part := os.read(handle, size + 1):
+        parts.append(part)
+        if len(part) <= size and len(parts) == 1:
+            break
+    return b"".join(parts)
+
+
+def _state(path: bytes) -> State | None:
+    with suppress(OSError):
+        return _state_of(os.lstat(path))
+    return None
+
+
+def _state_of(found: os.stat_result) -> State:
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino

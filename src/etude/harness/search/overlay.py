@@ -1,0 +1,69 @@
+"""Search in files that are held in memory over a folder on disk.
+
+They are laid out in a folder of their own, with the ignore files of the place where they belong, searched there, and
+take the place of what was found on disk. An ignore file that is itself held in memory counts for the files held in
+memory; those on disk are searched by the rules on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
+from pathlib import Path
+
+from etude.harness.search.query import Pattern
+from etude.harness.search.ripgrep import LIMIT_SECONDS, Found, Ripgrep
+from etude.harness.search.rules import IGNORE_FILES, git_folder
+
+
+def search_over(
+    found: Found,
+    ripgrep: Ripgrep,
+    root: Path,
+    changed: Mapping[str, bytes | None],
+    pattern: Pattern,
+    *,
+    globs: Sequence[str] = (),
+    seconds: float = LIMIT_SECONDS,
+) -> Found:
+    """What is `found` in the folder, but for the changed files (None: deleted); and what is found in these."""
+    named = {os.fsencode(path) for path in changed}
+    files = [each for each in found.files if each[0] not in named]
+    held = {path: data for path, data in changed.items() if data is not None}
+    if not held:
+        return Found(files, found.problems)
+    with tempfile.TemporaryDirectory(prefix="etude-search-") as place:
+        # At the same path below another root, so that the rules of the folders above are found as they are there.
+        inside = Path(place) / root.relative_to("/")
+        for path, data in held.items():
+            (inside / path).parent.mkdir(parents=True, exist_ok=True)
+            (inside / path).write_bytes(data)
+        for folder in {root, *root.parents, *_folders(root, held)}:
+            _copy_rules(folder, Path(place) / folder.relative_to("/"))
+        apart = ripgrep.search(os.fsencode(inside), pattern, globs=globs, seconds=seconds)
+    # Ignore files that were only lent are not what was asked for.
+    files += [each for each in apart.files if each[0] in named]
+    return Found(sorted(files, key=itemgetter(0)), found.problems + apart.problems)
+
+
+def _folders(root: Path, held: Mapping[str, bytes]) -> Iterator[Path]:
+    for path in held:
+        for parent in Path(path).parents:
+            yield root / parent
+
+
+def _copy_rules(source: Path, target: Path) -> None:
+    if not target.is_dir() or target == source:
+        return
+    for name in IGNORE_FILES:
+        if not (target / name).exists():
+            with suppress(OSError):
+                shutil.copyfile(source / name, target / name)
+    if (source / ".git").exists() and not (target / ".git").exists():
+        (target / ".git" / "info").mkdir(parents=True)
+        with suppress(OSError):
+            shutil.copyfile(git_folder(source / ".git") / "info" / "exclude", target / ".git" / "info" / "exclude")

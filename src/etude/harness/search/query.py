@@ -1,0 +1,168 @@
+"""From a pattern to what every line that it matches must hold.
+
+A need is a condition on the text of a file, in terms of folded strings: if the pattern matches some line of it, the
+need holds. The reverse is not asked for. ANY is the need that rules nothing out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from etude.harness.search.grams import GRAM, Hashes, fold, hashes
+from etude.harness.search.regex import Choice, Node, Repeat, Sequence, Text, Unread, literal, parse
+
+MOST_OPTIONS = 24
+"""Strings that a run may stand for before it is cut."""
+MOST_COPIES = 4
+MOST_LITERALS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What is looked for, in ripgrep's terms; never across a line end."""
+
+    text: str
+    fixed: bool = False
+    ignore_case: bool = False
+    word: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """The text holds this string, whatever the case of its ASCII letters."""
+
+    text: bytes
+    hashes: Hashes = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    parts: tuple[Need, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    parts: tuple[Need, ...]
+
+
+Need = Literal | All | Some
+
+ANY = All()
+
+
+def need_of(pattern: Pattern) -> Need:
+    """ANY where the pattern is not understood, or says too little."""
+    read: Callable[..., Node] = literal if pattern.fixed else parse
+    try:
+        need = _need(read(pattern.text, ignore_case=pattern.ignore_case))
+    except Unread:
+        return ANY
+    return need if len(list(literals(need))) <= MOST_LITERALS else ANY
+
+
+def literals(need: Need) -> Iterable[Literal]:
+    if isinstance(need, Literal):
+        yield need
+    else:
+        for part in need.parts:
+            yield from literals(part)
+
+
+def _need(node: Node) -> Need:
+    runs = _Runs()
+    runs.add(node)
+    return runs.end()
+
+
+class _Runs:
+    """Goes over a sequence from left to right. `current` are the strings that the text up to here, back to the last
+    place where anything may stand, can be; what is known of the text before that is in `needs`."""
+
+    def __init__(self) -> None:
+        self.current: frozenset[bytes] = frozenset({b""})
+        self.needs: list[Need] = []
+
+    def add(self, node: Node) -> None:
+        options = _options(node)
+        if options is not None:
+            self._extend(options)
+        elif isinstance(node, Sequence):
+            for part in node.parts:
+                self.add(part)
+        elif isinstance(node, Repeat) and node.least:
+            copy = _options(node.part)
+            if copy is None:
+                self._cut()
+                self.needs.append(_need(node.part))
+            else:
+                for _ in range(min(node.least, MOST_COPIES)):
+                    self._extend(copy)
+                self._cut()
+                # The last copy stands beside what follows.
+                self._extend(copy)
+        else:
+            self._cut()
+            if isinstance(node, Choice):
+                self.needs.append(_some(_need(option) for option in node.options))
+
+    def end(self) -> Need:
+        self._cut()
+        return _all(self.needs)
+
+    def _extend(self, options: frozenset[bytes]) -> None:
+        if len(self.current) * len(options) > MOST_OPTIONS:
+            self._cut()
+        self.current = frozenset(a + b for a, b in itertools.product(self.current, options))
+
+    def _cut(self) -> None:
+        self.needs.append(_some(_literal(each) for each in self.current))
+        self.current = frozenset({b""})
+
+
+def _options(node: Node) -> frozenset[bytes] | None:
+    """The strings that a node stands for, if these are few."""
+    if isinstance(node, Text):
+        return node.options if len(node.options) <= MOST_OPTIONS else None
+    if isinstance(node, Sequence):
+        return _product([_options(part) for part in node.parts])
+    if isinstance(node, Choice):
+        each = [_options(option) for option in node.options]
+        union = frozenset().union(*(one for one in each if one is not None))
+        return union if None not in each and len(union) <= MOST_OPTIONS else None
+    if isinstance(node, Repeat) and node.most is not None and node.most <= MOST_COPIES:
+        copy = _options(node.part)
+        copies = [_product([copy] * count) for count in range(node.least, node.most + 1)]
+        union = frozenset().union(*(one for one in copies if one is not None))
+        return union if copies and None not in copies and len(union) <= MOST_OPTIONS else None
+    return None
+
+
+def _product(parts: list[frozenset[bytes] | None]) -> frozenset[bytes] | None:
+    found = frozenset({b""})
+    for part in parts:
+        if part is None or len(found) * len(part) > MOST_OPTIONS:
+            return None
+        found = frozenset(a + b for a, b in itertools.product(found, part))
+    return found
+
+
+def _literal(text: bytes) -> Need:
+    folded = fold(text)
+    return Literal(folded, hashes(folded)) if len(folded) >= GRAM else ANY
+
+
+def _all(parts: Iterable[Need]) -> Need:
+    flat: list[Need] = []
+    for part in parts:
+        flat += part.parts if isinstance(part, All) else [part]
+    kept = tuple(dict.fromkeys(flat))
+    return kept[0] if len(kept) == 1 else All(kept)
+
+
+def _some(parts: Iterable[Need]) -> Need:
+    kept = tuple(dict.fromkeys(parts))
+    if ANY in kept:
+        return ANY
+    return kept[0] if len(kept) == 1 else Some(kept)

@@ -1,0 +1,224 @@
+"""Reads the common part of ripgrep's regular expressions; of anything else it says so.
+
+What it reads it reads as ripgrep does, or more loosely: where a node stands for a set of strings, that set holds all
+that ripgrep would accept there. Whether an expression is valid at all is left to ripgrep.
+"""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+
+MOST_DEPTH = 50
+MOST_MEMBERS = 8
+"""A class with more members counts as any text."""
+
+_GROUPS = ("(?:", "(?P<", "(?<")
+_ASSERTIONS = "bBAz"
+_CLASSES = "dDwWsS"
+
+
+class Unread(Exception):
+    """This part of the syntax is not known here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One of these strings, which hold no line ends."""
+
+    options: frozenset[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Whatever text, also none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    part: Node
+    least: int
+    most: int | None
+
+
+Node = Text | Anything | Sequence | Choice | Repeat
+
+NOTHING = Text(frozenset({b""}))
+
+
+def parse(pattern: str, *, ignore_case: bool = False) -> Node:
+    """Raises Unread."""
+    return _Parser(pattern, ignore_case).whole()
+
+
+def literal(text: str, *, ignore_case: bool = False) -> Node:
+    return Sequence(tuple(_character(each, ignore_case) for each in text))
+
+
+def _character(each: str, ignore_case: bool) -> Node:
+    if each in "\r\n" or "\ud800" <= each <= "\udfff":
+        raise Unread("a line end, or half a character")
+    if ignore_case and not each.isascii():
+        return Anything()
+    return Text(frozenset({each.encode()}))
+
+
+class _Parser:
+    """Recursive descent; `at` is the next character."""
+
+    def __init__(self, pattern: str, ignore_case: bool) -> None:
+        self.pattern = pattern
+        self.at = 0
+        self.depth = 0
+        self.ignore_case = ignore_case
+        if pattern.startswith("(?i)"):
+            self.at, self.ignore_case = 4, True
+
+    def whole(self) -> Node:
+        node = self.choice()
+        if self.at < len(self.pattern):
+            raise Unread("a bracket that was not opened")
+        return node
+
+    def choice(self) -> Node:
+        self.depth += 1
+        if self.depth > MOST_DEPTH:
+            raise Unread("brackets this deep")
+        options = [self.sequence()]
+        while self.take("|"):
+            options.append(self.sequence())
+        self.depth -= 1
+        return options[0] if len(options) == 1 else Choice(tuple(options))
+
+    def sequence(self) -> Node:
+        parts: list[Node] = []
+        while self.at < len(self.pattern) and self.pattern[self.at] not in "|)":
+            parts.append(self.repeated(self.atom()))
+        return parts[0] if len(parts) == 1 else Sequence(tuple(parts)) if parts else NOTHING
+
+    def repeated(self, node: Node) -> Node:
+        """A quantifier may follow a quantifier: `a{2}?` is lazy, `a+*` a repetition of one."""
+        while self.at < len(self.pattern) and self.pattern[self.at] in "*+?{":
+            sign = self.next()
+            if sign == "{":
+                node = Repeat(node, *self.bounds())
+                self.take("?")
+            else:
+                node = Repeat(node, 1 if sign == "+" else 0, 1 if sign == "?" else None)
+                self.take("?")
+        return node
+
+    def bounds(self) -> tuple[int, int | None]:
+        inside, end, _ = self.pattern[self.at :].partition("}")
+        least, comma, most = inside.partition(",")
+        if not (
+            end
+            and len(inside) < 12
+            and least.isdecimal()
+            and least.isascii()
+            and (not most or (most.isdecimal() and most.isascii()))
+        ):
+            raise Unread("these bounds of a repetition")
+        self.at += len(inside) + 1
+        return int(least), (int(most) if most else None) if comma else int(least)
+
+    def atom(self) -> Node:
+        each = self.next()
+        if each == "(":
+            return self.group()
+        if each == "[":
+            return self.members()
+        if each == ".":
+            return Anything()
+        if each in "^$":
+            return NOTHING
+        if each == "\\":
+            return self.escape()
+        if each in "*+?{":
+            raise Unread("a repetition of nothing")
+        return _character(each, self.ignore_case)
+
+    def group(self) -> Node:
+        if self.pattern.startswith("?", self.at):
+            start = next((s for s in _GROUPS if self.pattern.startswith(s, self.at - 1)), None)
+            if start is None:
+                raise Unread("flags in the middle")
+            self.at += len(start) - 1
+            if start.endswith("<"):
+                name, end, _ = self.pattern[self.at :].partition(">")
+                if not end or not name.isidentifier() or not name.isascii():
+                    raise Unread("this name of a group")
+                self.at += len(name) + 1
+        node = self.choice()
+        if not self.take(")"):
+            raise Unread("a bracket that is not closed")
+        return node
+
+    def escape(self) -> Node:
+        each = self.next()
+        if each in _CLASSES:
+            return Anything()
+        if each in _ASSERTIONS:
+            if self.pattern.startswith("{", self.at):
+                raise Unread("a named boundary")
+            return NOTHING
+        if each == "t":
+            return Text(frozenset({b"\t"}))
+        if each in string.punctuation and each not in "<>":
+            return _character(each, self.ignore_case)
+        raise Unread(f"the escape \\{each}")
+
+    def members(self) -> Node:
+        """Plain characters, escaped ones and ranges; nothing nested, named or computed."""
+        negated = self.take("^")
+        found: set[str] = set()
+        wide, first = negated, True
+        while first or not self.take("]"):
+            each = self.next()
+            if each == "[" or (each in "&~-" and self.pattern.startswith(each, self.at)):
+                raise Unread("sets inside of a set")
+            escaped = each == "\\"
+            if escaped:
+                each = self.next()
+            if escaped and each in _CLASSES:
+                wide, first = True, False
+                continue
+            if escaped and each not in string.punctuation:
+                each = "\t" if each == "t" else ""
+            if not each or each in "\r\n":
+                raise Unread("this member of a set")
+            last = each
+            if self.pattern.startswith("-", self.at) and not self.pattern.startswith("-]", self.at):
+                self.next()
+                last = self.next()
+                if last in "[\\&~-\r\n" or last < each:
+                    raise Unread("this range")
+            if ord(last) - ord(each) < MOST_MEMBERS:
+                found.update(map(chr, range(ord(each), ord(last) + 1)))
+            else:
+                wide = True
+            first = False
+        if wide or len(found) > MOST_MEMBERS or not all(each.isascii() for each in found):
+            return Anything()
+        return Text(frozenset(each.encode() for each in found))
+
+    def next(self) -> str:
+        if self.at >= len(self.pattern):
+            raise Unread("an end too early")
+        self.at += 1
+        return self.pattern[self.at - 1]
+
+    def take(self, sign: str) -> bool:
+        taken = self.pattern.startswith(sign, self.at)
+        self.at += len(sign) * taken
+        return taken

@@ -1,0 +1,87 @@
+"""Signatures of many files, turned on their side: to ask one thing of a thousand files is to read a few short rows.
+
+A shard holds signatures of one length. Row i has a bit for each file: bit i of that file's signature. A literal's
+candidates are the bitwise AND of the rows of its hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.harness.search.grams import Bits
+from etude.harness.search.query import All, Literal, Need
+
+MOST_FILES = 1024
+MOST_CELLS = 1 << 24
+"""Bits of one shard, so that long signatures are turned in small numbers."""
+
+Ids = NDArray[np.int32]
+Packed = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shard:
+    rows: Packed
+    """One row for each bit of a signature, eight files to a byte."""
+    files: Ids
+
+    def may_hold(self, need: Need) -> Ids:
+        hits = np.unpackbits(self._hits(need), count=len(self.files))
+        return self.files[hits.view(np.bool_)]
+
+    def _hits(self, need: Need) -> Packed:
+        if isinstance(need, Literal):
+            wanted = need.hashes & np.uint32(len(self.rows) - 1)
+            hits: Packed = np.bitwise_and.reduce(self.rows[wanted], axis=0)
+            return hits
+        if isinstance(need, All):
+            everything = np.full(self.rows.shape[1], 255, np.uint8)
+            return reduce(np.bitwise_and, (self._hits(part) for part in need.parts), everything)
+        return reduce(np.bitwise_or, (self._hits(part) for part in need.parts))
+
+    def columns(self) -> NDArray[np.bool_]:
+        """One row for each file again."""
+        return np.unpackbits(self.rows, axis=1, count=len(self.files)).T.view(np.bool_)
+
+    def without(self, dropped: NDArray[np.bool_]) -> Iterator[tuple[int, Bits]]:
+        """The signatures of the files that are not dropped (by id)."""
+        columns = np.ascontiguousarray(self.columns())
+        for file, bits in zip(self.files.tolist(), columns, strict=True):
+            if not dropped[file]:
+                yield file, bits
+
+
+def holds(bits: Bits, need: Need) -> bool:
+    """The same question of a single signature."""
+    if isinstance(need, Literal):
+        return bool(bits[need.hashes & np.uint32(len(bits) - 1)].all())
+    if isinstance(need, All):
+        return all(holds(bits, part) for part in need.parts)
+    return any(holds(bits, part) for part in need.parts)
+
+
+def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
+    """Keeps at most one unfinished shard of each length in memory."""
+    waiting: dict[int, list[tuple[int, Packed]]] = {}
+    for file, bits in signatures:
+        group = waiting.setdefault(len(bits), [])
+        group.append((file, np.packbits(bits)))
+        if len(group) >= most_files(len(bits)):
+            yield _turned(waiting.pop(len(bits)))
+    for group in waiting.values():
+        yield _turned(group)
+
+
+def most_files(length: int) -> int:
+    return max(8, min(MOST_FILES, MOST_CELLS // length))
+
+
+def _turned(group: list[tuple[int, Packed]]) -> Shard:
+    cells = np.unpackbits(np.stack([packed for _, packed in group]), axis=1)
+    rows = np.packbits(np.ascontiguousarray(cells.T), axis=1)
+    return Shard(rows, np.array([file for file, _ in group], np.int32))

@@ -1,0 +1,154 @@
+"""Reads sessions back, as far as their whole lines go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from etude.harness.policy import Conversation, Message, Role, ToolCall, Turn
+from etude.harness.sessions.record import BLOBS, FORMAT, LOG, SessionError, SessionRecord
+from etude.trace.trace import ToolEvent, TraceUsage
+
+
+@dataclass(slots=True)
+class SavedSession:
+    folder: Path
+    about: dict[str, Any]
+    conversation: Conversation | None = None
+    """As it was after the last whole turn; those it was summarised from are its parents."""
+    usage: TraceUsage = field(default_factory=TraceUsage)
+    tools: list[ToolEvent] = field(default_factory=list)
+    files: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    """Digests of changed files at the session's start and now."""
+    state: dict[str, Any] = field(default_factory=dict)
+    signals: list[dict[str, Any]] = field(default_factory=list)
+    stop: str = ""
+    """Empty while a run goes on, or went on when it was killed."""
+    size: int = 0
+    """Of the whole lines."""
+
+    def changed(self) -> dict[str, tuple[bytes | None, bytes | None]]:
+        return {path: (self._content(before), self._content(now)) for path, (before, now) in self.files.items()}
+
+    def go_on(self) -> SessionRecord:
+        return SessionRecord.go_on(self.folder, self.size, {path: now for path, (_, now) in self.files.items()})
+
+    def _content(self, digest: str | None) -> bytes | None:
+        if digest is None:
+            return None
+        path = self.folder / BLOBS / digest
+        try:
+            return zstandard.decompress(path.read_bytes())
+        except (OSError, zstandard.ZstdError) as error:
+            raise SessionError(f"the session in {self.folder} lacks {path.name}, a file's content: {error}") from error
+
+
+def list_sessions(folder: Path) -> Iterator[Path]:
+    """Newest first."""
+    found = [path.parent for path in folder.glob(f"*/{LOG}")]
+    return iter(sorted(found, key=lambda path: (path / LOG).stat().st_mtime, reverse=True))
+
+
+def load_session(folder: Path) -> SavedSession:
+    try:
+        data = (folder / LOG).read_bytes()
+    except OSError as error:
+        raise SessionError(f"{folder} is no session: {LOG} cannot be read ({error.strerror})") from error
+    session: SavedSession | None = None
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(keepends=True), 1):
+        try:
+            entry = json.loads(line)
+            kind = entry["kind"]
+            if session is None:
+                session = _begun(folder, entry)
+            else:
+                _TAKES[kind](session, entry)
+        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise SessionError(f"line {number} of {folder / LOG} cannot be read: {error!r}") from error
+        session.size += len(line)
+    if session is None:
+        raise SessionError(f"{folder / LOG} is empty: the session was killed before it began; delete {folder}")
+    return session
+
+
+def _begun(folder: Path, entry: dict[str, Any]) -> SavedSession:
+    found = entry.pop("format", "")
+    if entry.pop("kind") != "session" or found != FORMAT:
+        raise SessionError(f"{folder} holds a session of format {found!r}, this version reads {FORMAT}")
+    return SavedSession(folder, entry)
+
+
+def _opened(session: SavedSession, entry: dict[str, Any]) -> None:
+    session.conversation = _conversation(entry, None)
+    session.stop = ""
+
+
+def _asked(session: SavedSession, entry: dict[str, Any]) -> None:
+    conversation = _open(session)
+    conversation.messages.append(Message(Role.USER, entry["text"]))
+    conversation.task = entry["text"]
+    session.usage, session.stop = TraceUsage(), ""
+
+
+def _summarised(session: SavedSession, entry: dict[str, Any]) -> None:
+    old, turn = _open(session), _turn_of(entry["turn"])
+    old.messages += [Message(Role.USER, entry["request"]), Message(Role.ASSISTANT, turn.text, turn=turn)]
+    session.usage = TraceUsage(**entry["usage"])
+    session.conversation = _conversation(entry["next"], old)
+
+
+def _conversation(entry: dict[str, Any], parent: Conversation | None) -> Conversation:
+    messages = [Message(Role(m["role"]), m["text"]) for m in entry["messages"]]
+    return Conversation(entry["id"], messages, entry["task"], parent, entry["summaries"])
+
+
+def _turn_of(raw: dict[str, Any]) -> Turn:
+    return Turn(**{**raw, "calls": tuple(ToolCall(**call) for call in raw["calls"])})
+
+
+def _turn(session: SavedSession, entry: dict[str, Any]) -> None:
+    turn = _turn_of(entry["turn"])
+    events = [ToolEvent(**event) for event in entry["tools"]]
+    messages = _open(session).messages
+    messages.append(Message(Role.ASSISTANT, turn.text, turn=turn))
+    # Calls behind one that ended the run were never answered.
+    messages += [Message(Role.TOOL, event.output, call=call) for call, event in zip(turn.calls, events, strict=False)]
+    messages += [Message(Role.USER, text) for text in entry["told"]]
+    session.tools += events
+    session.usage = TraceUsage(**entry["usage"])
+    session.state = entry["state"]
+    for path, change in entry["files"].items():
+        if change:
+            before = session.files[path][0] if path in session.files else change["before"]
+            session.files[path] = (before, change["now"])
+        else:
+            del session.files[path]
+
+
+def _stopped(session: SavedSession, entry: dict[str, Any]) -> None:
+    session.stop = entry["stop"]
+
+
+def _signal(session: SavedSession, entry: dict[str, Any]) -> None:
+    session.signals.append({key: value for key, value in entry.items() if key != "kind"})
+
+
+def _open(session: SavedSession) -> Conversation:
+    if session.conversation is None:
+        raise ValueError("no conversation was opened before it")
+    return session.conversation
+
+
+_TAKES = {
+    "opened": _opened,
+    "asked": _asked,
+    "turn": _turn,
+    "summarised": _summarised,
+    "stopped": _stopped,
+    "signal": _signal,
+}

@@ -1,0 +1,103 @@
+"""What an agent is told of where it works before it begins: the system, its limits, the repository's state and rules.
+
+Everything comes from the workspace, so that it is told the same in training, where that is a box, and in a user's
+folder. It is a snapshot, told once: what changes later is for tools to find out. Equal workspaces give equal text, but
+for the user's own history (`recent`), which only a session has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from etude.harness.bounds import Count, cut_end
+from etude.harness.diff import as_text
+from etude.harness.workspace import NoShell, Workspace
+from etude.sandbox.contract import RequestRefused
+
+RULES = ("AGENTS.md", "CLAUDE.md", ".cursorrules", ".github/copilot-instructions.md", "GEMINI.md")
+"""Names under which repositories keep what they ask of agents; of several that hold the same text, the first counts."""
+RULES_FOLDER = ".cursor/rules"
+RULE_TOKENS = 4_000
+STATUS_LINES = 40
+COMMAND_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    system: str = ""
+    """One line: the operating system and the shell."""
+    limits: str = ""
+    """What commands may use, in words."""
+    status: tuple[str, ...] = ()
+    """git's own words about the work tree; empty where there is no repository."""
+    recent: tuple[str, ...] = ()
+    """Files that the user has open, or changed last."""
+    rules: tuple[tuple[str, str], ...] = field(default=())
+    """Path and text, outermost folder first: what lies deeper holds for its folder, and overrules."""
+
+    def __bool__(self) -> bool:
+        return bool(self.system or self.limits or self.status or self.recent or self.rules)
+
+
+async def look_around(
+    workspace: Workspace, count: Count, *, limits: str = "", recent: Sequence[str] = (), commands: bool = True
+) -> Surroundings:
+    """`commands`: whether commands may be run to find out; where a user must agree to each, they are not."""
+    system, status = "", []
+    if commands:
+        system = " ".join(await _said(workspace, "uname -sm; echo ${SHELL:-/bin/sh}"))
+        status = await _said(workspace, "git status --short --branch 2>/dev/null")
+        if len(status) > STATUS_LINES:
+            status = [*status[:STATUS_LINES], f"({len(status) - STATUS_LINES} more)"]
+    return Surroundings(system, limits, tuple(status), tuple(recent), await find_rules(workspace, count))
+
+
+async def find_rules(workspace: Workspace, count: Count) -> tuple[tuple[str, str], ...]:
+    """Every rules file, each cut to its first RULE_TOKENS tokens."""
+    found: list[tuple[str, str]] = []
+    seen: set[tuple[str, str]] = set()
+    paths = [path for path in await workspace.files() if _is_rules(path)]
+    for path in sorted(paths, key=lambda path: (_depth(_folder(path)), _rank(path), path)):
+        try:
+            text = (as_text(await workspace.read(path)) or "").strip()
+        except (FileNotFoundError, RequestRefused):
+            continue
+        if not text or (_folder(path), text) in seen:
+            continue
+        seen.add((_folder(path), text))
+        found.append((path, cut_end(text.split("\n"), RULE_TOKENS, count, lambda n: f"({n} lines cut)", "(cut)")))
+    return tuple(found)
+
+
+def _is_rules(path: str) -> bool:
+    inside = f"/{path}"
+    if any(inside.endswith(f"/{name}") for name in RULES):
+        return True
+    return f"/{RULES_FOLDER}/" in inside and PurePosixPath(path).suffix in (".md", ".mdc")
+
+
+def _folder(path: str) -> str:
+    """Where the rules hold."""
+    name = next((name for name in RULES if f"/{path}".endswith(f"/{name}")), "")
+    if name:
+        return path.removesuffix(name).rstrip("/")
+    return path.partition(RULES_FOLDER)[0].rstrip("/")
+
+
+def _depth(folder: str) -> int:
+    return folder.count("/") + 1 if folder else 0
+
+
+def _rank(path: str) -> int:
+    return next((place for place, name in enumerate(RULES) if f"/{path}".endswith(f"/{name}")), len(RULES))
+
+
+async def _said(workspace: Workspace, command: str) -> list[str]:
+    try:
+        result = await workspace.exec(command, timeout=COMMAND_SECONDS)
+    except NoShell:
+        return []
+    text = result.stdout.decode("utf-8", "replace").strip("\n")
+    return text.split("\n") if result.code == 0 and text else []

@@ -1,0 +1,232 @@
+"""Shells that remember, and commands that go on: what an agent runs in a terminal.
+
+One shell takes the commands one after another, so that folders and variables last. Nothing hangs it: a command that is
+not done when its wait is over becomes a job, to be looked at, written to or ended, and the next command gets a fresh
+shell in the same folder. What a terminal paints (colours, progress bars, wiped lines) is reduced to what it means.
+
+How the end of a command is seen: the shell is a small driver that sources one file per command and then prints a mark
+that holds a random key; what commands print cannot hold it by chance.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from etude.sandbox.contract import Process, RequestRefused, SandboxUnavailable, Terminal
+
+TAMED = {
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "MANPAGER": "cat",
+    "SYSTEMD_PAGER": "",
+    "GIT_TERMINAL_PROMPT": "0",
+    "NO_COLOR": "1",
+    "PIP_PROGRESS_BAR": "off",
+    "PIP_NO_INPUT": "1",
+    "NPM_CONFIG_PROGRESS": "false",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "EDITOR": "true",
+}
+"""Programs that ask their surroundings before they page, paint or prompt are told not to."""
+SIZE = Terminal(rows=50, columns=200)
+JOB_SECONDS = 6 * 3600.0
+"""After which a job is ended, if its box lives so long."""
+OPEN_SECONDS = 30.0
+KEPT_BYTES = 4_000_000
+"""Of what a command has said and nobody has read yet; the oldest go first."""
+FOLDER = "/tmp/etude-shell"
+
+_DRIVER = r"""
+stty -echo 2>/dev/null
+trap : INT
+printf '\n\001%s 0 %s\002' "$1" "$PWD"
+while IFS= read -r line; do
+  case "$line" in
+    "$1":*) . "$2/${line#*:}"; printf '\n\001%s %d %s\002' "$1" "$?" "$PWD";;
+  esac
+done
+"""
+_BEST_SHELL = 'exec "$(command -v bash || command -v sh)" -c "$@"'
+_PAINT = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Z]|[@-Z\\-_])")
+
+
+class Place(Protocol):
+    """Where terminals are opened: a box, or what stands for one. Methods as the box's."""
+
+    async def start(
+        self, command: list[str], *, timeout: float, cwd: str | None, env: dict[str, str], terminal: Terminal
+    ) -> Process: ...
+
+    async def write_file(self, path: str, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a command has said since the last look."""
+
+    text: str
+    code: int | None
+    """None while it runs."""
+    job: int | None = None
+    """By which it can be asked again, if it still runs."""
+    skipped: int = 0
+    """Bytes that were thrown away."""
+
+
+@dataclass(slots=True)
+class _Running:
+    process: Process
+    command: str
+    key: bytes = b""
+    """Of a shell: what its marks hold. Empty for a command of its own, which ends with its process."""
+    said: bytearray = field(default_factory=bytearray)
+    skipped: int = 0
+    code: int | None = None
+    folder: str | None = None
+
+    def begin(self, command: str) -> None:
+        self.command, self.code, self.folder = command, None, None
+        self.said.clear()
+
+    async def hear(self, seconds: float) -> None:
+        """Until it is done, at most so long."""
+        until = time.monotonic() + seconds
+        while self.code is None:
+            left = until - time.monotonic()
+            poll = await self.process.poll(wait=max(0.0, left))
+            self.said += poll.output
+            self.skipped += poll.skipped
+            if len(self.said) > KEPT_BYTES:
+                self.skipped += len(self.said) - KEPT_BYTES
+                del self.said[:-KEPT_BYTES]
+            self._look_for_mark()
+            if self.code is None and poll.code is not None:
+                self.code = poll.code
+            if left <= 0:
+                break
+
+    def _look_for_mark(self) -> None:
+        begin = self.said.find(b"\n\x01" + self.key + b" ") if self.key else -1
+        end = self.said.find(b"\x02", begin) if begin >= 0 else -1
+        if end < 0:
+            return
+        code, _, folder = bytes(self.said[begin + len(self.key) + 3 : end]).partition(b" ")
+        self.code, self.folder = int(code), folder.decode("utf-8", "replace")
+        del self.said[begin:]
+
+    def take(self, job: int | None) -> Heard:
+        # The beginning of a mark may have come without its end.
+        cut = self.said.rfind(b"\n\x01") if self.key and self.code is None else -1
+        text = plain(bytes(self.said if cut < 0 else self.said[:cut]))
+        del self.said[: len(self.said) if cut < 0 else cut]
+        skipped, self.skipped = self.skipped, 0
+        return Heard(text, self.code, job if self.code is None else None, skipped)
+
+
+class Terminals:
+    """The shell of one agent and its jobs."""
+
+    def __init__(self, place: Place, env: dict[str, str]) -> None:
+        self._place = place
+        self._env = {**env, **TAMED}
+        self._shell: _Running | None = None
+        self._folder: str | None = None
+        self._commands = self._texts = 0
+        self._jobs: dict[int, _Running] = {}
+
+    async def run(self, command: str, *, seconds: float) -> Heard:
+        """In the shell. What is not done after so long goes on as a job."""
+        shell = self._shell = self._shell or await self._open()
+        self._commands += 1
+        name = str(self._commands)
+        await self._place.write_file(f"{FOLDER}/{shell.key.decode()}/{name}", command.encode())
+        shell.begin(command)
+        await shell.process.write(shell.key + b":" + name.encode() + b"\n")
+        await shell.hear(seconds)
+        if shell.folder is not None:
+            self._folder = shell.folder
+        if shell.code is None:
+            self._shell = None
+            return shell.take(self._keep(shell))
+        if shell.folder is None:
+            self._shell = None  # the command ended the shell itself
+        return shell.take(None)
+
+    async def start(self, command: str, *, seconds: float) -> Heard:
+        """As a job from the beginning, looked at after so long."""
+        running = await self._started([command], command)
+        number = self._keep(running)
+        await running.hear(seconds)
+        return running.take(number)
+
+    async def look(self, job: int, *, seconds: float) -> Heard:
+        """KeyError for a job that is not there. With seconds, waits so long for its end."""
+        running = self._jobs[job]
+        await running.hear(seconds)
+        return running.take(job)
+
+    async def write(self, job: int, data: bytes) -> bool:
+        """False if it cannot be written to any more."""
+        try:
+            await self._jobs[job].process.write(data)
+        except RequestRefused:
+            return False
+        return True
+
+    async def end(self, job: int) -> Heard:
+        running = self._jobs[job]
+        await running.process.kill()
+        await running.hear(1.0)
+        return running.take(job)
+
+    async def keep(self, folder: str, text: str) -> str:
+        """Writes a text beside the workspace, where commands can read it; the path."""
+        self._texts += 1
+        path = f"{folder}/{self._texts}.txt"
+        await self._place.write_file(path, text.encode())
+        return path
+
+    def jobs(self) -> list[tuple[int, str, int | None]]:
+        """Number, command and exit code of each; None for one that runs, as far as was looked."""
+        return [(number, running.command, running.code) for number, running in self._jobs.items()]
+
+    def _keep(self, running: _Running) -> int:
+        number = len(self._jobs) + 1
+        self._jobs[number] = running
+        return number
+
+    async def _open(self) -> _Running:
+        key = secrets.token_hex(8)
+        shell = await self._started([_DRIVER, "shell", key, f"{FOLDER}/{key}"], "", key.encode())
+        # Until it says that it is there, the terminal would repeat what is written to it.
+        await shell.hear(OPEN_SECONDS)
+        if shell.folder is None:
+            raise SandboxUnavailable(f"no shell came up within {OPEN_SECONDS:g} s: {plain(bytes(shell.said))}")
+        return shell
+
+    async def _started(self, script: list[str], shown: str, key: bytes = b"") -> _Running:
+        """`script` and its arguments, for the best shell there is."""
+        command = ["/bin/sh", "-c", _BEST_SHELL, "sh", *script]
+        process = await self._place.start(command, timeout=JOB_SECONDS, cwd=self._folder, env=self._env, terminal=SIZE)
+        return _Running(process, shown, key)
+
+
+def plain(said: bytes) -> str:
+    """What a terminal would show at the end, line by line: no colours, of a line that was rewritten its last state."""
+    text = _PAINT.sub("", said.decode("utf-8", "replace").replace("\r\n", "\n"))
+    return "\n".join(_line(line) for line in text.split("\n")).strip("\n")
+
+
+def _line(line: str) -> str:
+    shown: list[str] = []
+    for character in line.rstrip("\r").rpartition("\r")[2]:
+        if character == "\b":
+            del shown[-1:]
+        elif character == "\t" or character >= " ":
+            shown.append(character)
+    return "".join(shown)

@@ -1,0 +1,45 @@
+"""glob: files by name.
+
+`*` and `?` stay inside a folder's name, `**` goes through folders, `[...]` is one of its letters. A pattern without a
+slash looks in every folder.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from etude.harness.toolbox import Output, Toolbox
+
+_PIECES = re.compile(r"\*\*/|\*\*|\*|\?|\[!?[^\]/]+\]|[^*?\[]+|\[")
+
+
+async def glob(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
+    pattern = arguments["pattern"].strip().removeprefix("./")
+    matches = name_pattern(pattern if "/" in pattern else f"**/{pattern}").fullmatch
+    found = [path for path in await toolbox.workspace.files() if matches(path)]
+    return Output(found or [toolbox.say("no_name")])
+
+
+def name_pattern(pattern: str) -> re.Pattern[str]:
+    """Any text is a pattern: what is no wild card stands for itself."""
+    parts: list[str] = []
+    for piece in _PIECES.findall(pattern):
+        if piece == "**/":
+            parts.append("(?:[^/]+/)*")
+        elif piece == "**":
+            parts.append(".*")
+        elif piece == "*":
+            parts.append("[^/]*")
+        elif piece == "?":
+            parts.append("[^/]")
+        elif piece.startswith("[") and len(piece) > 1:
+            inside = piece[1:-1].removeprefix("!")
+            letters = re.sub(r"([\\\^\[&~|])", r"\\\1", inside)
+            parts.append(f"[^/{letters}]" if piece[1] == "!" else f"[{letters}]")
+        else:
+            parts.append(re.escape(piece))
+    try:
+        return re.compile("".join(parts), re.DOTALL)
+    except re.error:  # letters that are no range: [z-a]
+        return re.compile(re.escape(pattern))

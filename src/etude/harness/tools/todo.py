@@ -1,0 +1,22 @@
+"""todo: the agent's own list, kept over self-summaries.
+
+Each call writes it anew: what is not repeated is done with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etude.harness.toolbox import Output, Toolbox, ToolProblem
+
+MARKS = {"-": "open", ">": "being done", "x": "done"}
+
+
+async def todo(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
+    items = [line.strip() for line in arguments["items"].split("\n") if line.strip()]
+    for item in items:
+        mark, _, text = item.partition(" ")
+        if mark not in MARKS or not text.strip():
+            raise ToolProblem(toolbox.say("bad_todo", line=item))
+    toolbox.todo = items
+    return Output(items or [toolbox.say("no_todo")])

@@ -1,0 +1,63 @@
+"""Turns to token ids and back, in any format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from etude.harness.policy import Message, ToolCall, Turn
+from etude.text.calls import CallSchema
+from etude.text.format import Format
+
+CUT_OFF = "cut off"
+"""The problem of a call that the token limit interrupted: it may be half of what was meant, so it is not run."""
+
+NOT_CLOSED = "it has no end"
+"""The problem of a call that was left open by a turn that ended."""
+
+
+def calls_in(messages: Sequence[Message]) -> int:
+    return sum(len(message.turn.calls) for message in messages if message.turn)
+
+
+def written_turn(form: Format, turn: Turn, schemas: Mapping[str, CallSchema], number: int) -> list[int]:
+    """The ids of a turn that was not sampled in this format, after `number` calls. A call keeps its raw text where the
+    format reads it as the same call; another format's is spelled anew. One that this format cannot express, or that
+    did not parse, goes in as it was written: the agent is told what is wrong with it."""
+
+    def spelled(call: ToolCall, number: int) -> str:
+        schema = schemas.get(call.name)
+        same = call.arguments is None or form.parse_call(call.raw, schemas) == (call.name, call.arguments)
+        if same or schema is None or call.arguments is None:
+            return call.raw
+        try:
+            return form.format_call(call.name, call.arguments, schema, number)
+        except ValueError:
+            return call.raw
+
+    raws = [spelled(call, number + place) for place, call in enumerate(turn.calls)]
+    return form.render_turn(turn.thinking, turn.text, raws)
+
+
+def parse_turn(form: Format, sampled: Sequence[int], schemas: Mapping[str, CallSchema], label: str) -> Turn:
+    """The turn that the sampled ids say; any ids give one."""
+    parsed = form.parse(sampled)
+    calls = []
+    for place, call in enumerate(parsed.calls):
+        found = form.parse_call(call.raw, schemas)
+        if not call.complete:
+            last = place == len(parsed.calls) - 1
+            found = CUT_OFF if last and not parsed.ended else NOT_CLOSED
+        if isinstance(found, str):
+            calls.append(ToolCall(f"{label}.{place}", form.call_name(call.raw), None, call.raw, found))
+        else:
+            calls.append(ToolCall(f"{label}.{place}", found[0], found[1], call.raw))
+    return Turn(
+        text=parsed.text,
+        thinking=parsed.thinking,
+        calls=tuple(calls),
+        sampled_tokens=len(sampled),
+        thinking_tokens=parsed.thinking_tokens,
+        call_tokens=parsed.call_tokens,
+        message_tokens=parsed.message_tokens,
+        cut_off=not parsed.ended,
+    )

@@ -1,0 +1,111 @@
+"""Kimi-K2: a role's token, its name and `<|im_middle|>` open a message; calls stand in a section and have ids.
+
+Source: chat_template.jinja of moonshotai/Kimi-K2-Instruct on Hugging Face, and docs/tool_call_guidance.md of
+MoonshotAI/Kimi-K2 for the ids: `functions.name:number`, counted through the conversation. Tools are declared with
+sorted keys and without spaces, which is what the model's own tokenizer code does before the template is rendered.
+
+With `thinking=True` a turn is written as moonshotai/Kimi-K2-Thinking's template does, `<think></think>` included where
+there was no thought. That template drops the thinking of all turns up to the last one without calls, at the time of the
+next user message. As in Qwen3 this is followed only with `history="template"`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import Any, Literal
+
+from etude.text.calls import Arguments, CallSchema
+from etude.text.format import Exchange, TokenizerLike
+from etude.text.formats.grammar import Grammar
+from etude.text.formats.json_calls import read_object, unknown, write_object
+from etude.text.formats.marked import END_THINK, THINK, MarkedFormat
+from etude.text.formats.marks import Piece
+from etude.text.vocabulary import TokenizerError
+
+SYSTEM, USER, ASSISTANT = "<|im_system|>", "<|im_user|>", "<|im_assistant|>"
+MIDDLE, END = "<|im_middle|>", "<|im_end|>"
+SECTION, END_SECTION = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+CALL, ARGUMENTS, END_CALL = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+
+_ID = re.compile(r"\s*functions\.([^:\s]+):([0-9]{1,9})\s*")
+
+
+class KimiK2Format(MarkedFormat):
+    NAMES = (SYSTEM, USER, ASSISTANT, MIDDLE, END, SECTION, END_SECTION, CALL, ARGUMENTS, END_CALL)
+    OPTIONAL = (THINK, END_THINK)
+
+    def __init__(
+        self,
+        tokenizer: TokenizerLike,
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        thinking: bool = False,
+        history: Literal["sampled", "template"] = "sampled",
+    ) -> None:
+        self._thinking = thinking
+        self._history = history
+        super().__init__(tokenizer, tools)
+        if thinking and self.grammar.think is None:
+            raise TokenizerError("the tokenizer has no token <think>: expected that of Kimi-K2-Thinking")
+
+    def _grammar(self) -> Grammar:
+        return Grammar(
+            stop=(self.marks[END],),
+            call=(self.marks[CALL], self.marks[END_CALL]),
+            section=(self.marks[SECTION], self.marks[END_SECTION]),
+            separator=(ARGUMENTS, self.marks[ARGUMENTS]),
+            think=self.marks.pair(THINK, END_THINK),
+            empty_think=self._thinking,
+        )
+
+    def _assistant(self) -> list[Piece]:
+        return [self.marks[ASSISTANT], "assistant", self.marks[MIDDLE]]
+
+    def _system(self, system: str) -> list[Piece]:
+        declared = json.dumps(self.tools, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        tools = self._message(SYSTEM, "tool_declare", declared) if self.tools else []
+        return [*tools, *self._message(SYSTEM, "system", system)]
+
+    def _user(self, text: str) -> list[Piece]:
+        return self._message(USER, "user", text)
+
+    def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
+        if calls and len(calls) != len(outputs):
+            raise ValueError(f"{len(outputs)} outputs for {len(calls)} calls: expected one each")
+        pieces: list[Piece] = []
+        for output, raw in zip(outputs, calls or repeat(""), strict=False):
+            written = raw.partition(ARGUMENTS)[0]
+            pieces += self._message(SYSTEM, self.call_name(raw) or "tool", f"## Return of {written}\n{output}")
+        return [*pieces, *self._assistant()]
+
+    def _message(self, role: str, name: str, text: str) -> list[Piece]:
+        return [self.marks[role], name, self.marks[MIDDLE], text, self.marks[END]]
+
+    def recall(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
+        if self._history == "sampled" or not self._thinking:
+            return list(exchanges)
+        plain = [place for place, (_, sampled) in enumerate(exchanges) if not self.parse(sampled).calls]
+        past = plain[-1] + 1 if plain else 0
+        return [*map(self._forget_thinking, exchanges[:past]), *exchanges[past:]]
+
+    def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
+        written, found, text = raw.partition(ARGUMENTS)
+        identity = _ID.fullmatch(written)
+        if not found or identity is None:
+            return "the call does not begin with functions.name:number and its arguments"
+        name = identity.group(1)
+        problem = unknown(name, schemas)
+        if problem is not None:
+            return problem
+        arguments = read_object(text, f"{name}: arguments are")
+        return arguments if isinstance(arguments, str) else (name, arguments)
+
+    def call_name(self, raw: str) -> str:
+        identity = _ID.fullmatch(raw.partition(ARGUMENTS)[0])
+        return identity.group(1) if identity else ""
+
+    def format_call(self, name: str, arguments: Mapping[str, object], schema: CallSchema, number: int = 0) -> str:
+        return f"functions.{name}:{number}{ARGUMENTS}{write_object(arguments)}"

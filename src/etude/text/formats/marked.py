@@ -1,0 +1,94 @@
+"""What the formats with marked turns share: everything but their words.
+
+A subclass gives the marks, the grammar of a turn, who is announced how, and how a call is spelled.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from etude.text.calls import Arguments, CallSchema
+from etude.text.format import Exchange, ParsedTurn, TokenizerLike
+from etude.text.formats.grammar import Grammar, read, without_thinking, write
+from etude.text.formats.marks import Marks, Piece
+
+THINK, END_THINK = "<think>", "</think>"
+
+
+class MarkedFormat(ABC):
+    """`tools` are functions of the OpenAI chat protocol; the opening declares them."""
+
+    NAMES: ClassVar[tuple[str, ...]]
+    """Special tokens that the format cannot do without."""
+    OPTIONAL: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, tokenizer: TokenizerLike, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.tokenizer = tokenizer
+        self.tools = list(tools)
+        self.marks = Marks(tokenizer, self.NAMES, self.OPTIONAL)
+        self.grammar = self._grammar()
+        self.stop_ids = self.grammar.stop
+        self.answering = tuple(self.marks.ids(self._assistant()))
+        self._behind_end = self.marks.ids(self._after_turn())
+
+    @abstractmethod
+    def _grammar(self) -> Grammar: ...
+
+    @abstractmethod
+    def _assistant(self) -> list[Piece]:
+        """Where the assistant begins."""
+
+    def _after_turn(self) -> list[Piece]:
+        """What stands behind the end of a turn."""
+        return []
+
+    @abstractmethod
+    def _system(self, system: str) -> list[Piece]:
+        """The system prompt and the tools."""
+
+    @abstractmethod
+    def _user(self, text: str) -> list[Piece]: ...
+
+    @abstractmethod
+    def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
+        """All answers, up to where the assistant goes on."""
+
+    @abstractmethod
+    def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str: ...
+
+    @abstractmethod
+    def call_name(self, raw: str) -> str: ...
+
+    @abstractmethod
+    def format_call(self, name: str, arguments: Mapping[str, object], schema: CallSchema, number: int = 0) -> str: ...
+
+    def count(self, text: str) -> int:
+        return len(self.tokenizer.encode(text))
+
+    def opening(self, system: str, user: str) -> list[int]:
+        return self.marks.ids([*self._system(system), *self._user(user), *self._assistant()])
+
+    def user_message(self, text: str) -> list[int]:
+        return self.marks.ids([*self._user(text), *self._assistant()])
+
+    def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
+        return self.marks.ids(self._tool(outputs, calls))
+
+    def closing(self, ids: Sequence[int]) -> list[int]:
+        ended = len(ids) > 0 and ids[-1] in self.stop_ids
+        return self._behind_end if ended else [self.stop_ids[0], *self._behind_end]
+
+    def render_turn(self, thinking: str, text: str, calls: Sequence[str]) -> list[int]:
+        return self.marks.ids(write(self.grammar, thinking, text, calls))
+
+    def parse(self, sampled: Sequence[int]) -> ParsedTurn:
+        return read(self.grammar, sampled, self.tokenizer.decode)
+
+    def recall(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
+        return list(exchanges)
+
+    def _forget_thinking(self, exchange: Exchange) -> Exchange:
+        kept = without_thinking(self.grammar, exchange.sampled, self.tokenizer.decode)
+        return Exchange(exchange.given, kept)

@@ -1,0 +1,103 @@
+"""etude agent: any endpoint, one request, a change that scripts can use, and a session that goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.chat_server import ChatServer, completion
+from tests.harness.parts import SAMPLE
+
+ETUDE = str(Path(sys.executable).with_name("etude"))
+EDIT = ("replace", {"path": "calc.py", "old": "min(a, b)", "new": "max(a, b)"})
+MENDING = (
+    completion(calls=[("bash", {"command": "python check.py"})]),
+    completion(text="I see", calls=[EDIT]),
+    completion(calls=[("bash", {"command": "python check.py"})]),
+    completion(text="It is mended."),
+)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for path, data in SAMPLE.items():
+        (tmp_path / "repository" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "repository" / path).write_bytes(data)
+    return tmp_path / "repository"
+
+
+def etude(
+    repository: Path, answers: Sequence[Any], *words: str, code: int = 0
+) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
+    async def main() -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
+        async with ChatServer(answers) as server:
+            command = [ETUDE, "agent", "--endpoint", server.url, "--model", "any", "--folder", str(repository)]
+            sessions = ["--sessions", str(repository.parent / "sessions")]
+            done = await asyncio.to_thread(
+                subprocess.run, [*command, *sessions, *words], capture_output=True, text=True, timeout=120
+            )
+            return done, server.requests
+
+    done, requests = asyncio.run(main())
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done, requests
+
+
+def test_a_script_gets_the_change_and_keeps_it_when_it_likes(repository: Path) -> None:
+    done, requests = etude(repository, MENDING, "-p", "make check pass", "--json")
+    result = json.loads(done.stdout)
+    assert (result["stop"], result["text"], result["applied"]) == ("replied", "It is mended.", [])
+    assert "+    return max(a, b)" in result["diff"]
+    assert (result["usage"]["turns"], result["usage"]["invalid_calls"]) == (4, 0)
+    assert {tool["function"]["name"] for tool in requests[0]["tools"]} >= {"bash", "replace", "patch", "job", "todo"}
+    assert "FAIL larger" in requests[1]["messages"][-1]["content"]
+    assert requests[3]["messages"][-1]["content"] == "ok"
+    assert (repository / "calc.py").read_bytes() == SAMPLE["calc.py"], "nothing is written before --apply"
+    applied, _ = etude(repository, (), "--resume", "last", "--apply")
+    assert "applied to calc.py" in applied.stderr
+    assert b"max(a, b)" in (repository / "calc.py").read_bytes()
+
+
+def test_a_second_request_goes_on_where_the_first_ended(repository: Path) -> None:
+    etude(repository, [completion(text="hello")], "-p", "who are you?", "--no-shell")
+    done, requests = etude(
+        repository, [completion(text="still me")], "-p", "and now?", "--resume", "last", "--no-shell"
+    )
+    assert done.stdout == "still me\n"
+    said = [message["content"] for message in requests[0]["messages"]]
+    assert said[1:] == ["who are you?", "hello", "and now?"]
+
+
+def test_out_of_turns_and_a_dead_endpoint_are_told_by_the_exit_code(repository: Path) -> None:
+    reading = [completion(calls=[("list", {})])] * 2
+    done, _ = etude(repository, reading, "-p", "look", "--turns", "2", "--no-shell", code=1)
+    assert "(turns, 2 turns)" in done.stderr
+    command = [ETUDE, "agent", "-p", "x", "--endpoint", "http://127.0.0.1:9/v1", "--no-shell", "--json"]
+    command += ["--sessions", str(repository.parent / "s"), "--folder", str(repository)]
+    dead = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert dead.returncode == 1
+    assert json.loads(dead.stdout)["stop"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "nothing to do"),
+        (("-p", "x", "--folder", "/nowhere"), "/nowhere is not a folder"),
+        (("-p", "x", "--resume", "last"), "has no session of"),
+        (("-p", "x", "--resume", "20200101-000000-abcdef"), "no session"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    command = [ETUDE, "agent", "--sessions", str(tmp_path / "sessions"), "--folder", str(tmp_path), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.strip().split("\n")) == 1

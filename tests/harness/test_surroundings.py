@@ -1,0 +1,87 @@
+"""What an agent is told of where it works: the same from equal workspaces, and nothing that a profile does not name."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.harness.parts import SAMPLE
+
+from etude.harness import OverlayWorkspace, SchemaError, folder_workspace, load_profile
+from etude.harness.profile import parse_profile
+from etude.harness.surroundings import Surroundings, find_rules, look_around
+
+RULES = {
+    "AGENTS.md": b"Use tabs.\n",
+    "CLAUDE.md": b"Use tabs.\n",
+    "pack/AGENTS.md": b"Use spaces here.\n",
+    "pack/deep/er/CLAUDE.md": b"\n",
+    ".cursor/rules/style.mdc": b"No prints.\n",
+    "docs/AGENTS.md.txt": b"not rules",
+}
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def rules_of(files: dict[str, bytes]) -> list[tuple[str, str]]:
+    return list(asyncio.run(find_rules(OverlayWorkspace({**SAMPLE, **files}), words)))
+
+
+def test_rules_are_found_outermost_first_and_said_once_per_folder() -> None:
+    assert rules_of(RULES) == [
+        ("AGENTS.md", "Use tabs."),
+        (".cursor/rules/style.mdc", "No prints."),
+        ("pack/AGENTS.md", "Use spaces here."),
+    ]
+
+
+def test_rules_that_are_no_text_or_too_long() -> None:
+    found = rules_of({"AGENTS.md": b"\0\1", "a/AGENTS.md": b"word word word\n" * 5_000})
+    assert [path for path, _ in found] == ["a/AGENTS.md"]
+    assert words(found[0][1]) <= 4_000
+    assert "lines cut" in found[0][1]
+
+
+def test_where_commands_run_they_tell_of_system_and_repository(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+
+    async def agree(command: str) -> bool:
+        return True
+
+    async def look(commands: bool) -> Surroundings:
+        workspace = folder_workspace(tmp_path, agree)
+        try:
+            return await look_around(workspace, words, limits="256 MB", recent=["a.py"], commands=commands)
+        finally:
+            await workspace.close()
+
+    told = asyncio.run(look(commands=True))
+    assert told.system.startswith("Linux ")
+    assert (told.limits, told.recent, told.status) == ("256 MB", ("a.py",), ())
+    assert asyncio.run(look(commands=False)) == Surroundings(limits="256 MB", recent=("a.py",))
+
+
+def test_the_full_profile_tells_what_there_is_and_the_compact_one_nothing() -> None:
+    told = Surroundings("Linux x86_64 sh", "", ("## main", " M a.py"), ("a.py",), (("AGENTS.md", "Use {tabs}."),))
+    system = load_profile("full").open("fix it", surroundings=told).messages[0].text
+    assert system.startswith(load_profile("full").system_text())
+    for text in ("System: Linux x86_64 sh", "## main\n M a.py", "at hand:\na.py", "AGENTS.md", "Use {tabs}."):
+        assert text in system
+    assert "Limits" not in system
+    assert load_profile("compact").open("fix it", surroundings=told) == load_profile("compact").open("fix it")
+
+
+def test_a_summary_keeps_what_was_told() -> None:
+    full = load_profile("full")
+    old = full.open("fix it", surroundings=Surroundings(system="Linux"))
+    new = full.resume(old, summary="half done", edited=[], turns_left=3)
+    assert new.messages[0] == old.messages[0]
+
+
+def test_a_profile_with_an_unknown_fact_is_refused() -> None:
+    file = Path(__file__).parents[2] / "src" / "etude" / "harness" / "profiles" / "full.toml"
+    with pytest.raises(SchemaError, match="weather"):
+        parse_profile(file.read_text().replace("[facts]", "[facts]\nweather = 'rain'"), "full.toml")
