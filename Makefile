@@ -23,7 +23,7 @@ test: setup               ## the tests, under 10 minutes
 	$(PY) -m pytest -m "not slow and not gpu" -n 2 --dist loadfile
 
 test-full: setup tools    ## the slow tests: kills, resumes, whole stages
-	$(PY) -m pytest -m "slow and not gpu" -n 2 --dist loadfile
+	$(PY) -m pytest -m "slow and not gpu" -n 2 --dist loadfile --durations=20
 
 lint: setup               ## format, lint, types, architecture
 	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }
