@@ -34,7 +34,7 @@ CURVES = tuple(name for names in PANELS.values() for name in names)
 
 def _as_long_as_rl(rows: Rows, seed: int) -> list[str] | None:
     row = rows.get("rl", seed)
-    return None if row is None else [f"continued.seconds={row.figures['seconds']['rl']}"]
+    return None if row is None else [f"continued.seconds={row.figures['learning_seconds']}"]
 
 
 def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
@@ -48,6 +48,8 @@ def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
     return {
         "one_edit": {when: outcomes(folder) for when, folder in capped.items() if folder.exists()},
         "seconds": {name: round(record.seconds, 1) for name, record in stages.items()},
+        # Until the last step, without the evaluation before the first: nobody learns from being measured.
+        "learning_seconds": round(rl[-1]["elapsed"], 1) if rl else None,
         "before": outcomes(folders["sft"]),
         "after": outcomes(folders[arm.name]),
         "behaviour": {name: behaviour(folder) for name, folder in folders.items()},

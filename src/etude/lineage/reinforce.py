@@ -34,17 +34,21 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
     begun = time.monotonic() - max((row.get("elapsed", 0.0) for row in read_metrics(metrics)), default=0.0)
 
     def update(values: dict[str, Any]) -> None:
-        # Of all sessions: what a killed one did after its last step is done again, and counts once.
+        # Of all sessions: what a killed one did after its last step is done again, and counts once. What is measured
+        # while all else waits is not RL's time.
         append_rows(metrics, [values | {"elapsed": time.monotonic() - begun}])
         context.screen.update("rl", values)
 
     on_dev = recipe.evaluation.model_copy(update={"samples": recipe.rl.evaluate_samples})
 
     async def evaluate_dev(crew: Crew, step: int) -> None:
-        name = f"dev-step-{step:06d}"
+        nonlocal begun
+        name, asked = f"dev-step-{step:06d}", time.monotonic()
         # Its summary is written last: an earlier life of the driver finished it, with these very weights.
         if not (paths.evaluation(name) / "summary.json").exists():
             await _evaluate(context, crew.evaluator, on_dev, Split.DEV, name)
+        if step == 0 or recipe.rl.mode == "sync":
+            begun += time.monotonic() - asked
 
     try:
         context.screen.update("rl", {"step": 0, "total": recipe.rl.steps})
