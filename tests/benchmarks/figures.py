@@ -31,6 +31,7 @@ def spine(arm: str, seed: int) -> dict[str, Any]:
     return {
         "one_edit": {"before": outcomes(0.2, seed), "after": outcomes(0.5, seed)} if seed > 1 else {},
         "seconds": seconds,
+        "learning_seconds": 380.0 if arm == "rl" else None,
         "before": outcomes(0.3, seed),
         "after": outcomes(0.6 if arm == "rl" else 0.4, seed),
         "behaviour": {"sft": behaviour, arm: {**behaviour, "first_edit": 0.5}},

@@ -100,7 +100,8 @@ def _measured(rows: dict[str, Rows], told: dict[str, dict[str, Any]]) -> None:
     assert [step for step, *_ in figures["dev"]] == [0, 1, 2]
     assert all(figures["curves"].values())
     practised = rows["spine"].of("continued")[1]["seconds"]
-    assert practised["continued"] >= figures["seconds"]["rl"]
+    assert practised["continued"] >= figures["learning_seconds"]
+    assert 0 < figures["learning_seconds"] < figures["seconds"]["rl"]
 
     long = rows["long_phase"].of("without")[1]
     assert long["late_loss"] == min(long["plain"], long["rescaled"])
