@@ -174,10 +174,13 @@ def test_swaps_count_seconds_to_the_reward_that_both_reach() -> None:
     assert (found["seconds_in_flight"], found["seconds_waiting"], found["ratio"]) == ([10.0] * 2, [20.0] * 2, 2.0)
 
 
-def test_the_linear_cost_is_as_dear_at_ten_turns_as_the_concave_one() -> None:
+def test_the_linear_cost_is_as_dear_at_the_last_turn_as_the_concave_one() -> None:
     claim = next(claim for claim in CLAIMS if claim.name == "length_cost")
-    recipes = {arm.name: run_of(arm, 1, Rows([], claim.name)).recipe.rl.reward.length for arm in claim.arms}
-    costs = {name: one.scale * length_cost(10.0, k=one.k, q=one.q) for name, one in recipes.items()}
+    costs = {}
+    for arm in claim.arms:
+        recipe = run_of(arm, 1, Rows([], claim.name)).recipe
+        length = recipe.rl.reward.length
+        costs[arm.name] = length.scale * length_cost(float(recipe.harness.max_turns), k=length.k, q=length.q)
     assert costs["none"] == 0.0
     assert costs["linear"] == pytest.approx(costs["concave"], rel=0.02)
 
