@@ -27,6 +27,11 @@ class SavedSession:
     """Digests of changed files at the session's start and now."""
     state: dict[str, Any] = field(default_factory=dict)
     signals: list[dict[str, Any]] = field(default_factory=list)
+    requests: int = 0
+    turns: int = 0
+    """Of all requests; `usage` is that of the last one."""
+    reviewed: str = ""
+    """The user's last word on the changes: accepted, rejected, or none since the last request."""
     stop: str = ""
     """Empty while a run goes on, or went on when it was killed."""
     size: int = 0
@@ -86,13 +91,15 @@ def _begun(folder: Path, entry: dict[str, Any]) -> SavedSession:
 def _opened(session: SavedSession, entry: dict[str, Any]) -> None:
     session.conversation = _conversation(entry, None)
     session.stop = ""
+    session.requests += 1
 
 
 def _asked(session: SavedSession, entry: dict[str, Any]) -> None:
     conversation = _open(session)
     conversation.messages.append(Message(Role.USER, entry["text"]))
     conversation.task = entry["text"]
-    session.usage, session.stop = TraceUsage(), ""
+    session.usage, session.stop, session.reviewed = TraceUsage(), "", ""
+    session.requests += 1
 
 
 def _summarised(session: SavedSession, entry: dict[str, Any]) -> None:
@@ -122,12 +129,13 @@ def _turn(session: SavedSession, entry: dict[str, Any]) -> None:
     session.tools += events
     session.usage = TraceUsage(**entry["usage"])
     session.state = entry["state"]
+    session.turns += 1
     for path, change in entry["files"].items():
         if change:
             before = session.files[path][0] if path in session.files else change["before"]
             session.files[path] = (before, change["now"])
         else:
-            del session.files[path]
+            session.files.pop(path, None)
 
 
 def _stopped(session: SavedSession, entry: dict[str, Any]) -> None:
@@ -136,6 +144,12 @@ def _stopped(session: SavedSession, entry: dict[str, Any]) -> None:
 
 def _signal(session: SavedSession, entry: dict[str, Any]) -> None:
     session.signals.append({key: value for key, value in entry.items() if key != "kind"})
+    if entry["what"] in ("edits_accepted", "edits_rejected"):
+        session.reviewed = entry["what"].removeprefix("edits_")
+    if entry["what"] == "edits_accepted":
+        # They are the folder's now, and later changes count from there.
+        for path in entry["files"]:
+            session.files.pop(path, None)
 
 
 def _open(session: SavedSession) -> Conversation:
