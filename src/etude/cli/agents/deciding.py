@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 
-from etude.cli.agents.showing import _count
+from etude.cli.agents.events import count
 from etude.cli.agents.worker import BOXES
 from etude.cli.chat import visible
 from etude.harness.background import (
@@ -88,7 +88,7 @@ def reject_command(sessions: Path, words: list[str]) -> int:
         with held(place, "reject"):
             agent = look(place, at_rest=True)
             _signal(_with_changes(agent), "edits_rejected", files=sorted(agent.changes))
-        print(f"rejected {agent.order.id}: {_count(len(agent.changes), 'file')}", file=sys.stderr)
+        print(f"rejected {agent.order.id}: {count(len(agent.changes), 'file')}", file=sys.stderr)
     return 0
 
 
@@ -112,7 +112,7 @@ def remove_command(sessions: Path, words: list[str], force: bool) -> int:
         agent = look(place)
         reviewed = agent.state in (State.APPLIED, State.REJECTED)
         if agent.changes and not agent.state.lives and not reviewed and not force:
-            files = _count(len(agent.changes), "file")
+            files = count(len(agent.changes), "file")
             raise SessionError(
                 f"{agent.order.id} has changes to {files} that you neither applied nor rejected: --force drops them"
             )

@@ -112,7 +112,7 @@ def show_event(console: Console, event: dict[str, Any]) -> None:
             if lines:
                 _say(console, "\n".join(f"  {line}" for line in lines), "dim")
             if (more := event["lines"] - len(lines)) > 0:
-                _say(console, f"  ({more} more lines)", "dim")
+                _say(console, f"  ({count(more, 'more line')})", "dim")
         case "summary":
             _say(console, "(the agent summarised itself and goes on from its notes)", "dim")
         case "ended":
@@ -141,6 +141,10 @@ def _brief(arguments: str) -> str:
         return _cut(arguments)
     values = parsed.values() if isinstance(parsed, dict) else [parsed]
     return " ".join(_cut(value if isinstance(value, str) else json.dumps(value)) for value in values)
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _cut(text: str) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.syntax import Syntax
 
-from etude.cli.agents.events import EVENTS, read_events, show_event
+from etude.cli.agents.events import EVENTS, count, read_events, show_event
 from etude.cli.agents.listing import age, state_of, summary_of
 from etude.cli.chat import visible
-from etude.harness.background import Agent, State, find, look
+from etude.harness.background import LOCK, Agent, State, find, is_held, look
 from etude.harness.diff import binary_changes, unified_diff
 from etude.trace import StopCause
 
@@ -28,16 +28,17 @@ def follow_command(sessions: Path, word: str, as_json: bool) -> int:
     offset = 0
     while True:
         # Asked first: what is written before the end must be read after it.
-        agent = look(place)
+        lives = is_held(place / LOCK)
         events, offset = read_events(place / EVENTS, offset)
         for event in events:
             if as_json:
                 print(json.dumps(event), flush=True)
             else:
                 show_event(console, event)
-        if not agent.state.lives:
+        if not lives:
             break
         time.sleep(_LOOK_SECONDS)
+    agent = look(place)
     if not as_json:
         _say_what_next(agent)
     return 0 if agent.ended.stop in (StopCause.FINISHED, StopCause.REPLIED) else 1
@@ -48,7 +49,7 @@ def _say_what_next(agent: Agent) -> None:
     if agent.state in (State.STOPPED, State.FAILED, State.INTERRUPTED):
         print(f"{state_of(agent)}: etude agents resume {name}", file=sys.stderr)
     elif files := agent.change().files:
-        print(f"{_count(files, 'file')} changed: etude agents show {name}", file=sys.stderr)
+        print(f"{count(files, 'file')} changed: etude agents show {name}", file=sys.stderr)
     else:
         print("nothing was changed", file=sys.stderr)
 
@@ -68,7 +69,7 @@ def show_command(sessions: Path, word: str, as_json: bool) -> int:
     console = Console(highlight=False)
     order = agent.order
     name = f" ({order.name})" if order.name else ""
-    turns = _count(session.turns if session else 0, "turn")
+    turns = count(session.turns if session else 0, "turn")
     _line(console, f"{order.id}{name}: {state_of(agent)}, {turns}, begun {age(time.time() - order.begun)} ago", "bold")
     _line(console, f"{order.folder}, {order.model}", "dim")
     for prompt in order.prompts:
@@ -89,7 +90,3 @@ def show_command(sessions: Path, word: str, as_json: bool) -> int:
 
 def _line(console: Console, text: str, style: str) -> None:
     console.print(visible(text), style=style, markup=False, soft_wrap=not console.is_terminal)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -191,9 +191,9 @@ def heeded_afterwards() -> Iterator[None]:
 
 
 def _tell(sessions: Path, started: list[Order]) -> None:
-    waiting = [order for order in started if look(find(sessions, order.id)).state is State.QUEUED]
+    waiting = sum(look(find(sessions, order.id)).state is State.QUEUED for order in started)
     if waiting:
-        at_once = waiting[0].at_once
-        print(f"{len(waiting)} of {len(started)} in the queue: {at_once} work at once (--at-once)", file=sys.stderr)
-    last = started[-1]
-    print(f"etude agents follow {last.name or last.id}", file=sys.stderr)
+        verb = "waits" if waiting == 1 else "wait"
+        print(f"{waiting} of {len(started)} {verb}: {started[0].at_once} work at once (--at-once)", file=sys.stderr)
+    name = started[0].name or started[0].id
+    print(f"etude agents follow {name}" if len(started) == 1 else "etude agents", file=sys.stderr)

@@ -27,8 +27,7 @@ BOXES = "boxes"
 _LOOK_SECONDS = 0.25
 
 
-def main() -> int:
-    place, lock = Path(sys.argv[1]), int(sys.argv[2])
+def main(place: Path, lock: int) -> int:
     os.set_inheritable(lock, False)
     # Who stops it is told its process by the lock's holder alone.
     os.ftruncate(lock, 0)
@@ -117,4 +116,4 @@ def _begin(agent: Agent, profile: str) -> SessionRecord:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -125,7 +125,7 @@ def look_at_all(sessions: Path) -> tuple[list[Agent], list[str]]:
             # Somebody may have removed it meanwhile.
             if is_agent(place):
                 problems.append(str(error))
-    return found, problems
+    return sorted(found, key=lambda agent: agent.order.begun, reverse=True), problems
 
 
 @contextmanager

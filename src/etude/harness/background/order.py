@@ -58,8 +58,8 @@ def place_for(sessions: Path) -> tuple[str, Path]:
 
 
 def agents(sessions: Path) -> Iterator[Path]:
-    """Folders, the newest first."""
-    return iter(sorted((path.parent for path in sessions.glob(f"*/{ORDER}")), reverse=True))
+    """Their folders."""
+    return (path.parent for path in sessions.glob(f"*/{ORDER}"))
 
 
 def is_agent(place: Path) -> bool:

@@ -1,0 +1,265 @@
+"""etude agents: what a person types, from the start to the change in the folder, through kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.agents.playing import Playing, playing, replacing
+from tests.harness.chat_server import completion
+
+from etude.cli.agent import AgentOptions
+from etude.cli.agents import start, worker
+from etude.cli.agents.deciding import apply_command, reject_command, remove_command, stop_command
+from etude.cli.agents.listing import list_command
+from etude.cli.agents.showing import follow_command, show_command
+from etude.cli.agents.start import resume_command, start_command
+from etude.harness import ApplyConflict
+from etude.harness.background import LOCK, Queue, agents, find, is_held, look
+from etude.harness.sessions import SessionError, load_session
+
+NUMBERS = b"one\ntwo\nthree\nfour\nfive\n"
+READ = completion(calls=[("read", {"path": "numbers"})])
+SCRIPTS = {
+    "first": replacing("numbers", "one", "1"),
+    "last": replacing("numbers", "five", "5"),
+    "clash": replacing("numbers", "one", "uno"),
+    "twice": [*replacing("numbers", "two", "2"), READ, *replacing("numbers", "three", "3")],
+    "look": [completion(text="All is well.")],
+}
+
+
+class Desk:
+    """A folder, an endpoint, and the verbs."""
+
+    def __init__(self, root: Path, server: Playing) -> None:
+        self.folder, self.sessions, self.server = root / "repository", root / "sessions", server
+        self.folder.mkdir()
+        (self.folder / "numbers").write_bytes(NUMBERS)
+
+    def start(self, prompt: str, name: str = "", tries: int = 1, at_once: int = 4, shell: bool = False) -> int:
+        options = AgentOptions(
+            prompt=prompt,
+            folder=self.folder,
+            url=self.server.url,
+            model="any",
+            key="A_KEY",
+            context=8000,
+            turns=20,
+            shell=shell,
+            apply=False,
+            as_json=False,
+            sessions=self.sessions,
+            resume=None,
+        )
+        return start_command(options, name or prompt, tries, at_once)
+
+    def state(self, name: str) -> str:
+        return look(find(self.sessions, name)).state.value
+
+    def until(self, name: str, state: str) -> None:
+        wait_for(lambda: self.state(name) == state, lambda: f"{name} is {self.state(name)}")
+
+    def kill(self, name: str) -> None:
+        place = find(self.sessions, name)
+        os.kill(int((place / LOCK).read_text()), signal.SIGKILL)
+        wait_for(lambda: not is_held(place / LOCK), lambda: "the lock stays")
+
+    def apply(self, name: str, *files: str, merging: bool = False, dry_run: bool = False) -> int:
+        return apply_command(self.sessions, name, list(files), merging=merging, dry_run=dry_run, as_json=True)
+
+    @property
+    def numbers(self) -> bytes:
+        return (self.folder / "numbers").read_bytes()
+
+
+def wait_for(what: Callable[[], bool], story: Callable[[], str], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, story()
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with playing(SCRIPTS) as server:
+        desk = Desk(tmp_path, server)
+        yield desk
+        server.held.clear()
+        for place in agents(desk.sessions):
+            wait_for(lambda place=place: not is_held(place / LOCK), lambda: "an agent does not end")
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents work in this process, to their end, before they count as started."""
+
+    def at_once(place: Path, lock: int) -> None:
+        Queue(place.parent).draw(place.name)
+        with suppress(SessionError):  # ends its process, not the one that started it
+            worker.main(place, lock)
+
+    monkeypatch.setattr(start, "_spawn", at_once)
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_killed_and_resumed_and_merged_into_a_folder_that_moved_on(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "secret")
+    desk.server.held.add("first")
+    assert desk.start("first") == 0
+    told = capsys.readouterr()
+    id = told.out.strip()
+    assert told.err == "etude agents follow first\n"
+    place = find(desk.sessions, id[:2])
+    wait_for(lambda: desk.server.asked == [("first", 0)], lambda: "it does not ask")
+    assert desk.state(id) == "running"
+    with pytest.raises(SessionError, match=f"{id} is at work: `etude agents stop` it before you apply it"):
+        desk.apply(id)
+    with pytest.raises(SessionError, match="there is an agent 'first' already"):
+        desk.start("first")
+
+    desk.kill(id)
+    assert desk.state(id) == "interrupted"
+    desk.server.held.clear()
+    resume_command(desk.sessions, id, None, False)
+    assert follow_command(desk.sessions, id, False) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[1:] == [
+        "first",
+        "(goes on after its last whole turn)",
+        "Now",
+        "> replace numbers one 1",
+        *[f"  {line}" for line in ("The edited lines now read:", "1 1", "2 two", "3 three", "4 four")],
+        "1 it is.",
+        "(done)",
+    ]
+    assert "1 file changed: etude agents show first" in shown.err
+    assert not any(b"secret" in path.read_bytes() for path in place.rglob("*") if path.is_file())
+    assert desk.server.keys == {"Bearer secret"}
+
+    show_command(desk.sessions, id, True)
+    result = printed(capsys)
+    assert (result["state"], result["text"], result["turns"]) == ("done", "1 it is.", 2)
+    assert "-one\n+1\n" in result["diff"]
+
+    (desk.folder / "numbers").write_bytes(NUMBERS.replace(b"five", b"FIVE"))
+    with pytest.raises(ApplyConflict, match="numbers changed meanwhile in other lines"):
+        desk.apply(id)
+    desk.apply(id, merging=True, dry_run=True)
+    assert printed(capsys)["steps"] == [{"path": "numbers", "fit": "merges", "why": ""}]
+    desk.apply(id, merging=True)
+    assert printed(capsys) == {"applied": ["numbers"], "merged": ["numbers"]}
+    assert desk.numbers == b"1\ntwo\nthree\nfour\nFIVE\n"
+    assert desk.state(id) == "applied"
+    signal_line = load_session(place).signals[-1]
+    assert (signal_line["what"], signal_line["files"]) == ("edits_accepted", ["numbers"])
+    with pytest.raises(SessionError, match="has no changes to decide on"):
+        desk.apply(id)
+    list_command(desk.sessions, desk.folder, True)
+    assert [(a["name"], a["files"], a["added"], a["removed"]) for a in printed(capsys)] == [("first", 1, 1, 1)]
+    remove_command(desk.sessions, [id], False)
+    assert list(agents(desk.sessions)) == []
+
+
+def test_the_queue_lets_one_at_a_time_to_work(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    desk.server.held.update(SCRIPTS)
+    desk.start("look", "one", at_once=1)
+    desk.start("last", "two", at_once=1)
+    desk.start("clash", "three", at_once=1)
+    wait_for(lambda: len(desk.server.asked) == 1, lambda: "nobody asks")
+    assert [desk.state(name) for name in ("one", "two", "three")] == ["running", "queued", "queued"]
+    list_command(desk.sessions, None, False)
+    shown = capsys.readouterr().out
+    assert [line.split("  ")[1] for line in shown.splitlines() if ": " in line] == [
+        "queued (2)",
+        "queued (1)",
+        "running",
+    ]
+    stop_command(desk.sessions, ["two"])
+    assert desk.state("two") == "stopped"
+    assert not (find(desk.sessions, "two") / "session.jsonl").exists(), "who waits begins nothing"
+    stop_command(desk.sessions, ["one"])
+    assert desk.state("one") == "stopped"
+    desk.until("three", "running")
+    desk.server.held.clear()
+    desk.until("three", "done")
+    assert [prompt for prompt, _ in desk.server.asked if prompt != "look"] == ["clash", "clash"]
+    with pytest.raises(SessionError, match="is not at work: it is done"):
+        stop_command(desk.sessions, ["three"])
+
+
+@pytest.mark.usefixtures("here")
+def test_another_request_counts_from_what_was_applied(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    desk.start("twice")
+    assert desk.state("twice") == "done"
+    with pytest.raises(SessionError, match="has nothing to go on with: say what by -p"):
+        resume_command(desk.sessions, "twice", None, False)
+    desk.apply("twice")
+    assert desk.numbers == NUMBERS.replace(b"two", b"2")
+    # The user goes on in the very line: that is where the agent's next request starts from.
+    (desk.folder / "numbers").write_bytes(NUMBERS.replace(b"two", b"II"))
+    resume_command(desk.sessions, "twice", "and three", False)
+    assert desk.state("twice") == "done"
+    desk.apply("twice")
+    assert desk.numbers == NUMBERS.replace(b"two", b"II").replace(b"three", b"3")
+    capsys.readouterr()
+    show_command(desk.sessions, "twice", True)
+    shown = printed(capsys)
+    assert (shown["prompts"], shown["state"], shown["turns"]) == (["twice", "and three"], "applied", 5)
+    assert [entry["what"] for entry in shown["signals"]] == ["edits_accepted", "edits_accepted"]
+
+
+@pytest.mark.usefixtures("here")
+def test_what_was_rejected_is_kept_until_it_is_removed(desk: Desk) -> None:
+    desk.start("clash")
+    assert desk.state("clash") == "done"
+    with pytest.raises(SessionError, match="neither applied nor rejected: --force drops them"):
+        remove_command(desk.sessions, ["clash"], False)
+    reject_command(desk.sessions, ["clash"])
+    assert desk.state("clash") == "rejected"
+    assert load_session(find(desk.sessions, "clash")).signals[-1]["what"] == "edits_rejected"
+    assert desk.numbers == NUMBERS
+    (desk.folder / "numbers").write_bytes(NUMBERS.replace(b"one", b"eins"))
+    with pytest.raises(ApplyConflict, match="nothing was written: numbers was changed meanwhile in the same lines"):
+        desk.apply("clash", merging=True)
+    with pytest.raises(ApplyConflict, match=r"changed since .* began: numbers"):
+        resume_command(desk.sessions, "clash", "again", False)
+    remove_command(desk.sessions, ["clash"], False)
+    with pytest.raises(SessionError, match="there is no agent 'clash'"):
+        find(desk.sessions, "clash")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_folder_that_goes_before_its_agent_begins_is_a_failure_that_says_so(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = desk.folder.with_name("elsewhere")
+    begin = start._spawn
+
+    def without_it(place: Path, lock: int) -> None:
+        desk.folder.rename(away)
+        begin(place, lock)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "_spawn", without_it)
+        desk.start("last")
+    assert desk.state("last") == "failed"
+    assert follow_command(desk.sessions, "last", False) == 1
+    shown = capsys.readouterr()
+    assert f"(failed: {desk.folder} is not there any more)" in shown.out.replace("\n", "")
+    assert "failed: etude agents resume last" in shown.err
+    away.rename(desk.folder)
+    resume_command(desk.sessions, "last", None, False)
+    assert desk.state("last") == "done"
