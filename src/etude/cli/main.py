@@ -173,7 +173,8 @@ def agent(
             raise SessionError("--name and --tries go with --background")
         return agent_command(options)
 
-    finish(verb, when_interrupted="interrupted: what was done is kept; --resume last goes on")
+    kept = "`etude agents` lists those that were started" if background else "--resume last goes on"
+    finish(verb, when_interrupted=f"interrupted: what was done is kept; {kept}")
 
 
 @app.command()

@@ -26,12 +26,19 @@ from etude.harness.background import LOCK, Queue, agents, find, is_held, look
 from etude.harness.sessions import SessionError, load_session
 
 NUMBERS = b"one\ntwo\nthree\nfour\nfive\n"
+WORDS = b"begin\nmiddle\nend\n"
 READ = completion(calls=[("read", {"path": "numbers"})])
 SCRIPTS = {
     "first": replacing("numbers", "one", "1"),
     "last": replacing("numbers", "five", "5"),
     "clash": replacing("numbers", "one", "uno"),
     "twice": [*replacing("numbers", "two", "2"), READ, *replacing("numbers", "three", "3")],
+    "again": [
+        *replacing("words", "begin", "BEGIN")[:1],
+        *replacing("numbers", "one", "uno"),
+        READ,
+        *replacing("numbers", "eins", "UNO"),
+    ],
     "look": [completion(text="All is well.")],
 }
 
@@ -43,6 +50,7 @@ class Desk:
         self.folder, self.sessions, self.server = root / "repository", root / "sessions", server
         self.folder.mkdir()
         (self.folder / "numbers").write_bytes(NUMBERS)
+        (self.folder / "words").write_bytes(WORDS)
 
     def start(self, prompt: str, name: str = "", tries: int = 1, at_once: int = 4, shell: bool = False) -> int:
         options = AgentOptions(
@@ -234,11 +242,65 @@ def test_what_was_rejected_is_kept_until_it_is_removed(desk: Desk) -> None:
     (desk.folder / "numbers").write_bytes(NUMBERS.replace(b"one", b"eins"))
     with pytest.raises(ApplyConflict, match="nothing was written: numbers was changed meanwhile in the same lines"):
         desk.apply("clash", merging=True)
-    with pytest.raises(ApplyConflict, match=r"changed since .* began: numbers"):
-        resume_command(desk.sessions, "clash", "again", False)
     remove_command(desk.sessions, ["clash"], False)
     with pytest.raises(SessionError, match="there is no agent 'clash'"):
         find(desk.sessions, "clash")
+
+
+@pytest.mark.usefixtures("here")
+def test_what_clashes_is_made_again_on_top_by_its_agent(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    desk.start("again")
+    (desk.folder / "numbers").write_bytes(NUMBERS.replace(b"one", b"eins"))
+    (desk.folder / "words").write_bytes(WORDS.replace(b"end", b"END"))
+    with pytest.raises(ApplyConflict, match=r"numbers was changed meanwhile in the same lines; .*resume --rebase"):
+        desk.apply("again", merging=True)
+    with pytest.raises(ApplyConflict, match=r"changed since .* began: numbers, words; --rebase"):
+        resume_command(desk.sessions, "again", None, False)
+    capsys.readouterr()
+    resume_command(desk.sessions, "again", "Be careful.", False, rebase=True)
+    assert desk.state("again") == "done"
+    capsys.readouterr()
+    show_command(desk.sessions, "again", True)
+    shown = printed(capsys)
+    told = shown["prompts"][1]
+    assert told.startswith(
+        "Meanwhile others changed words, in other lines than you: both changes are in now. Meanwhile"
+    )
+    assert "others changed numbers where you did: it is as they made it now" in told
+    assert told.endswith("\n\nBe careful.")
+    assert "-eins\n+UNO\n" in shown["diff"]
+    assert "-begin\n+BEGIN\n" in shown["diff"]
+    assert "END" not in shown["diff"].replace(" END\n", "")
+    desk.apply("again")
+    assert desk.numbers == NUMBERS.replace(b"one", b"UNO")
+    assert (desk.folder / "words").read_bytes() == b"BEGIN\nmiddle\nEND\n"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_request_that_was_lost_in_the_queue_is_not_forgotten(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.start("twice")
+    desk.apply("twice")
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "_spawn", lambda place, lock: None)  # killed before it could do anything
+        resume_command(desk.sessions, "twice", "and three", False)
+    assert desk.state("twice") == "interrupted", "not applied: there is more to do"
+    resume_command(desk.sessions, "twice", None, False)
+    assert desk.state("twice") == "done"
+    desk.apply("twice")
+    assert desk.numbers == NUMBERS.replace(b"two", b"2").replace(b"three", b"3")
+
+
+def test_ctrl_c_waits_for_a_start_to_be_whole() -> None:
+    done = []
+
+    def begin() -> None:
+        with start.heeded_afterwards():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("the rest of it")
+
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+    assert done
 
 
 @pytest.mark.usefixtures("here")

@@ -184,23 +184,29 @@ def stop(agents: AgentsArgument, sessions: SessionsOption = None) -> None:
 def resume(
     agent: AgentArgument,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to do next.")] = None,
+    rebase: Annotated[
+        bool, typer.Option("--rebase", help="From the folder as it is now, where the agent's files moved on.")
+    ] = False,
     as_json: JsonOption = False,
     sessions: SessionsOption = None,
 ) -> None:
     """Go on with an agent, in the background again. First with what it was doing, if it came to no end of its own.
 
-    It takes its place at the end of the queue. The endpoint is the one it was started with; its key is read anew.
+    It takes its place at the end of the queue. The endpoint is the one it was started with; its key is read anew. With
+    --rebase, changes to the same lines of a file are undone in the agent's copy, and it is asked to make them again on
+    top of yours; those to other lines are merged.
 
     \b
     Examples:
       etude agents resume 3fa
+      etude agents resume 3fa --rebase
       etude agents resume 3fa -p "now the docs"
     """
 
     def verb() -> int:
         from etude.cli.agents.start import resume_command
 
-        return resume_command(_sessions(sessions), agent, prompt, as_json)
+        return resume_command(_sessions(sessions), agent, prompt, as_json, rebase=rebase)
 
     finish(verb)
 
@@ -216,8 +222,9 @@ def remove(
     """Delete agents with their sessions. Your folder stays as it is.
 
     \b
-    Example:
+    Examples:
       etude agents remove 3fa b01
+      etude agents remove $(etude agents --json | jq -r '.[] | select(.state == "applied") | .id')
     """
 
     def verb() -> int:

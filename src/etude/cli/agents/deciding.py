@@ -57,7 +57,7 @@ def apply_command(sessions: Path, word: str, files: list[str], *, merging: bool,
                 _show(planned, as_json)
                 return 0
             paths = write(agent.order.folder, planned, merging=merging)
-        lines = [count_lines(step.found, step.result) for step in planned]
+        lines = [count_lines(*agent.changes[step.path]) for step in planned]
         added, removed = (sum(counts) for counts in zip(*lines, strict=True)) if lines else (0, 0)
         _signal(session, "edits_accepted", files=paths, added=added, removed=removed)
     merged = [step.path for step in planned if step.fit is Fit.MERGES]
@@ -67,7 +67,8 @@ def apply_command(sessions: Path, word: str, files: list[str], *, merging: bool,
     if merged:
         # What was written there nobody has seen yet.
         sys.stdout.write(visible(preview([step for step in planned if step.fit is Fit.MERGES])))
-    told = [f"{path} (merged)" if path in merged else path for path in paths]
+    remarks = {Fit.MERGES: " (merged)", Fit.THERE: " (had it already)"}
+    told = [f"{step.path}{remarks.get(step.fit, '')}" for step in planned]
     print(f"applied to {visible(', '.join(told))}", file=sys.stderr)
     return 0
 

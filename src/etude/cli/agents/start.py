@@ -29,6 +29,7 @@ from etude.harness.background import (
     Order,
     Queue,
     State,
+    Step,
     agents,
     find,
     look,
@@ -72,7 +73,7 @@ def start_command(options: AgentOptions, name: str, tries: int, at_once: int) ->
     return 0
 
 
-def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool) -> int:
+def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool, *, rebase: bool = False) -> int:
     sessions = sessions.resolve()
     place = find(sessions, word)
     with heeded_afterwards():
@@ -80,12 +81,21 @@ def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool)
         try:
             agent = look(place, at_rest=True)
             order = agent.order
-            if prompt:
-                order = order.model_copy(update={"prompts": (*order.prompts, prompt)})
+            moved = _moved(agent)
+            if moved and not rebase:
+                raise ApplyConflict(
+                    f"changed since {order.id} began: {', '.join(step.path for step in moved)}; --rebase goes on from "
+                    "what is there now, and tells the agent"
+                )
+            asked = "\n\n".join(part for part in (_told(moved), prompt) if part)
+            if asked:
+                order = order.model_copy(update={"prompts": (*order.prompts, asked)})
             elif not agent.unfinished:
                 raise SessionError(f"{order.id} is {agent.state} and has nothing to go on with: say what by -p")
-            _refuse_moved(agent)
+            read_options(place)  # what its process could not read is said here
             write_order(place, order)
+            if moved:
+                _rebase(agent, moved)
             (place / ENDED).unlink(missing_ok=True)
             _spawn(place, lock)
         finally:
@@ -98,14 +108,33 @@ def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool)
     return 0
 
 
-def _refuse_moved(agent: Agent) -> None:
-    """As its process would, but before it is started."""
-    moved = [step.path for step in steps(agent.order.folder, agent.changes) if step.fit not in (Fit.WRITES, Fit.THERE)]
-    if moved:
-        raise ApplyConflict(
-            f"changed since {agent.order.id} began: {', '.join(moved)}; put them back to go on with it, or apply what "
-            "it has by --merge first, or start another"
+def _moved(agent: Agent) -> list[Step]:
+    """The agent's files that are neither what it started from nor what it made."""
+    found = steps(agent.order.folder, agent.changes)
+    return [step for step in found if step.fit not in (Fit.WRITES, Fit.THERE)]
+
+
+def _rebase(agent: Agent, moved: list[Step]) -> None:
+    assert agent.session is not None
+    record = agent.session.go_on()
+    try:
+        record.rebased({s.path: (s.found, s.result) if s.fit is Fit.MERGES else None for s in moved})
+    finally:
+        record.close()
+
+
+def _told(moved: list[Step]) -> str:
+    merged = ", ".join(step.path for step in moved if step.fit is Fit.MERGES)
+    lost = ", ".join(step.path for step in moved if step.fit is Fit.CONFLICTS)
+    said = []
+    if merged:
+        said.append(f"Meanwhile others changed {merged}, in other lines than you: both changes are in now.")
+    if lost:
+        said.append(
+            f"Meanwhile others changed {lost} where you did: it is as they made it now, and your change to it is gone. "
+            "Read it again, and make your change on top of theirs where it is still wanted."
         )
+    return " ".join(said)
 
 
 def _refuse_taken(sessions: Path, names: list[str]) -> None:

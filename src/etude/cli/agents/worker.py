@@ -62,10 +62,14 @@ async def _work(place: Path, queue: Queue, events: EventLog) -> Ended:
             waited = True
         await asyncio.sleep(_LOOK_SECONDS)
     outcome = await _act(agent, read_options(place), events)
-    return Ended(stop=outcome.stop, error=outcome.error, text=last_words(load_session(place)))
+    session = load_session(place)
+    if outcome is None:
+        # It had answered everything, and failed only afterwards.
+        return Ended(stop=session.stop, text=last_words(session))
+    return Ended(stop=outcome.stop, error=outcome.error, text=last_words(session))
 
 
-async def _act(agent: Agent, options: AgentOptions, events: EventLog) -> Outcome:
+async def _act(agent: Agent, options: AgentOptions, events: EventLog) -> Outcome | None:
     if not options.folder.is_dir():
         raise SessionError(f"{options.folder} is not there any more")
     harness = harness_of(options)
@@ -93,7 +97,6 @@ async def _act(agent: Agent, options: AgentOptions, events: EventLog) -> Outcome
                 break
             events.asked(prompt)
             outcome = await session.run(prompt)
-        assert outcome is not None, "start.py starts nobody who has nothing to do"
         return outcome
 
 

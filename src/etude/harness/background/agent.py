@@ -102,13 +102,14 @@ def look(place: Path, *, at_rest: bool = False) -> Agent:
     order = read_order(place)
     lives = not at_rest and is_held(place / LOCK)
     session = load_session(place) if begun(place) else None
-    ended = None if lives else (read_ended(place) or _end_of(session))
+    waiting = len(order.prompts) > (session.requests if session else 0)
+    ended = None if lives else (read_ended(place) or _end_of(None if waiting else session))
     ahead = Queue(place.parent).before(place.name) if lives else 0
     if ended is None:
         state = State.QUEUED if ahead >= order.at_once else State.RUNNING
     else:
         state = _OF_STOP.get(ended.stop, State.DONE)
-        if session is not None and session.reviewed:
+        if session is not None and session.reviewed and not waiting:
             state = _REVIEWED[session.reviewed]
             if state is State.APPLIED and _open_changes(session):
                 state = State.PARTLY
@@ -159,6 +160,7 @@ def _open_changes(session: SavedSession) -> Changes:
 
 
 def _end_of(session: SavedSession | None) -> Ended:
+    """Of a process that went without a word: its session's, if that came to an end."""
     if session is None:
         return Ended(stop="")
     return Ended(stop=session.stop, text=last_words(session))

@@ -90,7 +90,10 @@ def preview(planned: Collection[Step]) -> str:
 def write(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str]:
     """All of them or, with ApplyConflict, none. Returns the paths; those that were there already count."""
     if conflicts := [f"{step.path} {step.why}" for step in planned if step.fit is Fit.CONFLICTS]:
-        raise ApplyConflict(f"nothing was written: {'; '.join(conflicts)}")
+        raise ApplyConflict(
+            f"nothing was written: {'; '.join(conflicts)}; choose other files, put it back, or let the agent do it "
+            "again on top: `etude agents resume --rebase`"
+        )
     merged = [step.path for step in planned if step.fit is Fit.MERGES]
     if merged and not merging:
         raise ApplyConflict(

@@ -109,6 +109,14 @@ class SessionRecord:
             state=dict(state),
         )
 
+    def rebased(self, files: Mapping[str, tuple[bytes | None, bytes | None] | None]) -> None:
+        """Between two runs: contents that count as the start and as the agent's own from here on; None for a file that
+        is taken as the folder has it."""
+        changed = {
+            path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
+        }
+        self._line("rebased", files=changed)
+
     def stopped(self, stop: str, error: str) -> None:
         self._line("stopped", stop=stop, error=error)
 

@@ -142,6 +142,16 @@ def _stopped(session: SavedSession, entry: dict[str, Any]) -> None:
     session.stop = entry["stop"]
 
 
+def _rebased(session: SavedSession, entry: dict[str, Any]) -> None:
+    # A run that was broken off ends here: the next request says what has changed under it.
+    session.stop = "rebased"
+    for path, change in entry["files"].items():
+        if change:
+            session.files[path] = (change["before"], change["now"])
+        else:
+            session.files.pop(path, None)
+
+
 def _signal(session: SavedSession, entry: dict[str, Any]) -> None:
     session.signals.append({key: value for key, value in entry.items() if key != "kind"})
     if entry["what"] in ("edits_accepted", "edits_rejected"):
@@ -163,6 +173,7 @@ _TAKES = {
     "asked": _asked,
     "turn": _turn,
     "summarised": _summarised,
+    "rebased": _rebased,
     "stopped": _stopped,
     "signal": _signal,
 }
