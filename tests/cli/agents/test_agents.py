@@ -22,7 +22,7 @@ from etude.cli.agents.listing import list_command
 from etude.cli.agents.showing import follow_command, show_command
 from etude.cli.agents.start import resume_command, start_command
 from etude.harness import ApplyConflict
-from etude.harness.background import LOCK, Queue, agents, find, is_held, look
+from etude.harness.background import LOCK, Queue, agents, find, holder, is_held, look
 from etude.harness.sessions import SessionError, load_session
 
 NUMBERS = b"one\ntwo\nthree\nfour\nfive\n"
@@ -77,7 +77,7 @@ class Desk:
 
     def kill(self, name: str) -> None:
         place = find(self.sessions, name)
-        os.kill(int((place / LOCK).read_text()), signal.SIGKILL)
+        os.kill(holder(place / LOCK) or 0, signal.SIGKILL)
         wait_for(lambda: not is_held(place / LOCK), lambda: "the lock stays")
 
     def apply(self, name: str, *files: str, merging: bool = False, dry_run: bool = False) -> int:

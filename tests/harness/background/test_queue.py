@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from etude.harness.background import LOCK, Queue, alone, is_held, take
+from etude.harness.background import LOCK, Queue, alone, holder, is_held, signal_holder, take
 from etude.harness.sessions import SessionError
 
 
@@ -45,6 +46,28 @@ def test_a_lock_is_handed_on_and_goes_with_its_process(tmp_path: Path) -> None:
     child.kill()
     child.communicate()
     assert not is_held(path)
+
+
+def test_only_who_holds_the_lock_and_signed_is_signalled(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = take(path)
+    assert lock is not None
+    assert not signal_holder(path, signal.SIGKILL), "nobody signed"
+    # A line of a process that is gone, whose number another one has: this one, which would not survive it.
+    os.pwrite(lock, f"{os.getpid()} 1".encode(), 0)
+    assert not signal_holder(path, signal.SIGKILL)
+    code = "import sys; from etude.harness.background import sign; sign(int(sys.argv[1])); print(); sys.stdin.read()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(lock,)
+    )
+    os.close(lock)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"\n"
+    assert holder(path) == child.pid
+    assert signal_holder(path, signal.SIGTERM)
+    child.communicate()
+    assert child.returncode == -signal.SIGTERM
+    assert not signal_holder(path, signal.SIGTERM)
 
 
 def test_who_waits_is_told_for_whom(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ time: whoever decides holds its lock.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import sys
@@ -31,9 +30,11 @@ from etude.harness.background import (
     count_lines,
     find,
     held,
+    holder,
     is_held,
     look,
     preview,
+    signal_holder,
     steps,
     write,
     write_ended,
@@ -148,21 +149,8 @@ def _lock_of(sessions: Path, folder: Path) -> Path:
 
 
 def _ask_to_stop(place: Path) -> None:
-    """By its process, as the lock's holder told it: the handle is taken first and the lock looked at afterwards, so it
-    cannot be another process that has the number now."""
     deadline = time.monotonic() + _STOP_SECONDS
-    while is_held(place / LOCK):
-        if number := (place / LOCK).read_text():
-            try:
-                handle = os.pidfd_open(int(number))
-            except ProcessLookupError:
-                continue
-            try:
-                if is_held(place / LOCK) and (place / LOCK).read_text() == number:
-                    signal.pidfd_send_signal(handle, signal.SIGTERM)
-                    return
-            finally:
-                os.close(handle)
+    while is_held(place / LOCK) and not signal_holder(place / LOCK, signal.SIGTERM):
         if time.monotonic() > deadline:
             raise SessionError(f"the process of {place.name} does not start: look at {place / 'log'}")
         time.sleep(_LOOK_SECONDS)
@@ -174,7 +162,7 @@ def _wait_for_end(place: Path) -> None:
         if time.monotonic() > deadline:
             raise SessionError(
                 f"{place.name} was asked to stop and has not in {_STOP_SECONDS:g} s: process "
-                f"{(place / LOCK).read_text()} can be killed, what it did is kept"
+                f"{holder(place / LOCK)} can be killed, what it did is kept"
             )
         time.sleep(_LOOK_SECONDS)
     if look(place).state is State.INTERRUPTED:

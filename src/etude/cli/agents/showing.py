@@ -64,6 +64,7 @@ def show_command(sessions: Path, word: str, as_json: bool) -> int:
         usage = asdict(session.usage) if session else {}
         signals = session.signals if session else []
         shown = {**summary_of(agent), "text": agent.ended.text, "usage": usage, "signals": signals, "diff": diff}
+        shown["left_out"] = agent.left_out
         print(json.dumps(shown))
         return 0
     console = Console(highlight=False)
@@ -80,6 +81,8 @@ def show_command(sessions: Path, word: str, as_json: bool) -> int:
         _line(console, agent.ended.text.strip(), "")
     for signal in session.signals if session else []:
         _line(console, f"({signal['what'].replace('_', ' ')}: {', '.join(signal.get('files', []))})", "dim")
+    for path in agent.left_out:
+        _line(console, f"{path} became too large to be read: it is left out", "red")
     if console.is_terminal and diff:
         # Wrapped, not cut: who applies it must have seen every character.
         console.print(Syntax(visible(diff.rstrip("\n")), "diff", background_color="default", word_wrap=True))

@@ -156,7 +156,8 @@ def _start(options: AgentOptions, name: str, at_once: int) -> Order:
         begun=time.time(),
     )
     try:
-        place.mkdir(parents=True, mode=0o700)
+        options.sessions.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place.mkdir(mode=0o700)
         lock = take_agent(place, "start")
         try:
             write_atomically(place / OPTIONS, _ADAPTER.dump_json(options, indent=1))

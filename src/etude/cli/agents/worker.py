@@ -17,7 +17,7 @@ from etude.cli.agent import BOX, AgentOptions, harness_of
 from etude.cli.agents.events import EVENTS, EventLog
 from etude.cli.agents.start import read_options
 from etude.harness import ChatPolicy, ChatSession, Endpoint, Outcome, session_schemas
-from etude.harness.background import Agent, Ended, Queue, last_words, look, write_ended
+from etude.harness.background import Agent, Ended, Queue, last_words, look, sign, write_ended
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, load_session
 from etude.harness.sessions.record import BLOBS, LOG
 from etude.sandbox import beside, open_sandboxes, store_in
@@ -29,9 +29,7 @@ _LOOK_SECONDS = 0.25
 
 def main(place: Path, lock: int) -> int:
     os.set_inheritable(lock, False)
-    # Who stops it is told its process by the lock's holder alone.
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    sign(lock)
     queue = Queue(place.parent)
     ended = Ended(stop=StopCause.CANCELLED)
     with EventLog(place / EVENTS) as events:

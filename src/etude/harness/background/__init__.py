@@ -4,7 +4,7 @@ All state lies on disk, in the folders of their sessions."""
 
 from etude.harness.background.agent import Agent, Change, State, held, last_words, look, look_at_all, take_agent
 from etude.harness.background.applying import Changes, Fit, Step, count_lines, preview, steps, write
-from etude.harness.background.locks import alone, is_held, take
+from etude.harness.background.locks import alone, holder, is_held, sign, signal_holder, take
 from etude.harness.background.merge import merge
 from etude.harness.background.order import (
     Ended,
@@ -37,6 +37,7 @@ __all__ = [
     "count_lines",
     "find",
     "held",
+    "holder",
     "is_agent",
     "is_held",
     "last_words",
@@ -48,6 +49,8 @@ __all__ = [
     "read_ended",
     "read_model",
     "read_order",
+    "sign",
+    "signal_holder",
     "steps",
     "take",
     "take_agent",

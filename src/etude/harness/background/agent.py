@@ -79,6 +79,11 @@ class Agent:
         return _open_changes(self.session) if self.session is not None else {}
 
     @property
+    def left_out(self) -> list[str]:
+        changed = self.session.changed() if self.session is not None else {}
+        return sorted(changed.keys() - self.changes.keys())
+
+    @property
     def pending(self) -> tuple[str, ...]:
         """Prompts that the session does not know of yet."""
         return self.order.prompts[self.session.requests if self.session else 0 :]

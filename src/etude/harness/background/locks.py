@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import struct
 import time
 from collections.abc import Iterator
@@ -46,6 +47,44 @@ def is_held(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return bool(found[0] != fcntl.F_UNLCK)
+
+
+def sign(descriptor: int) -> None:
+    """Says in the file who holds its lock from here on: this process."""
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()} {_started(os.getpid())}".encode(), 0)
+
+
+def holder(path: Path) -> int | None:
+    """The process that signed last; whether it still holds the lock is not said."""
+    number, _, _ = path.read_text().partition(" ")
+    return int(number) if number else None
+
+
+def signal_holder(path: Path, number: int) -> bool:
+    """False if nobody holds the lock, or its holder has not signed yet. A process that has the number of one that is
+    gone began at another time; and from that look on the handle is of that process alone."""
+    pid = holder(path)
+    if pid is None or not is_held(path):
+        return False
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if path.read_text() != f"{pid} {_started(pid)}":
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _started(pid: int) -> str:
+    """In ticks since the machine started; the name before it may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 @contextmanager
