@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from tests.cli.agents.playing import Playing, playing, replacing
 from tests.harness.chat_server import completion
 
-from etude.cli.agent import AgentOptions
+from etude.cli.agent import AgentOptions, agent_command
 from etude.cli.agents import start, worker
 from etude.cli.agents.deciding import apply_command, reject_command, remove_command, stop_command
 from etude.cli.agents.listing import list_command
@@ -52,8 +53,8 @@ class Desk:
         (self.folder / "numbers").write_bytes(NUMBERS)
         (self.folder / "words").write_bytes(WORDS)
 
-    def start(self, prompt: str, name: str = "", tries: int = 1, at_once: int = 4, shell: bool = False) -> int:
-        options = AgentOptions(
+    def options(self, prompt: str, resume: str | None = None) -> AgentOptions:
+        return AgentOptions(
             prompt=prompt,
             folder=self.folder,
             url=self.server.url,
@@ -61,13 +62,15 @@ class Desk:
             key="A_KEY",
             context=8000,
             turns=20,
-            shell=shell,
+            shell=False,
             apply=False,
             as_json=False,
             sessions=self.sessions,
-            resume=None,
+            resume=resume,
         )
-        return start_command(options, name or prompt, tries, at_once)
+
+    def start(self, prompt: str, name: str = "", tries: int = 1, at_once: int = 4) -> int:
+        return start_command(self.options(prompt), name or prompt, tries, at_once)
 
     def state(self, name: str) -> str:
         return look(find(self.sessions, name)).state.value
@@ -274,6 +277,34 @@ def test_what_clashes_is_made_again_on_top_by_its_agent(desk: Desk, capsys: pyte
     desk.apply("again")
     assert desk.numbers == NUMBERS.replace(b"one", b"UNO")
     assert (desk.folder / "words").read_bytes() == b"BEGIN\nmiddle\nEND\n"
+
+
+@pytest.mark.usefixtures("here")
+def test_tries_are_agents_of_their_own_and_none_is_the_last_session(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.start("look", "tries", tries=2)
+    ids = capsys.readouterr().out.split()
+    assert [look(find(desk.sessions, id)).order.name for id in ids] == ["tries-1", "tries-2"]
+    with pytest.raises(SessionError, match="has no session of"):
+        agent_command(desk.options("more", resume="last"))
+    with pytest.raises(SessionError, match="is an agent in the background: `etude agents resume"):
+        agent_command(desk.options("more", resume=find(desk.sessions, ids[0]).name))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"prompt": None}, "nothing to do"),
+        ({"resume": "last"}, "`etude agents resume` goes on"),
+        ({"apply": True}, "look first"),
+        ({"folder": Path("/nowhere")}, "/nowhere is not a folder"),
+    ],
+)
+def test_mistakes_start_nothing(desk: Desk, change: dict[str, Any], says: str) -> None:
+    with pytest.raises(SessionError, match=says):
+        start_command(replace(desk.options("look"), **change), "", 1, 4)
+    assert not desk.sessions.exists()
 
 
 @pytest.mark.usefixtures("here")

@@ -48,16 +48,19 @@ def list_agents(
     as_json: JsonOption = False,
     sessions: SessionsOption = None,
 ) -> None:
-    """Show the agents, the newest first: state, turns, age, files with lines added and removed, what was asked.
+    """Show the agents, the newest first.
+
+    A line each: state, turns, age, files changed with lines added and removed, and what was asked.
 
     \b
     States:
-      queued (N)      waits, N-th in the queue
-      running         at work
-      done            came to an end of its own; or: out of turns, tokens, tool calls, context
-      stopped         by `etude agents stop`; resume goes on
-      failed          the endpoint, a box or the disk failed; resume goes on
-      interrupted     its process is gone (killed, or the machine went down); resume goes on
+      queued (N)    waits, N-th in the queue
+      running       at work
+      done          came to an end of its own
+      out of turns  or tokens, tool calls, context
+      stopped       by `etude agents stop`: resume goes on
+      failed        the endpoint, a box or the disk: resume goes on
+      interrupted   its process is gone (a kill, a reboot): resume goes on
       applied, partly applied, rejected
 
     \b
@@ -77,9 +80,10 @@ def list_agents(
 
 @agents.command()
 def follow(agent: AgentArgument, as_json: JsonOption = False, sessions: SessionsOption = None) -> None:
-    """Show what an agent did so far and does, until its end. Ctrl-C leaves it running.
+    """Show what an agent did and does, until its end.
 
-    The exit code is 0 if it came to an end of its own, 1 if not. With --json, a line for each thing that happens.
+    Ctrl-C leaves it running. The exit code is 0 if it came to an end of its own, 1 if not. With --json, a line for
+    each thing that happens.
 
     \b
     Examples:
@@ -97,7 +101,7 @@ def follow(agent: AgentArgument, as_json: JsonOption = False, sessions: Sessions
 
 @agents.command()
 def show(agent: AgentArgument, as_json: JsonOption = False, sessions: SessionsOption = None) -> None:
-    """Show what came of an agent: its last words, and its change as a diff.
+    """Show what came of an agent: last words, and a diff.
 
     \b
     Examples:
@@ -124,10 +128,11 @@ def apply(
     as_json: JsonOption = False,
     sessions: SessionsOption = None,
 ) -> None:
-    """Write an agent's change into its folder: all of it, or nothing.
+    """Write an agent's change into its folder.
 
-    The folder may have moved on. Files that only the agent changed are written. One that changed in other lines is
-    written with --merge alone. If one changed in the same lines, nothing is written, and it is named.
+    All of it, or nothing. The folder may have moved on. Files that only the agent changed are written. One that
+    changed in other lines is written with --merge alone. If one changed in the same lines, nothing is written, and
+    it is named.
 
     \b
     Examples:
@@ -164,7 +169,9 @@ def reject(agents: AgentsArgument, sessions: SessionsOption = None) -> None:
 
 @agents.command()
 def stop(agents: AgentsArgument, sessions: SessionsOption = None) -> None:
-    """Stop agents, queued ones too, and wait for their end. What they did is kept, and resume goes on.
+    """Stop agents, queued ones too, and wait for their end.
+
+    What they did is kept, and resume goes on.
 
     \b
     Examples:
@@ -190,11 +197,12 @@ def resume(
     as_json: JsonOption = False,
     sessions: SessionsOption = None,
 ) -> None:
-    """Go on with an agent, in the background again. First with what it was doing, if it came to no end of its own.
+    """Go on with an agent, in the background again.
 
-    It takes its place at the end of the queue. The endpoint is the one it was started with; its key is read anew. With
-    --rebase, changes to the same lines of a file are undone in the agent's copy, and it is asked to make them again on
-    top of yours; those to other lines are merged.
+    First with what it was doing, if it came to no end of its own. It takes its place at the end of the queue. The
+    endpoint is the one it was started with; its key is read anew. With --rebase, changes to the same lines of a
+    file are undone in the agent's copy, and it is asked to make them again on top of yours; those to other lines
+    are merged.
 
     \b
     Examples:
