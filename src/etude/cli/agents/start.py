@@ -30,11 +30,10 @@ from etude.harness.background import (
     Queue,
     State,
     Step,
-    agents,
     find,
     look,
     place_for,
-    read_order,
+    readable,
     steps,
     take_agent,
     write_order,
@@ -93,10 +92,10 @@ def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool,
             elif not agent.unfinished:
                 raise SessionError(f"{order.id} is {agent.state} and has nothing to go on with: say what by -p")
             read_options(place)  # what its process could not read is said here
+            (place / ENDED).unlink(missing_ok=True)
             write_order(place, order)
             if moved:
                 _rebase(agent, moved)
-            (place / ENDED).unlink(missing_ok=True)
             _spawn(place, lock)
         finally:
             os.close(lock)
@@ -138,7 +137,7 @@ def _told(moved: list[Step]) -> str:
 
 
 def _refuse_taken(sessions: Path, names: list[str]) -> None:
-    taken = {read_order(place).name for place in agents(sessions)} - {""}
+    taken = {order.name for order in readable(sessions).values()} - {""}
     if double := sorted(taken.intersection(names)):
         raise SessionError(f"there is an agent {double[0]!r} already: choose another name, or `etude agents remove` it")
 

@@ -16,6 +16,7 @@ from etude.harness.background.order import (
     read_ended,
     read_model,
     read_order,
+    readable,
     write_ended,
     write_order,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "read_ended",
     "read_model",
     "read_order",
+    "readable",
     "sign",
     "signal_holder",
     "steps",

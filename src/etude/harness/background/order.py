@@ -66,13 +66,18 @@ def is_agent(place: Path) -> bool:
     return (place / ORDER).is_file()
 
 
+def readable(sessions: Path) -> dict[Path, Order]:
+    """By folder; one that cannot be read must not hide the others."""
+    found = {}
+    for place in agents(sessions):
+        with suppress(SessionError):
+            found[place] = read_order(place)
+    return found
+
+
 def find(sessions: Path, word: str) -> Path:
     """By its name, its folder's name, or a beginning of its id."""
-    orders = {}
-    for place in agents(sessions):
-        # One that cannot be read must not hide the others.
-        with suppress(SessionError):
-            orders[place] = read_order(place)
+    orders = readable(sessions)
     exact = [place for place, order in orders.items() if word in (order.name, order.id, place.name)]
     found = exact or [place for place, order in orders.items() if word and order.id.startswith(word)]
     if not found:
