@@ -91,7 +91,7 @@ class Desk:
         return (self.folder / "numbers").read_bytes()
 
 
-def wait_for(what: Callable[[], bool], story: Callable[[], str], seconds: float = 120) -> None:
+def wait_for(what: Callable[[], bool], story: Callable[[], str], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, story()
