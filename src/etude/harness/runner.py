@@ -156,10 +156,10 @@ class BoxRunner:
         self._memo = None
         try:
             box = await self._synced(states[-1])
-            self._scratch = self._scratch or BoxScratch(box, AGENT_ENV, TOO_LARGE)
-            return await self._scratch.run(states, command, timeout=timeout)
         except _AGENTS_DOING as error:
             raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
+        self._scratch = self._scratch or BoxScratch(box, AGENT_ENV, TOO_LARGE)
+        return await self._scratch.run(states, command, timeout=timeout)
 
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
         if self._box is None:

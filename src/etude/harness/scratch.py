@@ -15,9 +15,9 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import utime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from etude.sandbox.contract import Box, ExecResult, RequestRefused
+from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
 SCRATCH = "/tmp/etude-scratch"
 """Where commands and their output see the tree."""
@@ -28,10 +28,12 @@ _CARGO_BUILDS = "target"
 _AT_ONCE = 200
 _MAX_TREE_FILES, _MAX_TREE_BYTES = 100_000, 1 << 30
 
-# What a workspace does not hold as text, and nobody changes: the tree has it by links.
+# What a workspace does not hold as text, and nobody changes, the tree has by links. For an empty .git folder programs
+# respect .gitignore.
 _PREPARE = r"""
 tree=$1
-if [ ! -d "$tree" ]; then mkdir -p "$tree" || exit 1; echo fresh; fi
+[ -z "$2" ] || rm -rf "$tree"
+if [ ! -d "$tree" ]; then mkdir -p "$tree/.git" || exit 1; echo fresh; fi
 find . -type d \( -name .git -prune -o \
     \( -name node_modules -o -name .venv -o -name venv -o -name .tox -o -name .nox \) -prune -print \) \
   -o -type l -print -o -type f -size +1000000c -print | while IFS= read -r path; do
@@ -67,12 +69,14 @@ class BoxScratch:
         self._box = box
         self._env = dict(env)
         self._too_large = too_large
-        self._held: Mapping[str, bytes] = {}
+        self._held: Mapping[str, bytes] | None = None
+        """None while nobody knows."""
         self._clock = _Clock()
 
     async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
         """The command over each state. The last one is what the workspace holds."""
-        made = await self._box.exec(["sh", "-c", _PREPARE, "prepare", SCRATCH], timeout=PREPARE_SECONDS)
+        prepare = ["sh", "-c", _PREPARE, "prepare", SCRATCH, "" if self._held is not None else "anew"]
+        made = await self._box.exec(prepare, timeout=PREPARE_SECONDS)
         if made.code:  # also when it takes too long
             words = " ".join(made.stderr.decode("utf-8", "replace").split())
             raise RequestRefused(f"no files can be put beside the workspace, in {SCRATCH}: {words}")
@@ -85,16 +89,18 @@ class BoxScratch:
         return results
 
     async def _hold(self, files: Mapping[str, bytes]) -> None:
-        gone = sorted(self._held.keys() - files.keys())
-        for at in range(0, len(gone), _AT_ONCE):
-            delete = ["sh", "-c", _DELETE, "delete", *gone[at : at + _AT_ONCE]]
-            await self._box.exec(delete, timeout=PREPARE_SECONDS, cwd=SCRATCH)
-        changed = {
-            path: data for path, data in files.items() if self._held.get(path) != data and data != self._too_large
-        }
-        if changed:
-            tar = await asyncio.to_thread(_tar, changed, self._clock.tick())
-            await self._box.write_tree(SCRATCH, tar, max_bytes=_MAX_TREE_BYTES, max_files=_MAX_TREE_FILES)
+        held, self._held = self._held or {}, None
+        changed = {path: data for path, data in files.items() if held.get(path) != data and data != self._too_large}
+        gone = sorted(held.keys() - files.keys())
+        try:
+            for at in range(0, len(gone), _AT_ONCE):
+                delete = ["sh", "-c", _DELETE, "delete", *gone[at : at + _AT_ONCE]]
+                await self._box.exec(delete, timeout=PREPARE_SECONDS, cwd=SCRATCH)
+            if changed:
+                tar = await asyncio.to_thread(_tar, changed, self._clock.tick())
+                await self._box.write_tree(SCRATCH, tar, max_bytes=_MAX_TREE_BYTES, max_files=_MAX_TREE_FILES)
+        except (OSError, DiskFull) as error:
+            raise RequestRefused(f"no files can be put beside the workspace, in {SCRATCH}: {error}") from error
         self._held = files
 
 
@@ -106,33 +112,48 @@ class HostScratch:
     def __init__(self, execute: HostExec) -> None:
         self._execute = execute
         self._folder: Path | None = None
-        self._held: Mapping[str, bytes] = {}
+        self._held: Mapping[str, bytes] | None = None
         self._clock = _Clock()
 
     async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        folder = self._folder = self._folder or Path(tempfile.mkdtemp(prefix="etude-scratch-"))
         results = []
         for state in states:
-            await asyncio.to_thread(self._hold, folder, state)
+            try:
+                folder = await asyncio.to_thread(self._hold, state)
+            except OSError as error:
+                raise RequestRefused(f"no files can be put beside the workspace: {error.strerror}") from error
             results.append(await self._execute(command, folder, timeout, SCRATCH.encode()))
         return results
 
-    def _hold(self, folder: Path, files: Mapping[str, bytes]) -> None:
-        for path in self._held.keys() - files.keys():
+    def _hold(self, files: Mapping[str, bytes]) -> Path:
+        if self._folder is None or self._held is None:
+            self._remove()
+            self._folder = Path(tempfile.mkdtemp(prefix="etude-scratch-"))
+            (self._folder / ".git").mkdir()
+        folder, held, self._held = self._folder, self._held or {}, None
+        for path in held.keys() - files.keys():
             (folder / path).unlink(missing_ok=True)
+            for above in PurePosixPath(path).parents[:-1]:
+                if any((folder / above).iterdir()):
+                    break
+                (folder / above).rmdir()
         now = self._clock.tick()
         for path, data in files.items():
-            if self._held.get(path) != data:
+            if held.get(path) != data:
                 target = folder / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(data)
                 utime(target, (now, now))
         self._held = files
+        return folder
+
+    def _remove(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
     async def close(self) -> None:
-        if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, True)
-            self._folder = None
+        await asyncio.to_thread(self._remove)
 
 
 class _Clock:

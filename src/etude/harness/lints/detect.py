@@ -9,6 +9,7 @@ import configparser
 import fnmatch
 import json
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -30,24 +31,33 @@ class Root:
     """Its settings say what the linter looks at."""
 
 
-def find_roots(linter: Linter, files: Mapping[str, bytes]) -> list[Root]:
+class Tree:
+    """The files of one state, by name; those of installed packages are left out."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = files
+        self.paths = [path for path in files if is_own(path, files)]
+        self.named: defaultdict[str, list[str]] = defaultdict(list)
+        for path in self.paths:
+            self.named[path.rpartition("/")[2]].append(path)
+
+
+def find_roots(linter: Linter, tree: Tree) -> list[Root]:
     """By folder; those where there is nothing for the linter to look at are left out."""
     found: dict[str, Root] = {}
     for config in linter.configs:
-        for path in files:
+        exact = "*" not in config.name
+        names = [config.name] if exact else sorted(fnmatch.filter(tree.named, config.name))
+        for path in (path for name in names for path in tree.named.get(name, ())):
             folder = folder_of(path)
-            name = path.rpartition("/")[2]
-            if folder in found or not fnmatch.fnmatchcase(name, config.name) or not is_own(path, files):
-                continue
-            table = _table(name, files[path], config)
+            table = None if folder in found else _table(path, tree.files[path], config)
             if table is not None:
-                has_targets = any(key in table for key in linter.own_targets)
-                found[folder] = Root(folder, path, has_targets)
+                found[folder] = Root(folder, path, any(key in table for key in linter.own_targets))
     roots = sorted(found.values())
     if linter.roots == "outermost":
         roots = [root for root in roots if not any(above(other.folder, root.folder) for other in roots)]
-    looked_at = [path for path in files if path.endswith(linter.suffixes) and is_own(path, files)]
-    return [root for root in roots if any(within(path, root.folder) for path in looked_at)]
+    looked_at = [path for path in tree.paths if path.endswith(linter.suffixes)] if roots else []
+    return [root for root in roots if any(within(path, root.folder) and path != root.config for path in looked_at)]
 
 
 def nearest(path: str, folders: Iterable[str]) -> str | None:

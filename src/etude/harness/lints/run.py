@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from etude.harness.lints.compare import in_order, unmatched
-from etude.harness.lints.detect import find_roots, nearest, within
+from etude.harness.lints.detect import Tree, find_roots, nearest, within
 from etude.harness.lints.diagnostic import Diagnostic
 from etude.harness.lints.linter import Linter, builtin_linters
 from etude.harness.lints.look import Answer, Look
@@ -51,10 +51,13 @@ class Lints:
         it."""
         async with self._lock:
             start, now = workspace.start, await workspace.snapshot()
+            trees = Tree(start), Tree(now)
             report = Report()
             for linter in self.linters:
-                roots = find_roots(linter, now)
-                before = {root.folder for root in find_roots(linter, start)}
+                if linter.scope == "files" and path in now and not path.endswith(linter.suffixes):
+                    continue
+                roots = find_roots(linter, trees[1])
+                before = {root.folder for root in find_roots(linter, trees[0])}
                 folders = [root.folder for root in roots]
                 wanted = [root for root in roots if within(root.folder, path) or root.folder == nearest(path, folders)]
                 if len(wanted) > MOST_ROOTS:
