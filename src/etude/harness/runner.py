@@ -16,17 +16,19 @@ import signal
 import stat
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from etude.harness.diff import LEFT_OUT
 from etude.harness.memo import Memo
+from etude.harness.scratch import BoxScratch, HostScratch
 from etude.harness.terminal import Place
 from etude.harness.workspace import (
     AGENT_ENV,
     MAX_FILE_BYTES,
+    TOO_LARGE,
     WORKDIR,
     NoShell,
     OverlayWorkspace,
@@ -83,6 +85,7 @@ class BoxRunner:
         self._memo = memo
         self._deterministic = deterministic
         self._box: Box | None = None
+        self._scratch: BoxScratch | None = None
         self._held: Mapping[str, bytes] = start
         """What the box's files are (or will be, when it is created)."""
         self._layout: bytes | None = None
@@ -148,6 +151,16 @@ class BoxRunner:
         self._held = after
         return files if after == files else after
 
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        # The scratch tree stays in the box, for any later command to see.
+        self._memo = None
+        try:
+            box = await self._synced(states[-1])
+        except _AGENTS_DOING as error:
+            raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
+        self._scratch = self._scratch or BoxScratch(box, AGENT_ENV, TOO_LARGE)
+        return await self._scratch.run(states, command, timeout=timeout)
+
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
         if self._box is None:
             self._box = await self._open_box()
@@ -183,7 +196,7 @@ class BoxRunner:
 
     async def close(self) -> None:
         if self._box is not None:
-            box, self._box = self._box, None
+            box, self._box, self._scratch = self._box, None, None
             await box.destroy()
 
 
@@ -225,6 +238,7 @@ class HostRunner:
     def __init__(self, approve: Approve) -> None:
         self._approve = approve
         self._folder: Path | None = None
+        self._scratch = HostScratch(_host_exec)
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
@@ -242,7 +256,13 @@ class HostRunner:
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         return files
 
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        if not await self._approve(command):
+            raise NoShell
+        return await self._scratch.run(states, command, timeout=timeout)
+
     async def close(self) -> None:
+        await self._scratch.close()
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, True)
             self._folder = None
@@ -302,7 +322,8 @@ def _write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
         (folder / path).unlink(missing_ok=True)
 
 
-async def _host_exec(command: str, folder: Path, timeout: float) -> ExecResult:
+async def _host_exec(command: str, folder: Path, timeout: float, told: bytes = b".") -> ExecResult:
+    """`told` stands for the folder's name in what it says."""
     started = time.monotonic()
     # Files, not pipes: what the command leaves running in the background must not keep us waiting for their end.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
@@ -325,8 +346,9 @@ async def _host_exec(command: str, folder: Path, timeout: float) -> ExecResult:
             _kill_group(process.pid)
         code = await process.wait()
         here = str(folder).encode()
-        out, err = (_said(stream).replace(here, b".") for stream in (stdout, stderr))
-        return ExecResult(128 - code if code < 0 else code, out, err, time.monotonic() - started, timed_out)
+        truncated = any(os.fstat(stream.fileno()).st_size > _MAX_OUTPUT_BYTES for stream in (stdout, stderr))
+        out, err = (_said(stream).replace(here, told) for stream in (stdout, stderr))
+        return ExecResult(128 - code if code < 0 else code, out, err, time.monotonic() - started, timed_out, truncated)
 
 
 def _inherited(environment: Mapping[str, str]) -> dict[str, str]:

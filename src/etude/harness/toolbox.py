@@ -14,6 +14,7 @@ from typing import Any
 import xxhash
 
 from etude.harness.bounds import Count, cut_end, cut_middle
+from etude.harness.lints import Lints
 from etude.harness.outside import Outside
 from etude.harness.parallel import Reach
 from etude.harness.policy import ToolCall
@@ -93,6 +94,7 @@ class Toolbox:
         self.todo: list[str] = []
         self.jobs: list[tuple[int, str]] = []
         """Number and command of those that run, as far as was looked."""
+        self.lints = Lints()
         self.outside = outside or Outside()
         self._tools = implementations
         self._after_edit = after_edit

@@ -7,11 +7,12 @@ paths are relative to the workspace; nothing outside it can be named.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Protocol, TypeVar, runtime_checkable
 
 from etude.harness.diff import is_source, unified_diff
+from etude.harness.scratch import BoxScratch
 from etude.harness.terminal import Place, Terminals
 from etude.sandbox.contract import Box, ExecResult, RequestRefused
 
@@ -63,6 +64,20 @@ class Workspace(Protocol):
         changed is seen afterwards."""
         ...
 
+    @property
+    def start(self) -> Mapping[str, bytes]:
+        """The files that `diff` starts from."""
+        ...
+
+    async def snapshot(self) -> Mapping[str, bytes]:
+        """The files as they are."""
+        ...
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        """The command over each of these states of the files, the last of which is a fresh `snapshot`, in a tree beside
+        the workspace (`etude.harness.scratch`), whose files it may change as it likes. Only one call at a time."""
+        ...
+
     async def diff(self) -> str:
         """A unified diff of every text file against the start."""
         ...
@@ -85,6 +100,10 @@ class Runner(Protocol):
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """The files as they are there now."""
+        ...
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        """As a workspace's; the last state is what the place is to hold."""
         ...
 
     async def close(self) -> None: ...
@@ -166,6 +185,14 @@ class OverlayWorkspace:
         finally:
             self._files = await self._runner.leave(self._files)
 
+    async def snapshot(self) -> Mapping[str, bytes]:
+        return {path: data for path, data in self._files.items() if is_source(path)}
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        if self._runner is None:
+            raise NoShell
+        return await self._runner.aside(states, command, timeout=timeout)
+
     def changed(self) -> dict[str, bytes | None]:
         """Contents of the files that differ from the start; None for a deleted one."""
         paths = sorted(self.start.keys() | self._files.keys())
@@ -193,6 +220,7 @@ class BoxWorkspace:
         self._box = box
         self.start = start
         self._terminals = Terminals(box, AGENT_ENV)
+        self._scratch = BoxScratch(box, AGENT_ENV, TOO_LARGE)
 
     @classmethod
     async def open(cls, box: Box) -> BoxWorkspace:
@@ -223,6 +251,12 @@ class BoxWorkspace:
 
     async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
         return await use(self._terminals)
+
+    async def snapshot(self) -> Mapping[str, bytes]:
+        return await read_tree(self._box, self.start)
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        return await self._scratch.run(states, command, timeout=timeout)
 
     async def diff(self) -> str:
         return unified_diff(self.start, await read_tree(self._box, self.start))
