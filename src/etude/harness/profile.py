@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from string import Formatter
@@ -41,11 +41,19 @@ class Profile:
     def schemas(self) -> tuple[ToolSchema, ...]:
         return tuple(builtin_schema(name) for name in self.tools)
 
+    def without(self, names: Collection[str]) -> Profile:
+        """The same with fewer tools; SchemaError for a name that no tool of the harness has."""
+        for name in names:
+            builtin_schema(name)
+        return replace(self, tools=tuple(name for name in self.tools if name not in names)) if names else self
+
     def system_text(self) -> str:
         return self.system.format(tools="\n".join(schema.usage() for schema in self.schemas()))
 
     def say(self, occasion: str, **values: object) -> str:
-        return self.wording[occasion].format(**values)
+        """A profile with few tools has no words for what others meet: there it refuses."""
+        words = self.wording.get(occasion, self.wording["refused"])
+        return words.format(**{"problem": occasion, **values})
 
     def open(
         self, task: str, conversation_id: str = "conversation", surroundings: Surroundings | None = None

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from etude.harness.diff import as_text
 from etude.harness.patch import ADD, DELETE, UPDATE, BadPatch, apply_patch, parse_patch
 from etude.harness.toolbox import Output, Toolbox, ToolProblem
 from etude.harness.tools.files import numbered, read_text, split_lines
+from etude.harness.tools.known import require_known
 from etude.harness.workspace import clean_path
 
 SHOWN_AROUND = 3
@@ -53,7 +55,7 @@ async def patch(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
             for path in {change.path, change.target} - {""}:
                 if await exists(toolbox, path):
                     files[path] = await _current(toolbox, path)
-        after = apply_patch(changes, files)
+        after = apply_patch(changes, files, exactly=toolbox.limits.strict)
     except BadPatch as error:
         raise ToolProblem(toolbox.say("bad_patch", problem=error)) from None
     toolbox.require_edits(len(after))
@@ -116,14 +118,17 @@ async def store(toolbox: Toolbox, path: str, text: str) -> None:
 
 
 async def _bytes(toolbox: Toolbox, path: str) -> bytes:
+    """Of a file that is to go."""
     if not await exists(toolbox, path):
         raise ToolProblem(toolbox.say("no_file", path=path, hint=""))
-    return await toolbox.workspace.read(path)
+    data = await toolbox.workspace.read(path)
+    if toolbox.limits.strict and as_text(data) is not None:
+        require_known(toolbox, path, data)
+    return data
 
 
 async def _current(toolbox: Toolbox, path: str) -> str:
     """The file's text, if it is what the agent believes it to be."""
     text = await read_text(toolbox, path)
-    if not toolbox.knows(path, text.encode()):
-        raise ToolProblem(toolbox.say("stale", path=path))
+    require_known(toolbox, path, text.encode())
     return text
