@@ -194,3 +194,18 @@ def test_replace_is_what_it_says(old: str, new: str, text: str) -> None:
         assert after == before.replace(old, new)
     else:
         assert after == before
+
+
+def test_a_patch_that_leaves_no_place_for_a_file_changes_nothing() -> None:
+    for first, second in (("new/a", "new"), ("new", "new/a"), ("calc.py/a", "b"), ("b", "pack")):
+        bench = Bench()
+        lines = [f"*** Add File: {first}", "+x", f"*** Add File: {second}", "+y"]
+        refused = bench.call("patch", patch="\n".join(["*** Begin Patch", *lines, "*** End Patch"]))
+        assert not refused.ok
+        assert refused.valid
+        assert bench.files() == SAMPLE
+    lines = ["*** Add File: calc.py/a", "+y", "*** Delete File: calc.py"]
+    bench = Bench()
+    assert bench.call("patch", patch="\n".join(["*** Begin Patch", *lines, "*** End Patch"])).ok
+    assert "calc.py" not in bench.files()
+    assert bench.files()["calc.py/a"] == b"y\n"

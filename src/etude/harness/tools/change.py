@@ -5,6 +5,8 @@ Nothing is changed unless all that was asked fits, and nothing that was read bef
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from etude.harness.diff import as_text
@@ -59,16 +61,16 @@ async def patch(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     except BadPatch as error:
         raise ToolProblem(toolbox.say("bad_patch", problem=error)) from None
     toolbox.require_edits(len(after))
-    said: list[str] = []
+    await _require_places(toolbox, after)
+    gone = [path for path, text in after.items() if text is None]
+    for path in (path for path in gone if path in files):
+        await toolbox.workspace.delete(path)
+        await toolbox.has_edited(path, None)
     for path, text in after.items():
         if text is not None:
             await store(toolbox, path, text)
-        elif path in files:
-            await toolbox.workspace.delete(path)
-            await toolbox.has_edited(path, None)
-        kind = DELETE if text is None else UPDATE if path in files else ADD
-        said.append(f"{kind.removeprefix('*** ')}{path}")
-    return Output(said)
+    kinds = {path: DELETE if path in gone else UPDATE if path in files else ADD for path in after}
+    return Output([f"{kind.removeprefix('*** ')}{path}" for path, kind in kinds.items()])
 
 
 async def move(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
@@ -78,10 +80,7 @@ async def move(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     if await exists(toolbox, target):
         raise ToolProblem(toolbox.say("exists", path=target))
     data = await _bytes(toolbox, source)
-    try:
-        await toolbox.workspace.write(target, data)
-    except NotADirectoryError:
-        raise ToolProblem(toolbox.say("not_a_folder", path=target)) from None
+    await _put(toolbox, target, data)
     await toolbox.workspace.delete(source)
     await toolbox.has_edited(source, None)
     await toolbox.has_edited(target, data)
@@ -110,11 +109,28 @@ async def exists(toolbox: Toolbox, path: str) -> bool:
 async def store(toolbox: Toolbox, path: str, text: str) -> None:
     toolbox.require_edits()
     data = text.encode()
+    await _put(toolbox, path, data)
+    await toolbox.has_edited(path, data)
+
+
+async def _put(toolbox: Toolbox, path: str, data: bytes) -> None:
     try:
         await toolbox.workspace.write(path, data)
     except NotADirectoryError:
         raise ToolProblem(toolbox.say("not_a_folder", path=path)) from None
-    await toolbox.has_edited(path, data)
+    except IsADirectoryError:
+        raise ToolProblem(toolbox.say("not_a_file", path=path)) from None
+
+
+async def _require_places(toolbox: Toolbox, after: Mapping[str, str | None]) -> None:
+    """Before the first of them is written: no file comes to lie where a folder is, nor below a file."""
+    written = {path for path, text in after.items() if text is not None}
+    there = {*await toolbox.workspace.files(), *written} - (after.keys() - written)
+    for path in written:
+        if any(str(folder) in there for folder in PurePosixPath(path).parents):
+            raise ToolProblem(toolbox.say("not_a_folder", path=path))
+        if any(name.startswith(f"{path}/") for name in there):
+            raise ToolProblem(toolbox.say("not_a_file", path=path))
 
 
 async def _bytes(toolbox: Toolbox, path: str) -> bytes:
