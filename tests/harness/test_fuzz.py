@@ -1,4 +1,4 @@
-"""Whatever is called: no exception escapes the loop, nothing runs that was not asked for, and no file outside is seen."""
+"""Whatever is called: no exception escapes the loop, nothing runs unasked, and no file outside is seen or changed."""
 
 from __future__ import annotations
 
@@ -129,10 +129,10 @@ def test_calls_on_a_folder(turns: list[list[ToolCall]]) -> None:
 
 
 @pytest.mark.slow
-def test_two_thousand_calls_on_a_folder() -> None:
+def test_more_calls_on_a_folder() -> None:
     with guarded_folder() as (around, folder):
 
-        @settings(max_examples=2_000)
+        @settings(max_examples=500)
         @given(turns=played)
         def hold(turns: list[list[ToolCall]]) -> None:
             holds_on_disk(around, folder, turns)
@@ -201,8 +201,8 @@ def holds_for_words(name: str, written: Written) -> None:
     assert all(not event.valid for event, call in zip(outcome.tools, calls, strict=True) if call.arguments is None)
     ran = [command for call in calls if call.arguments is not None and (command := asked_to_run(call)) is not None]
     assert nowhere.ran == ran
-    recorded = [segment.tokens[segment.sampled].tolist() for segment in recorder.segments()]
-    assert sum(recorded, []) == [token for made in engine.generations for token in made.tokens.tolist()]
+    recorded = [token for each in recorder.segments() for token in each.tokens[each.sampled].tolist()]
+    assert recorded == [token for made in engine.generations for token in made.tokens.tolist()]
 
 
 words = st.lists(st.tuples(st.text(max_size=8), st.lists(known_calls, max_size=3), harms), min_size=1, max_size=3)
@@ -217,7 +217,7 @@ def test_words_of_a_model(name: str, written: Written) -> None:
 
 @pytest.mark.slow
 @every_format
-@settings(max_examples=2_000)
+@settings(max_examples=500)
 @given(written=words)
 def test_many_words_of_a_model(name: str, written: Written) -> None:
     holds_for_words(name, written)

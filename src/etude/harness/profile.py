@@ -35,6 +35,10 @@ class Profile:
     """Said after a turn that was cut off before it called a tool."""
     wording: dict[str, str]
     """What tools say, by occasion."""
+    silent: str = ""
+    """Said after an empty message; without it such a message is an answer like any other."""
+    repeated: str = ""
+    """Said after the same calls with the same answers, {count} times in a row."""
     facts: dict[str, str] = field(default_factory=dict)
     """How each of FACTS is told, with {text} and, for rules, {path}; what is not named here is not told."""
 
@@ -108,7 +112,7 @@ class Profile:
         """Every fixed text of the profile and the names of its tools, without the places to fill: what a tokenizer
         must know well."""
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
-        templates += self.wording.values()
+        templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
         return [self.system_text(), *plain, *self.tools]
 
@@ -119,7 +123,7 @@ def parse_profile(text: str, source: str) -> Profile:
     except tomllib.TOMLDecodeError as error:
         raise SchemaError(f"profile {source} is not TOML: {error}") from error
     expected = {field.name for field in fields(Profile)}
-    data.setdefault("facts", {})
+    data = {"facts": {}, "silent": "", "repeated": "", **data}
     if data.keys() != expected:
         wrong = sorted(expected ^ data.keys())
         raise SchemaError(f"profile {source}: missing or unknown fields {', '.join(wrong)}")

@@ -160,7 +160,8 @@ class OverlayWorkspace:
         if self._runner is None:
             raise NoShell
         place = await self._runner.enter(self._files)
-        self._terminals = self._terminals or Terminals(place, AGENT_ENV)
+        if self._terminals is None or self._terminals.place is not place:
+            self._terminals = Terminals(place, AGENT_ENV)
         try:
             return await use(self._terminals)
         finally:
