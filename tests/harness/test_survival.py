@@ -18,8 +18,10 @@ from tests.harness.test_terminal_tools import Bench, in_boxes
 
 from etude.harness import (
     Budgets,
+    ChatPolicy,
     ChatSession,
     Conversation,
+    Endpoint,
     Outcome,
     OverlayWorkspace,
     Role,
@@ -38,6 +40,10 @@ from etude.sandbox import BoxSpec
 from etude.trace import StopCause
 
 ROOMY = HARNESS.model_copy(update={"summary_trigger": 0})
+REBASE = """
+git init -q /tmp/r && cd /tmp/r && git config user.email me@here && git config user.name me
+echo 1 > a && git add a && git commit -qm one && echo 2 > a && git commit -qam two && git rebase -i HEAD~1
+"""
 FULL, COMPACT = load_profile("full"), load_profile("compact")
 
 
@@ -70,6 +76,10 @@ def test_commands_that_wait_for_somebody_hang_nobody(images: Path) -> None:
         eater = await waits("cat", "")
         assert "echoed" in await ends(eater, "echoed", "^D")
         assert await bench.say("bash", command="read -t 1 x < /dev/null; echo $?") == "1"
+        assert await bench.say("bash", command="less calc.py") == SAMPLE["calc.py"].decode().rstrip()
+        pages = await waits("seq 999 > /tmp/n; less /tmp/n", "")
+        assert "(exit code" in await bench.say("job_kill", id=pages) or not bench.toolbox.jobs
+        assert "Successfully rebased" in await bench.say("bash", command=REBASE)
         assert await bench.say("bash", command="$EDITOR calc.py && $GIT_EDITOR calc.py && echo edited") == "edited"
         assert bench.toolbox.jobs == []
 
@@ -173,6 +183,27 @@ def test_a_policy_that_does_not_answer_ends_with_the_clock() -> None:
     outcome = run(Policy(act), Budgets(wall_seconds=1.0))
     assert outcome.stop is StopCause.WALL_CLOCK
     assert (outcome.usage.turns, len(outcome.tools)) == (1, 1), "what was done is kept"
+
+
+def test_an_endpoint_that_takes_a_request_and_never_answers() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def play() -> Outcome:
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        policy = ChatPolicy(Endpoint(url, "model", seconds=0.3, attempts=2, pause_seconds=0.0), FULL.schemas())
+        toolbox = Toolbox(FULL.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), FULL)
+        try:
+            return await run_agent(FULL.open("go"), policy, toolbox, Budgets(), FULL)
+        finally:
+            await policy.aclose()
+            server.close()
+
+    outcome = asyncio.run(play())
+    assert outcome.stop is StopCause.ERROR
+    assert "no answer in 2 attempts, last: ReadTimeout" in outcome.error
 
 
 def test_a_policy_that_says_nothing_is_asked_twice() -> None:

@@ -23,6 +23,7 @@ TAMED = {
     "PAGER": "cat",
     "GIT_PAGER": "cat",
     "MANPAGER": "cat",
+    "LESS": "-dFX",
     "SYSTEMD_PAGER": "",
     "GIT_TERMINAL_PROMPT": "0",
     "NO_COLOR": "1",
