@@ -108,7 +108,7 @@ def holds_on_disk(around: Path, folder: Path, turns: list[list[ToolCall]]) -> No
     assert asked == [command for call in shells if (command := asked_to_run(call)) is not None]
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(turns=played, strict=st.booleans())
 def test_calls(turns: list[list[ToolCall]], strict: bool) -> None:
     holds_in_memory(turns, strict)
@@ -121,7 +121,7 @@ def test_ten_thousand_calls(turns: list[list[ToolCall]], strict: bool) -> None:
     holds_in_memory(turns, strict)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(turns=played)
 def test_calls_on_a_folder(turns: list[list[ToolCall]]) -> None:
     with guarded_folder() as (around, folder):
@@ -209,7 +209,7 @@ words = st.lists(st.tuples(st.text(max_size=8), st.lists(known_calls, max_size=3
 
 
 @every_format
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(written=words)
 def test_words_of_a_model(name: str, written: Written) -> None:
     holds_for_words(name, written)

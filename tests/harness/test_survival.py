@@ -88,7 +88,7 @@ def test_commands_that_wait_for_somebody_hang_nobody(images: Path) -> None:
 
 def test_commands_that_never_end_flood_and_daemonise(images: Path) -> None:
     async def play(bench: Bench) -> None:
-        flood = await bench.call("bash", command="yes", seconds=1)
+        flood = await bench.call("bash", command="yes | head -c 3000000; sleep 100", seconds=1)
         assert len(flood.output) <= 4_000
         assert "goes on as job 1" in flood.output
         assert "(exit code" in await bench.say("job_kill", id=1)
@@ -111,7 +111,7 @@ def test_the_plain_shell_outlives_the_same(images: Path) -> None:
             image = await sandboxes.add_image(dict(SAMPLE))
             workspace = lazy_workspace(image, SAMPLE, lambda: sandboxes.create(BoxSpec(image)))
             toolbox = Toolbox(COMPACT.schemas(), workspace, ToolLimits(command_seconds=1.5), COMPACT)
-            steps = ["> shell yes", "> shell sleep 100", "> shell cat; read x; echo $?", "> shell python3 -i"]
+            steps = ["> shell yes | head -c 3000000; sleep 100", "> shell sleep 100", "> shell cat; read x; echo $?", "> shell python3 -i"]
             steps += ["> shell setsid sleep 100 & echo up", "> shell printf 'a\\377b'", "> finish"]
             budgets = Budgets(output_tokens=60)
             outcome = await run_agent(COMPACT.open("go"), ScriptedPolicy(steps, COMPACT), toolbox, budgets, COMPACT)
