@@ -111,7 +111,12 @@ def test_the_plain_shell_outlives_the_same(images: Path) -> None:
             image = await sandboxes.add_image(dict(SAMPLE))
             workspace = lazy_workspace(image, SAMPLE, lambda: sandboxes.create(BoxSpec(image)))
             toolbox = Toolbox(COMPACT.schemas(), workspace, ToolLimits(command_seconds=1.5), COMPACT)
-            steps = ["> shell yes | head -c 3000000; sleep 100", "> shell sleep 100", "> shell cat; read x; echo $?", "> shell python3 -i"]
+            steps = [
+                "> shell yes | head -c 3000000; sleep 100",
+                "> shell sleep 100",
+                "> shell cat; read x; echo $?",
+                "> shell python3 -i",
+            ]
             steps += ["> shell setsid sleep 100 & echo up", "> shell printf 'a\\377b'", "> finish"]
             budgets = Budgets(output_tokens=60)
             outcome = await run_agent(COMPACT.open("go"), ScriptedPolicy(steps, COMPACT), toolbox, budgets, COMPACT)
