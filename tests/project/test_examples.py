@@ -37,7 +37,11 @@ def test_add_a_tool() -> None:
     assert [(event.name, event.output) for event in outcome.tools] == [("outline", seen)]
 
     async def play() -> list[str]:
-        calls = [("outline", {"path": "shop.py"}), ("outline", {"path": "nothing.py"}), ("outline", {"file": "shop.py"})]
+        calls = [
+            ("outline", {"path": "shop.py"}),
+            ("outline", {"path": "nothing.py"}),
+            ("outline", {"file": "shop.py"}),
+        ]
         async with ChatServer([completion(calls=calls), completion(text="done")]) as server:
             outcome = await example("add_a_tool").main(["--url", server.url])
             offered = [tool["function"]["name"] for tool in server.requests[0]["tools"]]
