@@ -16,9 +16,8 @@ from types import TracebackType
 from etude.harness.diff import binary_changes, unified_diff
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
-from etude.harness.plan import budgets_of, told_limits, tool_limits
+from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
-from etude.harness.profile import load_profile
 from etude.harness.runner import lazy_workspace, read_folder
 from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
@@ -59,7 +58,7 @@ class ChatSession:
         self.conversation: Conversation | None = saved.conversation if saved else None
         self._policy = policy
         self._harness = harness
-        self._profile = load_profile(harness.profile)
+        self._profile = profile_of(harness)
         self._sandboxes = sandboxes
         self._sandbox = sandbox
         self._observer = observer or Observer()
@@ -81,7 +80,8 @@ class ChatSession:
         if self._workspace is None:
             start = await asyncio.to_thread(read_folder, self.folder)
             workspace = await _view(start, self._sandboxes, self._sandbox)
-            self._toolbox = Toolbox(self._profile.schemas(), workspace, tool_limits(self._sandbox), self._profile)
+            limits = tool_limits(self._sandbox, strict=self._harness.strict)
+            self._toolbox = Toolbox(self._profile.schemas(), workspace, limits, self._profile)
             if self._saved is not None:
                 await _restore(workspace, self._saved)
                 self._toolbox.carry(self._saved.state)

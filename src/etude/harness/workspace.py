@@ -179,7 +179,8 @@ class OverlayWorkspace:
         if self._runner is None:
             raise NoShell
         place = await self._runner.enter(self._files)
-        self._terminals = self._terminals or Terminals(place, AGENT_ENV)
+        if self._terminals is None or self._terminals.place is not place:
+            self._terminals = Terminals(place, AGENT_ENV)
         try:
             return await use(self._terminals)
         finally:
@@ -195,8 +196,9 @@ class OverlayWorkspace:
 
     def changed(self) -> dict[str, bytes | None]:
         """Contents of the files that differ from the start; None for a deleted one."""
-        paths = sorted(self.start.keys() | self._files.keys())
-        return {p: self._files.get(p) for p in paths if self.start.get(p) != self._files.get(p) and is_source(p)}
+        other = [path for path, data in self._files.items() if self.start.get(path) != data]
+        gone = [path for path in self.start if path not in self._files]
+        return {path: self._files.get(path) for path in sorted(other + gone) if is_source(path)}
 
     def rebase(self, paths: Collection[str]) -> None:
         """Takes these files as they are for their new start."""

@@ -11,7 +11,7 @@ from typing import Any
 import zstandard
 
 from etude.harness.policy import Conversation, Message, Role, ToolCall, Turn
-from etude.harness.sessions.record import BLOBS, FORMAT, LOG, SessionError, SessionRecord
+from etude.harness.sessions.record import BLOBS, FORMAT, LOG, SessionError, SessionRecord, digest_of
 from etude.trace.trace import ToolEvent, TraceUsage
 
 
@@ -48,9 +48,12 @@ class SavedSession:
             return None
         path = self.folder / BLOBS / digest
         try:
-            return zstandard.decompress(path.read_bytes())
+            content = zstandard.decompress(path.read_bytes())
         except (OSError, zstandard.ZstdError) as error:
             raise SessionError(f"the session in {self.folder} lacks {path.name}, a file's content: {error}") from error
+        if digest_of(content) != digest:
+            raise SessionError(f"the session in {self.folder} has a damaged content of a file, {path.name}")
+        return content
 
 
 def list_sessions(folder: Path) -> Iterator[Path]:
