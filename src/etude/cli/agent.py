@@ -94,7 +94,7 @@ async def _work(options: AgentOptions, saved: SavedSession | None) -> int:
         )
         await stack.enter_async_context(session)
         outcome: Outcome | None = None
-        if session.interrupted:
+        if session.interrupted or (options.prompt is None and session.unfinished):
             outcome = await session.go_on()
         if options.prompt is not None and (outcome is None or not outcome.failed_by_us):
             outcome = await session.run(options.prompt)

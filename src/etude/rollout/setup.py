@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from etude.harness.bounds import Count
 from etude.harness.memo import Memo
 from etude.harness.outcome import Budgets
-from etude.harness.plan import budgets_of, told_limits
-from etude.harness.profile import Profile, load_profile
+from etude.harness.plan import budgets_of, profile_of, told_limits
+from etude.harness.profile import Profile
 from etude.harness.runner import ExecMemo, lazy_workspace
 from etude.harness.surroundings import Surroundings, look_around
 from etude.harness.workspace import OverlayWorkspace, Workspace
@@ -58,19 +58,16 @@ class RolloutSetup:
 
     @property
     def profile(self) -> Profile:
-        return load_profile(self.harness.profile)
+        return profile_of(self.harness)
 
     def budgets(self, task: Task) -> Budgets:
         """The recipe's budgets, or the task's own where those are tighter."""
         recipe = budgets_of(self.harness)
-        return Budgets(
+        return replace(
+            recipe,
             turns=min(recipe.turns, task.limits.turns),
             tool_calls=min(recipe.tool_calls, task.limits.tool_calls),
             tokens=min(recipe.tokens, task.limits.tokens),
-            turn_tokens=recipe.turn_tokens,
-            output_tokens=recipe.output_tokens,
-            summary_trigger=recipe.summary_trigger,
-            summary_tokens=recipe.summary_tokens,
             wall_seconds=min(recipe.wall_seconds, task.limits.wall_seconds),
         )
 
