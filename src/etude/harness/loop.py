@@ -48,7 +48,7 @@ async def run_agent(
     observer: Observer | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
-    """Runs until the agent stops; the conversation ends with a user message.
+    """Runs until the agent stops. The conversation ends with a user message, or as an interrupted run has left it.
 
     Only cancellation leaves it as an exception; `outcome`, when given, then holds what happened so far.
     """
@@ -94,6 +94,11 @@ class _Run:
         toolbox.context = conversation.summaries
 
     async def until_stopped(self) -> StopCause:
+        last = self.conversation.messages[-1].turn
+        if last is not None and not last.calls and not last.cut_off:
+            # An answer that was interrupted when nothing was left to do.
+            self.outcome.final_text = last.text
+            return StopCause.REPLIED
         try:
             while True:
                 if (stop := self.spent()) is not None:
