@@ -18,7 +18,7 @@ from rich.console import Console
 from etude.cli.chat import Show, visible
 from etude.harness import ChatPolicy, ChatSession, Endpoint, Observer, Outcome, session_schemas
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, list_sessions, load_session
-from etude.recipe.acting import HarnessRecipe, SandboxRecipe
+from etude.recipe.acting import HarnessRecipe, PricesRecipe, SandboxRecipe
 from etude.sandbox import beside, open_sandboxes, temporary_store
 from etude.trace import StopCause
 
@@ -43,6 +43,10 @@ class AgentOptions:
     as_json: bool
     sessions: Path
     resume: str | None
+    tool_seconds: float = 0.0
+    money: float = 0.0
+    prices: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Of a million tokens: of input, of cached input, of output."""
 
 
 def default_sessions() -> Path:
@@ -107,6 +111,9 @@ async def _work(options: AgentOptions, saved: SavedSession | None) -> int:
 
 
 def _harness(options: AgentOptions) -> HarnessRecipe:
+    of_input, of_cached, of_output = options.prices
+    if min(options.prices) < 0 or (options.money and not (of_input or of_output)):
+        raise SessionError("--money needs --prices: of a million tokens of input, of cached input and of output")
     return HarnessRecipe(
         profile="full",
         max_turns=options.turns,
@@ -116,6 +123,9 @@ def _harness(options: AgentOptions) -> HarnessRecipe:
         max_output_tokens=16_000,
         summary_trigger=options.context * 3 // 4,
         max_summary_tokens=4_000,
+        max_tool_seconds=options.tool_seconds,
+        max_money=options.money,
+        prices=PricesRecipe(input=of_input, cached=of_cached, output=of_output),
         wall_seconds=6 * 3600.0,
     )
 

@@ -132,11 +132,16 @@ def agent(
     sessions: Annotated[
         Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
     ] = None,
+    tool_seconds: Annotated[float, typer.Option(min=0, help="Seconds its commands may run together; 0: no limit.")] = 0,
+    money: Annotated[float, typer.Option(min=0, help="What its tokens may cost by --prices; 0: no limit.")] = 0,
+    prices: Annotated[
+        tuple[float, float, float], typer.Option(help="Of a million tokens: of input, of cached input, of output.")
+    ] = (0, 0, 0),
 ) -> None:
     """Have an agent do something in a folder, with any model. For scripts: the change goes to standard output.
 
     Your files change only with --apply. What it does is kept as a session, turn by turn: killed at any moment, it goes
-    on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of turns or failed.
+    on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of a budget or failed.
 
     \b
     Examples:
@@ -151,7 +156,23 @@ def agent(
 
         place = sessions or default_sessions()
         return agent_command(
-            AgentOptions(prompt, folder, endpoint, model, key, context, turns, shell, apply, as_json, place, resume)
+            AgentOptions(
+                prompt,
+                folder,
+                endpoint,
+                model,
+                key,
+                context,
+                turns,
+                shell,
+                apply,
+                as_json,
+                place,
+                resume,
+                tool_seconds,
+                money,
+                prices,
+            )
         )
 
     finish(verb, when_interrupted="interrupted: what was done is kept; --resume last goes on")
