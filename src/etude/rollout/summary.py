@@ -58,7 +58,7 @@ class Summary:
     """Share of the samples at temperature 1 whose first edit alone passes; a sample without an edit counts as no."""
     greedy_first_edit: Estimate | None
     truncated: float
-    """Share of the valid samples that ran out of turns, tokens or calls."""
+    """Share of the valid samples that ran out of a budget."""
     valid_calls: float
     """Share of the calls that were well formed."""
     summarised: float
