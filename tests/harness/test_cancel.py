@@ -8,7 +8,21 @@ from pathlib import Path
 
 from tests.harness.test_sessions import BOX, FULL, HARNESS, REQUEST, STEPS, Following, repository
 
-from etude.harness import ChatSession, Conversation, Message, Observer, Outcome, Role, ScriptedPolicy, Turn
+from etude.harness import (
+    Budgets,
+    ChatSession,
+    Conversation,
+    Message,
+    Observer,
+    Outcome,
+    OverlayWorkspace,
+    Role,
+    ScriptedPolicy,
+    Toolbox,
+    ToolLimits,
+    Turn,
+    run_agent,
+)
 from etude.harness.messages import NOT_CARRIED_OUT, openai_messages
 from etude.harness.sessions import SessionRecord, load_session
 from etude.trace import StopCause, ToolEvent, TraceUsage
@@ -168,6 +182,25 @@ def test_what_was_interrupted_is_no_event_of_the_run_and_counts_for_nothing() ->
     assert outcome.usage.tool_calls == 1
     # The compact profile has no word of its own for it.
     assert [message.text for message in outcome.conversation.messages[-3:]] == ["none", "cut", "cut"]
+
+
+def test_a_turn_that_was_cut_off_and_interrupted_is_told_so() -> None:
+    class Cancelling(Observer):
+        async def turn(self, conversation: Conversation, turn: Turn) -> None:
+            raise asyncio.CancelledError
+
+    outcome = Outcome(FULL.open(REQUEST))
+    toolbox = Toolbox(FULL.schemas(), OverlayWorkspace({}), ToolLimits(), FULL)
+
+    async def play() -> Outcome:
+        cut = ScriptedPolicy([Turn("well, let", cut_off=True)], FULL)
+        run = run_agent(outcome.conversation, cut, toolbox, Budgets(), FULL, observer=Cancelling(), outcome=outcome)
+        await asyncio.gather(run, return_exceptions=True)
+        assert outcome.conversation.messages[-1] == Message(Role.USER, FULL.cut_off)
+        again = ScriptedPolicy(["that is it"], FULL)
+        return await run_agent(outcome.conversation, again, toolbox, Budgets(), FULL)
+
+    assert asyncio.run(play()).final_text == "that is it"
 
 
 def test_an_endpoint_is_shown_an_answer_to_each_call_where_anything_follows() -> None:

@@ -108,11 +108,10 @@ class _Run:
                     continue
                 turn = await self.act(self.budgets.turn_tokens)
                 stop = await self.run_calls(turn) if turn.calls else None
-                silent = turn.cut_off and not turn.calls
-                await self.answered(turn, [self.tell(self.profile.cut_off)] if silent else [])
+                await self.answered(turn)
                 if stop is not None:
                     return stop
-                if not turn.calls and not silent:
+                if not turn.calls and not turn.cut_off:
                     self.outcome.final_text = turn.text
                     return StopCause.REPLIED
         except ContextFull:
@@ -264,9 +263,10 @@ class _Run:
                     output_tokens=self.policy.count(text),
                 )
             )
-        await self.answered(turn, [], events)
+        await self.answered(turn, events)
 
-    async def answered(self, turn: Turn, told: Sequence[Message], interrupted: Sequence[ToolEvent] = ()) -> None:
+    async def answered(self, turn: Turn, interrupted: Sequence[ToolEvent] = ()) -> None:
+        told = [self.tell(self.profile.cut_off)] if turn.cut_off and not turn.calls else []
         tools, self.told = [*self.outcome.tools[self.told :], *interrupted], len(self.outcome.tools)
         self.open = None
         await self.observer.answered(turn, tools, told, self.usage)
