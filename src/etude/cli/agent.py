@@ -19,7 +19,7 @@ from etude.cli.chat import Show, visible
 from etude.harness import ChatPolicy, ChatSession, Endpoint, Observer, Outcome, session_schemas
 from etude.harness.background import is_agent
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, list_sessions, load_session
-from etude.recipe.acting import HarnessRecipe, SandboxRecipe
+from etude.recipe.acting import HarnessRecipe, PricesRecipe, SandboxRecipe
 from etude.sandbox import beside, open_sandboxes, temporary_store
 from etude.trace import StopCause
 
@@ -44,6 +44,10 @@ class AgentOptions:
     as_json: bool
     sessions: Path
     resume: str | None
+    tool_seconds: float = 0.0
+    money: float = 0.0
+    prices: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Of a million tokens: of input, of cached input, of output."""
 
 
 def default_sessions() -> Path:
@@ -97,7 +101,7 @@ async def _work(options: AgentOptions, saved: SavedSession | None) -> int:
         )
         await stack.enter_async_context(session)
         outcome: Outcome | None = None
-        if session.interrupted:
+        if session.interrupted or (options.prompt is None and session.unfinished):
             outcome = await session.go_on()
         if options.prompt is not None and (outcome is None or not outcome.failed_by_us):
             outcome = await session.run(options.prompt)
@@ -110,6 +114,9 @@ async def _work(options: AgentOptions, saved: SavedSession | None) -> int:
 
 
 def harness_of(options: AgentOptions) -> HarnessRecipe:
+    of_input, of_cached, of_output = options.prices
+    if min(options.prices) < 0 or (options.money and not (of_input or of_output)):
+        raise SessionError("--money needs --prices: of a million tokens of input, of cached input and of output")
     return HarnessRecipe(
         profile="full",
         max_turns=options.turns,
@@ -119,6 +126,9 @@ def harness_of(options: AgentOptions) -> HarnessRecipe:
         max_output_tokens=16_000,
         summary_trigger=options.context * 3 // 4,
         max_summary_tokens=4_000,
+        max_tool_seconds=options.tool_seconds,
+        max_money=options.money,
+        prices=PricesRecipe(input=of_input, cached=of_cached, output=of_output),
         wall_seconds=6 * 3600.0,
     )
 

@@ -23,6 +23,7 @@ from etude.harness import (
     TokenPolicy,
     TokenSampling,
     Turn,
+    format_of,
     session_schemas,
     write_sample,
 )
@@ -30,7 +31,6 @@ from etude.journal import RunPaths
 from etude.lineage import LineageError, LineageState
 from etude.recipe import Recipe, load_recipe
 from etude.sandbox import beside, open_sandboxes, temporary_store
-from etude.text import CompactFormat, Tokenizer
 from etude.trace import ToolEvent, TraceUsage
 from etude.trace.builder import TraceBuilder
 
@@ -99,13 +99,13 @@ def _dtype_of(paths: RunPaths) -> str:
 def _trained(recipe: Recipe, paths: RunPaths, stage: str, dtype: str, stack: AsyncExitStack) -> Policy:
     from etude.engine.service import EngineService
 
-    tokenizer = Tokenizer.load(paths.tokenizer)
+    form = format_of(recipe.harness, paths.tokenizer)
     alone = recipe.engine.model_copy(update={"slots": 1})  # where drafts pay
     engine = EngineService(paths.model(stage), alone, dtype, 0)
     stack.push_async_callback(engine.shutdown)
     sampling = TokenSampling(recipe.engine.context, temperature=0.0)
     schemas = session_schemas(recipe.harness)
-    return TokenPolicy(engine, CompactFormat(tokenizer), schemas, sampling, TraceBuilder(), conversation="chat")
+    return TokenPolicy(engine, form, schemas, sampling, TraceBuilder(), conversation="chat")
 
 
 async def converse(

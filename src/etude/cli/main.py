@@ -134,6 +134,11 @@ def agent(
     sessions: Annotated[
         Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
     ] = None,
+    tool_seconds: Annotated[float, typer.Option(min=0, help="Seconds its commands may run together; 0: no limit.")] = 0,
+    money: Annotated[float, typer.Option(min=0, help="What its tokens may cost by --prices; 0: no limit.")] = 0,
+    prices: Annotated[
+        tuple[float, float, float], typer.Option(help="Of a million tokens: of input, of cached input, of output.")
+    ] = (0, 0, 0),
     background: Annotated[
         bool, typer.Option("--background", help="Start it and return: `etude agents` lists, follows and applies.")
     ] = False,
@@ -146,7 +151,7 @@ def agent(
     """Have an agent do something in a folder, with any model. For scripts: the change goes to standard output.
 
     Your files change only with --apply. What it does is kept as a session, turn by turn: killed at any moment, it goes
-    on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of turns or failed.
+    on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of a budget or failed.
 
     \b
     Examples:
@@ -163,7 +168,21 @@ def agent(
 
         place = sessions or default_sessions()
         options = AgentOptions(
-            prompt, folder, endpoint, model, key, context, turns, shell, apply, as_json, place, resume
+            prompt=prompt,
+            folder=folder,
+            url=endpoint,
+            model=model,
+            key=key,
+            context=context,
+            turns=turns,
+            shell=shell,
+            apply=apply,
+            as_json=as_json,
+            sessions=place,
+            resume=resume,
+            tool_seconds=tool_seconds,
+            money=money,
+            prices=prices,
         )
         if background:
             from etude.cli.agents.start import start_command

@@ -16,6 +16,8 @@ from etude.harness.policy import Conversation, Message, Role
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 from etude.harness.surroundings import Surroundings
 
+MOST_READ = 40
+"""Files that a self-summary's new context names as read."""
 FACTS = frozenset({"system", "limits", "status", "recent", "rules"})
 
 
@@ -28,7 +30,7 @@ class Profile:
     summary_request: str
     summary_resume: str
     """The user message that a new context starts from: {task}, {summary}, {count}, {edited}, {turns}, {todo},
-    {jobs}."""
+    {jobs}, {read}."""
     nothing: str
     """Said where a list of what is carried over is empty."""
     cut_off: str
@@ -58,6 +60,10 @@ class Profile:
         """A profile with few tools has no words for what others meet: there it refuses."""
         words = self.wording.get(occasion, self.wording["refused"])
         return words.format(**{"problem": occasion, **values})
+
+    def say_if_known(self, occasion: str, otherwise: str, **values: object) -> str:
+        """For occasions that a profile need not have words for."""
+        return self.say(occasion, **values) if occasion in self.wording else otherwise
 
     def open(
         self, task: str, conversation_id: str = "conversation", surroundings: Surroundings | None = None
@@ -91,15 +97,24 @@ class Profile:
         turns_left: int,
         todo: Sequence[str] = (),
         jobs: Sequence[tuple[int, str]] = (),
+        read: Sequence[str] = (),
+        cut_off: bool = False,
     ) -> Conversation:
-        """The conversation that follows a self-summary: system prompt, task, summary and carried state."""
+        """The conversation that follows a self-summary: system prompt, task, summary and carried state. What the agent
+        thought before it wrote is not carried. A summary that is empty, or `cut_off` by its token limit, is said to be
+        so where the profile has words for it."""
         count = old.summaries + 1
+        if not summary:
+            summary = self.say_if_known("no_summary", summary)
+        elif cut_off:
+            summary = self.say_if_known("cut_summary", summary, text=summary)
         text = self.summary_resume.format(
             task=old.task,
             summary=summary,
             count=count,
             edited=" ".join(edited) or self.nothing,
             todo="\n".join(todo) or self.nothing,
+            read=_latest(read) or self.nothing,
             jobs="; ".join(f"{number} {command}" for number, command in jobs) or self.nothing,
             turns=turns_left,
         )
@@ -115,6 +130,13 @@ class Profile:
         templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
         return [self.system_text(), *plain, *self.tools]
+
+
+def _latest(paths: Sequence[str]) -> str:
+    """The last ones, and how many there were before."""
+    more = len(paths) - MOST_READ
+    shown = " ".join(paths[-MOST_READ:])
+    return f"{shown} (and {more} before)" if more > 0 else shown
 
 
 def parse_profile(text: str, source: str) -> Profile:
@@ -143,3 +165,10 @@ def load_profile(name: str) -> Profile:
     profile = parse_profile(file.read_text(encoding="utf-8"), f"{name}.toml")
     profile.schemas()
     return profile
+
+
+@cache
+def compaction_request() -> str:
+    """The long instruction that stands for a profile's short request where a recipe asks for the baseline."""
+    file = resources.files("etude.harness") / "profiles" / "compaction.txt"
+    return file.read_text(encoding="utf-8").strip()

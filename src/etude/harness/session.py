@@ -28,7 +28,7 @@ from etude.harness.workspace import TOO_LARGE, WORKDIR, OverlayWorkspace
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.sandbox import limits_of
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
-from etude.trace.trace import TraceUsage
+from etude.trace.trace import StopCause, TraceUsage
 
 
 class ApplyConflict(Exception):
@@ -93,6 +93,12 @@ class ChatSession:
         """It was killed while a request was being worked on: `go_on` before the next one."""
         return self._saved is not None and self.conversation is not None and not self._saved.stop
 
+    @property
+    def unfinished(self) -> bool:
+        """A kill, the user, the clock or a failure of ours ended its last request: `go_on` goes on with it."""
+        ended = self._saved.stop if self._saved is not None else ""
+        return self.interrupted or (ended != "" and StopCause(ended).ours)
+
     async def run(self, text: str) -> Outcome:
         """One request; a later one goes on in the same conversation. Each has budgets of its own."""
         workspace = await self._open()
@@ -109,9 +115,9 @@ class ChatSession:
         return await self._act(self.conversation, TraceUsage())
 
     async def go_on(self) -> Outcome:
-        """The request that a killed session was working on, from its last whole turn, with what is left of its
-        budgets."""
-        assert self.interrupted, "nothing was interrupted"
+        """The request that a session was working on when it was killed or cancelled, from its last whole turn, with
+        what is left of its budgets."""
+        assert self.unfinished, "nothing was interrupted"
         assert self._saved is not None
         assert self.conversation is not None
         await self._open()

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -91,7 +91,8 @@ class TokenPolicy:
             generation.experts_from,
         )
         self._turns += 1
-        return parse_turn(self._form, generation.tokens.tolist(), self._schemas, str(self._turns))
+        turn = parse_turn(self._form, generation.tokens.tolist(), self._schemas, str(self._turns))
+        return replace(turn, prompt_tokens=len(prompt), cached_tokens=generation.usage.cached_tokens)
 
     def tokens(self, conversation: Conversation) -> int:
         return self._transcript.length(conversation)

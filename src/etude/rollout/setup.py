@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -67,14 +67,11 @@ class RolloutSetup:
     def budgets(self, task: Task) -> Budgets:
         """The recipe's budgets, or the task's own where those are tighter."""
         recipe = budgets_of(self.harness)
-        return Budgets(
+        return replace(
+            recipe,
             turns=min(recipe.turns, task.limits.turns),
             tool_calls=min(recipe.tool_calls, task.limits.tool_calls),
             tokens=min(recipe.tokens, task.limits.tokens),
-            turn_tokens=recipe.turn_tokens,
-            output_tokens=recipe.output_tokens,
-            summary_trigger=recipe.summary_trigger,
-            summary_tokens=recipe.summary_tokens,
             wall_seconds=min(recipe.wall_seconds, task.limits.wall_seconds),
         )
 

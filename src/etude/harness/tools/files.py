@@ -30,16 +30,16 @@ async def list_files(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
 async def read(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     path = clean_path(arguments["path"], toolbox.workspace.workdir)
     text = await read_text(toolbox, path)
-    toolbox.has_shown(path, text.encode())
+    reread = toolbox.has_read(path, text.encode())
     lines = split_lines(text)
     first = arguments.get("first", 1)
     last = arguments.get("last", len(lines))
     if not lines:
-        return Output([toolbox.say("empty")])
+        return Output([toolbox.say("empty")], reread=reread)
     beyond = toolbox.limits.strict and last > len(lines)
     if first < 1 or first > len(lines) or last < first or beyond:
         raise ToolProblem(toolbox.say("bad_range", path=path, first=first, last=last, lines=len(lines)))
-    return Output(numbered(lines, first, min(last, len(lines))))
+    return Output(numbered(lines, first, min(last, len(lines))), reread=reread)
 
 
 async def edit(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
