@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import uvicorn
@@ -18,13 +19,13 @@ from etude.harness.chunks.words import terms
 
 MEANS = {"remov": "delet", "eras": "delet", "fetch": "read", "load": "read"}
 """Words that mean the same to it."""
-WIDTH = 64
+WIDTH = 509
 
 
 def vector_of(text: str) -> list[float]:
     row = [0.0] * WIDTH
     for term in terms(text):
-        row[sum(MEANS.get(term, term).encode()) % WIDTH] += 1.0
+        row[crc32(MEANS.get(term, term).encode()) % WIDTH] += 1.0
     return row
 
 

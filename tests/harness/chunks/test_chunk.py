@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.harness.chunks import Chunk, chunks_of
-from etude.harness.chunks import grammars
+from etude.harness.chunks import Chunk, chunks_of, grammars
 from etude.harness.chunks.chunk import LONGEST, MAX_FILE_BYTES, PARAGRAPHS
 from etude.harness.chunks.grammars import LANGUAGES
 

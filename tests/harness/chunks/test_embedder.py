@@ -69,7 +69,12 @@ def test_an_endpoint_that_is_not_there() -> None:
 def test_the_model_that_ships_knows_what_belongs_together() -> None:
     embedder = ShippedEmbedder()
     assert isinstance(embedder, Embedder)
-    texts = ["delete a file", "def erase(path):\n    path.unlink()", "def mean(numbers):\n    return sum(numbers) / 9", ""]
+    texts = [
+        "delete a file",
+        "def erase(path):\n    path.unlink()",
+        "def mean(numbers):\n    return sum(numbers) / 9",
+        "",
+    ]
     vectors = asyncio.run(embedder.embed(texts))
     assert vectors.shape == (4, 384)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
