@@ -55,6 +55,8 @@ CAUGHT_INSIDE = {
     "Unread": "a pattern that rules no file out",
     "CannotWatch": "every file is looked at before each search",
     "BadPattern": "told to the agent",
+    "EmbeddingFailed": "told to the agent",
+    "TooManyFiles": "told to the agent",
     "_Silent": "told as RequestRefused, with the client that does not say what it uses",
 }
 

@@ -18,6 +18,8 @@ from rich.console import Console
 from etude.cli.chat import Show, visible
 from etude.harness import ChatPolicy, ChatSession, Endpoint, Observer, Outcome, session_schemas
 from etude.harness.background import is_agent
+from etude.harness.chunks import usual_embedder
+from etude.harness.outside import Outside
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, list_sessions, load_session
 from etude.recipe.acting import HarnessRecipe, PricesRecipe, SandboxRecipe
 from etude.sandbox import beside, open_sandboxes, temporary_store
@@ -97,7 +99,15 @@ async def _work(options: AgentOptions, saved: SavedSession | None) -> int:
         stack.push_async_callback(policy.aclose)
         record = None if saved else _begin(options, harness)
         session = ChatSession(
-            options.folder, policy, harness, BOX, sandboxes, observer=observer, record=record, saved=saved
+            options.folder,
+            policy,
+            harness,
+            BOX,
+            sandboxes,
+            observer=observer,
+            record=record,
+            saved=saved,
+            outside=Outside(embedder=usual_embedder(os.environ)),
         )
         await stack.enter_async_context(session)
         outcome: Outcome | None = None

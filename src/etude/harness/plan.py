@@ -34,11 +34,6 @@ def budgets_of(recipe: HarnessRecipe) -> Budgets:
     )
 
 
-def profile_of(recipe: HarnessRecipe, without: Collection[str] = ()) -> Profile:
-    """`without`: tools that are missing besides those that the recipe leaves out."""
-    return load_profile(recipe.profile).without({*recipe.without, *without})
-
-
 def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None, strict: bool = False) -> ToolLimits:
     return ToolLimits(command_seconds=recipe.command_seconds, edits=edits, strict=strict)
 

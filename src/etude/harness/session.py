@@ -16,6 +16,7 @@ from types import TracebackType
 from etude.harness.diff import binary_changes, unified_diff
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
+from etude.harness.outside import Outside
 from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
 from etude.harness.runner import lazy_workspace, read_folder
@@ -52,6 +53,7 @@ class ChatSession:
         observer: Observer | None = None,
         record: SessionRecord | None = None,
         saved: SavedSession | None = None,
+        outside: Outside | None = None,
     ) -> None:
         """`record` is written as the session goes on; `saved` is one that goes on here, with its own record."""
         self.folder = folder
@@ -66,6 +68,7 @@ class ChatSession:
         self._record = saved.go_on() if saved else record
         self._workspace: OverlayWorkspace | None = None
         self._toolbox: Toolbox | None = None
+        self._outside = outside
 
     async def __aenter__(self) -> ChatSession:
         await self._open()
@@ -81,7 +84,7 @@ class ChatSession:
             start = await asyncio.to_thread(read_folder, self.folder)
             workspace = await _view(start, self._sandboxes, self._sandbox)
             limits = tool_limits(self._sandbox, strict=self._harness.strict)
-            self._toolbox = Toolbox(self._profile.schemas(), workspace, limits, self._profile)
+            self._toolbox = Toolbox(self._profile.schemas(), workspace, limits, self._profile, outside=self._outside)
             if self._saved is not None:
                 await _restore(workspace, self._saved)
                 self._toolbox.carry(self._saved.state)

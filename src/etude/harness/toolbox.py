@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
@@ -22,6 +22,9 @@ from etude.harness.profile import Profile
 from etude.harness.schema import BadArguments, SchemaError, ToolSchema
 from etude.harness.workspace import NoShell, OutsideWorkspace, Workspace, clean_path
 from etude.sandbox.contract import RequestRefused
+
+if TYPE_CHECKING:
+    from etude.harness.chunks import ChunkIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class Toolbox:
         self.context = 0
         """Self-summaries so far; the loop says."""
         self.outside = outside or Outside()
+        self.chunk_index: ChunkIndex | None = None
+        """Made by the first search."""
         self._tools = implementations
         self._after_edit = after_edit
         self._shown: dict[str, bytes] = {}

@@ -7,6 +7,7 @@ from etude.harness.tools.glob import glob
 from etude.harness.tools.grep import grep
 from etude.harness.tools.lints import lints
 from etude.harness.tools.outside import ask, web_fetch, web_search
+from etude.harness.tools.search import search
 from etude.harness.tools.shell import shell
 from etude.harness.tools.terminal import bash, job, job_input, job_kill
 from etude.harness.tools.todo import todo
@@ -23,6 +24,7 @@ BUILTIN = {
     "grep": grep,
     "glob": glob,
     "lints": lints,
+    "search": search,
     "shell": shell,
     "bash": bash,
     "job": job,
