@@ -17,7 +17,14 @@ from rich.console import Console
 
 from etude.cli.chat import Show, visible
 from etude.harness import ChatPolicy, ChatSession, Endpoint, Observer, Outcome, session_schemas
-from etude.harness.sessions import SavedSession, SessionError, SessionRecord, list_sessions, load_session
+from etude.harness.sessions import (
+    SavedSession,
+    SessionError,
+    SessionRecord,
+    list_sessions,
+    load_session,
+    look_after_all,
+)
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.sandbox import beside, open_sandboxes, temporary_store
 from etude.trace import StopCause
@@ -43,6 +50,7 @@ class AgentOptions:
     as_json: bool
     sessions: Path
     resume: str | None
+    consent: bool = False
 
 
 def default_sessions() -> Path:
@@ -53,6 +61,7 @@ def default_sessions() -> Path:
 def agent_command(options: AgentOptions) -> int:
     if not options.folder.is_dir():
         raise SessionError(f"{options.folder} is not a folder")
+    look_after_all(options.sessions, options.folder)
     saved = _saved(options)
     if options.prompt is None and saved is None:
         raise SessionError("nothing to do: give a prompt with -p, or a session to go on with by --resume")
@@ -124,7 +133,7 @@ def _begin(options: AgentOptions, harness: HarnessRecipe) -> SessionRecord:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     options.sessions.mkdir(parents=True, exist_ok=True, mode=0o700)
     about = {"profile": harness.profile, "model": options.model, "folder": str(options.folder.resolve())}
-    return SessionRecord.begin(options.sessions / name, **about, consent=False)
+    return SessionRecord.begin(options.sessions / name, **about, key=options.key, consent=options.consent)
 
 
 def _tell(

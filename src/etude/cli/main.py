@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from etude.cli.errors import finish
+from etude.cli.sessions import sessions
 from etude.cli.tasks import tasks
+from etude.cli.trace import trace
 
 app = typer.Typer(
     name="etude",
@@ -27,6 +29,8 @@ sandbox = typer.Typer(
 )
 app.add_typer(sandbox, name="sandbox")
 app.add_typer(tasks, name="tasks")
+app.add_typer(trace, name="trace")
+app.add_typer(sessions, name="sessions")
 images = typer.Typer(
     help="What boxes are made from: pull, import, make, list, remove.",
     no_args_is_help=True,
@@ -132,6 +136,9 @@ def agent(
     sessions: Annotated[
         Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
     ] = None,
+    consent: Annotated[
+        bool, typer.Option("--consent", envvar="ETUDE_CONSENT", help="The session may be trained on.")
+    ] = False,
 ) -> None:
     """Have an agent do something in a folder, with any model. For scripts: the change goes to standard output.
 
@@ -151,7 +158,9 @@ def agent(
 
         place = sessions or default_sessions()
         return agent_command(
-            AgentOptions(prompt, folder, endpoint, model, key, context, turns, shell, apply, as_json, place, resume)
+            AgentOptions(
+                prompt, folder, endpoint, model, key, context, turns, shell, apply, as_json, place, resume, consent
+            )
         )
 
     finish(verb, when_interrupted="interrupted: what was done is kept; --resume last goes on")

@@ -6,7 +6,10 @@ A trace is the source of truth for training; nothing is re-tokenised from it.
 from etude.trace.atif import to_atif
 from etude.trace.builder import TraceBuilder
 from etude.trace.file import TraceError, TraceWriter, read_traces, write_traces
-from etude.trace.openai import to_openai
+from etude.trace.lines import from_line, to_line
+from etude.trace.markdown import to_markdown
+from etude.trace.openai import to_openai, to_openai_contexts
+from etude.trace.steps import StepsFile, read_steps
 from etude.trace.trace import (
     UNKNOWN_EXPERT,
     UNSAMPLED_VERSION,
@@ -23,6 +26,7 @@ __all__ = [
     "UNSAMPLED_VERSION",
     "Segment",
     "SegmentKind",
+    "StepsFile",
     "StopCause",
     "ToolEvent",
     "Trace",
@@ -30,8 +34,13 @@ __all__ = [
     "TraceError",
     "TraceUsage",
     "TraceWriter",
+    "from_line",
+    "read_steps",
     "read_traces",
     "to_atif",
+    "to_line",
+    "to_markdown",
     "to_openai",
+    "to_openai_contexts",
     "write_traces",
 ]
