@@ -7,6 +7,7 @@ from etude.trace.atif import to_atif
 from etude.trace.builder import TraceBuilder
 from etude.trace.file import TraceError, TraceWriter, read_traces, write_traces
 from etude.trace.lines import from_line, to_line
+from etude.trace.live import LiveTrace, read_live
 from etude.trace.markdown import to_markdown
 from etude.trace.openai import to_openai, to_openai_contexts
 from etude.trace.steps import StepsFile, read_steps
@@ -24,6 +25,7 @@ from etude.trace.trace import (
 __all__ = [
     "UNKNOWN_EXPERT",
     "UNSAMPLED_VERSION",
+    "LiveTrace",
     "Segment",
     "SegmentKind",
     "StepsFile",
@@ -35,6 +37,7 @@ __all__ = [
     "TraceUsage",
     "TraceWriter",
     "from_line",
+    "read_live",
     "read_steps",
     "read_traces",
     "to_atif",

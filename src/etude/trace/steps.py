@@ -44,6 +44,7 @@ class StepsFile:
         self.path = path
         self.size = 0
         self._offset = 0
+        self._zstd = zstandard.ZstdCompressor(level=1)
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             found = os.fstat(self._descriptor).st_size
@@ -96,7 +97,7 @@ class StepsFile:
         sizes = {name: len(array) for name, array in arrays.items()}
         text = json.dumps({**head, "arrays": sizes}, separators=(",", ":")).encode()
         raw = b"".join(array.astype(_TYPES[name], copy=False).tobytes() for name, array in arrays.items())
-        payload = zstandard.compress(text + b"\n" + raw)
+        payload = self._zstd.compress(text + b"\n" + raw)
         self._put(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
 
     def _put(self, data: bytes) -> None:

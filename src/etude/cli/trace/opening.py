@@ -9,7 +9,8 @@ from pathlib import Path
 from etude.cli.sessions.opening import place_of
 from etude.harness.sessions import SavedSession, SessionError, as_trace, load_session
 from etude.harness.sessions.record import LOG
-from etude.trace import Trace, TraceError, from_line, read_traces
+from etude.trace import Trace, TraceError, from_line, read_live, read_traces
+from etude.trace.live import SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ def _subjects(what: str, only: Collection[str], sessions: Path | None) -> Iterat
     if path.suffix == ".jsonl" and path.name != LOG and path.is_file():
         with path.open(encoding="utf-8") as lines:
             yield from (Subject(from_line(line)) for line in lines)
+    elif path.suffix == SUFFIX and path.is_file():
+        yield Subject(read_live(path))
     elif path.exists() and not (path / LOG).exists():
         yield from (Subject(trace) for trace in read_traces(path, only=only or None))
     else:
