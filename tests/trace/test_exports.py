@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 
-from etude.trace import Trace, to_atif, to_openai
+import pytest
+
+from etude.trace import Trace, TraceError, from_line, to_atif, to_line, to_openai
 
 
 def test_atif_steps_and_observations(trace: Trace) -> None:
@@ -63,3 +65,13 @@ def test_openai_arguments_are_strings_even_where_the_conversation_had_objects(tr
     ]
     (message,) = to_openai(trace)["messages"]
     assert message["tool_calls"][0]["function"]["arguments"] == '{"file": "a"}'
+
+
+def test_lines_of_another_version_and_of_something_else_are_refused(trace: Trace) -> None:
+    line = to_line(trace)
+    assert from_line(line).messages == trace.messages
+    with pytest.raises(TraceError, match="is etude-trace-lines/2, this version reads etude-trace-lines/1: update"):
+        from_line(line.replace("etude-trace-lines/1", "etude-trace-lines/2", 1))
+    for other in ("{}", "[]", "nonsense", '{"format": "etude-trace-lines/1"}'):
+        with pytest.raises(TraceError, match="no line of traces"):
+            from_line(other)

@@ -10,9 +10,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from etude.cli.trace.opening import Subject, open_subjects
 from etude.harness.sessions import SavedSession, SessionError, tool_schemas
@@ -68,20 +70,31 @@ def _texts(
 
 
 def _put(texts: Iterable[tuple[str, str]], to: str, out: Path | None) -> None:
-    pieces: list[str] = []
-    for _, text in texts:
-        if pieces and to in ("atif", "markdown"):
-            raise TraceError("that is more than one trace: name one with --id, or a folder with --out FOLDER/")
-        if out is None and to not in ("atif", "markdown"):
-            sys.stdout.write(text)
-            continue
-        pieces.append(text)
-    whole = "".join(pieces).encode("utf-8", "replace")
-    if out is not None:
-        write_atomically(out, whole)
-    else:
+    """One behind the other, as they come; formats of one document take one."""
+    left = iter(texts)
+    first = next(left)[1]
+    if to in ("atif", "markdown") and next(left, None) is not None:
+        raise TraceError("that is more than one trace: name one with --id, or a folder with --out FOLDER/")
+    with _target(out) as file:
+        for text in chain([first], (text for _, text in left)):
+            file.write(text.encode("utf-8", "replace"))
+
+
+@contextmanager
+def _target(out: Path | None) -> Iterator[IO[bytes]]:
+    """A file has its name when all is in it."""
+    if out is None:
         sys.stdout.flush()
-        sys.stdout.buffer.write(whole)
+        yield sys.stdout.buffer
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    aside = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        with aside.open("wb") as file:
+            yield file
+        aside.replace(out)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _atif(trace: Trace, session: SavedSession | None, signals: Signals) -> str:
