@@ -17,14 +17,8 @@ from rich.console import Console
 
 from etude.cli.chat import Show, visible
 from etude.harness import ChatPolicy, ChatSession, Endpoint, Observer, Outcome, session_schemas
-from etude.harness.sessions import (
-    SavedSession,
-    SessionError,
-    SessionRecord,
-    list_sessions,
-    load_session,
-    look_after_all,
-)
+from etude.harness.sessions import SavedSession, SessionError, SessionRecord, list_sessions, load_session
+from etude.harness.sessions.kept import look_after_all
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.sandbox import beside, open_sandboxes, temporary_store
 from etude.trace import StopCause
