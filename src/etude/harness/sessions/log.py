@@ -71,6 +71,6 @@ class SessionLog(Observer):
         self._wait()
 
     async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
-        self._record.summarised(conversation, turn, usage)
+        self._record.summarised(conversation, turn, usage, self._seconds)
         await self._inner.summary(conversation, turn, usage)
         self._wait()

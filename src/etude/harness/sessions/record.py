@@ -113,7 +113,13 @@ class SessionRecord:
         self._line("asked", text=message.text)
         self.signal("follow_up", after_seconds=after)
 
-    def summarised(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
+    def summarised(
+        self,
+        conversation: Conversation,
+        turn: Turn,
+        usage: TraceUsage,
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
         """A context ends with the request for a summary and the summary, and another begins: in one line, since half of
         it would be no state to go on from."""
         assert conversation.parent is not None
@@ -124,8 +130,10 @@ class SessionRecord:
             turn=asdict(turn),
             usage=asdict(usage),
             next=_beginning(conversation),
+            seconds=_rounded(seconds),
             steps=self._step_bytes(),
         )
+        self.clock.summarised(seconds or {})
 
     def turned(
         self,
@@ -158,7 +166,7 @@ class SessionRecord:
             usage=asdict(usage),
             files=changed,
             state=dict(state),
-            seconds={name: round(value, 4) for name, value in (seconds or {}).items()},
+            seconds=_rounded(seconds),
             steps=self._step_bytes(),
         )
         self.clock.turned(seconds or {})
@@ -244,6 +252,10 @@ def _drop_torn_line(folder: Path, descriptor: int, size: int) -> None:
     except OSError as error:
         os.close(descriptor)
         raise SessionError(f"cannot go on with the session in {folder}: {disk_problem(error)}") from error
+
+
+def _rounded(seconds: Mapping[str, float] | None) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in (seconds or {}).items()}
 
 
 def _beginning(conversation: Conversation) -> dict[str, Any]:

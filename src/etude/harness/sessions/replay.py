@@ -143,6 +143,7 @@ def _summarised(session: SavedSession, entry: dict[str, Any]) -> None:
     old.messages += [Message(Role.USER, entry["request"]), Message(Role.ASSISTANT, turn.text, turn=turn)]
     session.usage = TraceUsage(**entry["usage"])
     session.steps = entry.get("steps", 0)
+    _add_seconds(session, entry)
     session.conversation = _conversation(entry["next"], old)
 
 
@@ -166,8 +167,7 @@ def _turn(session: SavedSession, entry: dict[str, Any]) -> None:
     session.tools += events
     session.usage = TraceUsage(**entry["usage"])
     session.state, session.steps = entry["state"], entry.get("steps", 0)
-    for name, seconds in entry.get("seconds", {}).items():
-        session.seconds[name] = session.seconds.get(name, 0.0) + seconds
+    _add_seconds(session, entry)
     session.turns += 1
     for path, change in entry["files"].items():
         if change:
@@ -190,6 +190,11 @@ def _signal(session: SavedSession, entry: dict[str, Any]) -> None:
         # They are the folder's now, and later changes count from there.
         for path in entry["files"]:
             session.files.pop(path, None)
+
+
+def _add_seconds(session: SavedSession, entry: dict[str, Any]) -> None:
+    for name in session.seconds:
+        session.seconds[name] += entry.get("seconds", {}).get(name, 0.0)
 
 
 def _sum(one: TraceUsage, other: TraceUsage) -> TraceUsage:
