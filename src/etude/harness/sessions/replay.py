@@ -141,7 +141,7 @@ def _asked(session: SavedSession, entry: dict[str, Any]) -> None:
 def _summarised(session: SavedSession, entry: dict[str, Any]) -> None:
     old, turn = _open(session), _turn_of(entry["turn"])
     old.messages += [Message(Role.USER, entry["request"]), Message(Role.ASSISTANT, turn.text, turn=turn)]
-    session.usage = TraceUsage(**entry["usage"])
+    session.usage = _usage(entry["usage"])
     session.steps = entry.get("steps", 0)
     _add_seconds(session, entry)
     session.conversation = _conversation(entry["next"], old)
@@ -165,7 +165,7 @@ def _turn(session: SavedSession, entry: dict[str, Any]) -> None:
     messages += [Message(Role.TOOL, event.output, call=call) for call, event in zip(turn.calls, events, strict=False)]
     messages += [Message(Role.USER, text) for text in entry["told"]]
     session.tools += events
-    session.usage = TraceUsage(**entry["usage"])
+    session.usage = _usage(entry["usage"])
     session.state, session.steps = entry["state"], entry.get("steps", 0)
     _add_seconds(session, entry)
     session.turns += 1
@@ -195,6 +195,11 @@ def _signal(session: SavedSession, entry: dict[str, Any]) -> None:
 def _add_seconds(session: SavedSession, entry: dict[str, Any]) -> None:
     for name in session.seconds:
         session.seconds[name] += entry.get("seconds", {}).get(name, 0.0)
+
+
+def _usage(raw: dict[str, int]) -> TraceUsage:
+    """Counts that this version does not keep are passed over."""
+    return TraceUsage(**{f.name: raw.get(f.name, 0) for f in fields(TraceUsage)})
 
 
 def _sum(one: TraceUsage, other: TraceUsage) -> TraceUsage:
