@@ -21,6 +21,7 @@ from etude.harness.background import is_agent
 from etude.harness.chunks import usual_embedder
 from etude.harness.outside import Outside
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, list_sessions, load_session
+from etude.harness.sessions.kept import look_after_all
 from etude.recipe.acting import HarnessRecipe, PricesRecipe, SandboxRecipe
 from etude.sandbox import beside, open_sandboxes, temporary_store
 from etude.trace import StopCause
@@ -50,6 +51,7 @@ class AgentOptions:
     money: float = 0.0
     prices: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Of a million tokens: of input, of cached input, of output."""
+    consent: bool = False
 
 
 def default_sessions() -> Path:
@@ -60,6 +62,7 @@ def default_sessions() -> Path:
 def agent_command(options: AgentOptions) -> int:
     if not options.folder.is_dir():
         raise SessionError(f"{options.folder} is not a folder")
+    look_after_all(options.sessions, options.folder)
     saved = _saved(options)
     if options.prompt is None and saved is None:
         raise SessionError("nothing to do: give a prompt with -p, or a session to go on with by --resume")
@@ -147,7 +150,7 @@ def _begin(options: AgentOptions, harness: HarnessRecipe) -> SessionRecord:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     options.sessions.mkdir(parents=True, exist_ok=True, mode=0o700)
     about = {"profile": harness.profile, "model": options.model, "folder": str(options.folder.resolve())}
-    return SessionRecord.begin(options.sessions / name, **about, consent=False)
+    return SessionRecord.begin(options.sessions / name, **about, key=options.key, consent=options.consent)
 
 
 def _tell(

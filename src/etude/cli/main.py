@@ -10,7 +10,9 @@ import typer
 
 from etude.cli.agents import agents
 from etude.cli.errors import finish
+from etude.cli.sessions import sessions
 from etude.cli.tasks import tasks
+from etude.cli.trace import trace
 
 app = typer.Typer(
     name="etude",
@@ -29,6 +31,8 @@ sandbox = typer.Typer(
 app.add_typer(sandbox, name="sandbox")
 app.add_typer(agents, name="agents")
 app.add_typer(tasks, name="tasks")
+app.add_typer(trace, name="trace")
+app.add_typer(sessions, name="sessions")
 images = typer.Typer(
     help="What boxes are made from: pull, import, make, list, remove.",
     no_args_is_help=True,
@@ -134,6 +138,9 @@ def agent(
     sessions: Annotated[
         Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
     ] = None,
+    consent: Annotated[
+        bool, typer.Option("--consent", envvar="ETUDE_CONSENT", help="The session may be trained on.")
+    ] = False,
     tool_seconds: Annotated[float, typer.Option(min=0, help="Seconds its commands may run together; 0: no limit.")] = 0,
     money: Annotated[float, typer.Option(min=0, help="What its tokens may cost by --prices; 0: no limit.")] = 0,
     prices: Annotated[
@@ -183,6 +190,7 @@ def agent(
             tool_seconds=tool_seconds,
             money=money,
             prices=prices,
+            consent=consent,
         )
         if background:
             from etude.cli.agents.start import start_command

@@ -66,6 +66,8 @@ class ChatSession:
         self._observer = observer or Observer()
         self._saved = saved
         self._record = saved.go_on() if saved else record
+        if self._record is not None:
+            self._record.follow(policy)
         self._workspace: OverlayWorkspace | None = None
         self._toolbox: Toolbox | None = None
         self._outside = outside

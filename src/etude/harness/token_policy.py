@@ -46,6 +46,7 @@ class TokenPolicy:
         self._form = form
         self._schemas = {schema.name: schema.call_schema() for schema in schemas}
         self._sampling = sampling
+        self.recorder = recorder
         self._transcript = Transcript(form, recorder, self._schemas)
         self._conversation = conversation
         self._name = name

@@ -20,6 +20,7 @@ from etude.harness.policy import Conversation, Policy, PolicyError
 from etude.harness.toolbox import Toolbox
 from etude.harness.workspace import Workspace
 from etude.rollout.job import RolloutJob, RolloutResult
+from etude.rollout.live import LiveLog
 from etude.rollout.setup import RolloutSetup, Subject
 from etude.sandbox.contract import SandboxError
 from etude.tasks.task import Task
@@ -56,7 +57,8 @@ async def run_rollout(
 ) -> RolloutResult:
     task = subject.task.require(job.split)
     started, begun = time.time(), time.monotonic()
-    recorder = TraceBuilder()
+    live = setup.live_trace(job, task, started)
+    recorder = TraceBuilder(live.steps if live else None)
     profile = setup.profile(task)
     workspace = setup.workspace(subject, job.id)
     first_edit = _FirstEdit(workspace)
@@ -69,13 +71,17 @@ async def run_rollout(
         try:
             told = await setup.surroundings(profile, workspace, policy.count)
             conversation = outcome.conversation = profile.open(task.instruction, job.id, told)
-            await run_agent(conversation, policy, toolbox, setup.budgets(task), profile, outcome=outcome)
+            observer = LiveLog(live) if live else None
+            budgets = setup.budgets(task)
+            await run_agent(conversation, policy, toolbox, budgets, profile, observer=observer, outcome=outcome)
             diff = await workspace.diff()
         finally:
             # The engine must hear of it before grading: in lockstep it waits for every open conversation.
             if isinstance(policy, Closing):
                 await asyncio.shield(policy.close())
             await asyncio.shield(workspace.close())
+            if live is not None:
+                live.steps.close()
     except INFRASTRUCTURE as error:
         outcome.stop, outcome.error = StopCause.ERROR, f"{type(error).__name__}: {error}"
     graded = time.monotonic()
@@ -103,6 +109,8 @@ async def run_rollout(
         diff=diff,
         messages=whole_chain(outcome.conversation),
     )
+    if live is not None:
+        live.done()
     return RolloutResult(job, trace, verdict, early)
 
 

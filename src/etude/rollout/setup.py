@@ -22,6 +22,7 @@ from etude.journal import RunPaths
 from etude.recipe import Recipe
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.rollout.gated import GatedSandboxes
+from etude.rollout.job import RolloutJob
 from etude.sandbox import limits_of, open_sandboxes
 from etude.sandbox.contract import Box, BoxSpec, Feature, Sandboxes
 from etude.sandbox.fleet import Fleet
@@ -31,6 +32,8 @@ from etude.tasks.environment import Environments
 from etude.tasks.grader import Grader
 from etude.tasks.task import Split, SplitViolation, Task
 from etude.tasks.verdict import Verdict
+from etude.trace.live import LiveTrace
+from etude.trace.trace import Trace
 
 
 class Grades(Protocol):
@@ -56,6 +59,8 @@ class RolloutSetup:
     environments: Environments
     """The grader's own: each is prepared once, for the agent's box and for the gradings."""
     memo: ExecMemo = field(default_factory=ExecMemo)
+    live: Path | None = None
+    """The folder where traces are written as they happen; none are if it is None."""
 
     def profile(self, task: Task) -> Profile:
         """Without the tools that the recipe or the task takes away."""
@@ -89,6 +94,13 @@ class RolloutSetup:
         deterministic = subject.task.deterministic
         memo = self.memo if deterministic and Feature.NO_NETWORK in self.sandboxes.features else None
         return lazy_workspace(subject.image, subject.files, open_box, memo, deterministic, subject.workdir)
+
+    def live_trace(self, job: RolloutJob, task: Task, started: float) -> LiveTrace | None:
+        if self.live is None:
+            return None
+        split = task.split.value
+        head = Trace(job.id, task.id, split, job.group, job.member, "", job.seed, started=started)
+        return LiveTrace(self.live, head)
 
     async def surroundings(self, profile: Profile, workspace: Workspace, count: Count) -> Surroundings | None:
         """What the agent is told of its box; None where its profile tells nothing."""

@@ -66,6 +66,7 @@ class RolloutWorker:
         self._engine: Engine = WaitedEngine(served, self._journal, deadline)
         self._form = format_of(self._recipe.harness, self._paths.tokenizer)
         self._setup, self._grader = open_setup(self._recipe, self._paths, fleet)
+        self._setup.live = self._paths.live
         self._shelf = TaskShelf(self._paths.tasks, [Split(split) for split in splits], self._setup.environments)
         self._stats = WorkerStats()
 

@@ -23,7 +23,8 @@ class SegmentKind(StrEnum):
     """Begins from the summary that its parent ended with."""
     REWRITTEN = "rewritten"
     """Begins with its parent's conversation as a chat template shows it once a user speaks again, less the earlier
-    thinking for example. What it repeats counts as given: it was sampled in the parent, and is trained on there."""
+    thinking for example, or as a session that goes on later renders it. What it repeats counts as given: it was sampled
+    in the parent, and is trained on there."""
     FORK = "fork"
 
 
