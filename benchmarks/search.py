@@ -70,10 +70,10 @@ def ripgrep_alone(grep: Grep, pattern: Pattern) -> bytes:
     return subprocess.run(command, cwd=grep.root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False).stdout
 
 
-def measure(grep: Grep, case: Case, edit: Callable[[str], None], clock: Clock) -> Measured:
+def measure(grep: Grep, case: Case, edit: Callable[[str], None], clock: Clock, runs: int) -> Measured:
     taken: tuple[list[float], list[float]] = ([], [])
     equal, lines = True, 0
-    for _ in range(RUNS):
+    for _ in range(runs):
         edit(case.says)
         begun = clock()
         found = grep.search(case.pattern)
@@ -127,16 +127,19 @@ def cpu_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def grep_figures(tree: Path, cache: Path, clock: Clock) -> dict[str, Any]:
+def grep_figures(tree: Path, cache: Path, clock: Clock, runs: int) -> dict[str, Any]:
     with Grep(tree, cache=cache) as grep, edits(tree) as edit:
         begun = clock()
         files = len(grep.build().paths)
         index_seconds = clock() - begun
-        results = [measure(grep, case, edit, clock) for case in cases()]
-        for each in results:
+        results = []
+        for case in cases():
+            each = measure(grep, case, edit, clock, runs)
+            results.append(each)
             print(
                 f"{each.case.kind:14} {each.case.pattern.text:50} {each.lines:8} lines  {1000 * each.ours:7.1f} ms"
-                f"  alone {1000 * each.alone:7.1f} ms  x{each.ratio:.1f}{'' if each.equal else '  NOT EQUAL'}"
+                f"  alone {1000 * each.alone:7.1f} ms  x{each.ratio:.1f}{'' if each.equal else '  NOT EQUAL'}",
+                flush=True,
             )
         return {
             "files": files,
@@ -158,11 +161,12 @@ def main() -> None:
         "with apt-get and unpacked into a temporary folder (140 MB and 1.4 GB)",
     )
     parser.add_argument("--cpu", action="store_true", help="CPU time of this process and of ripgrep instead of time")
+    parser.add_argument("--runs", type=int, default=RUNS, help="of each pattern; the median counts")
     given = parser.parse_args()
     clock: Clock = cpu_seconds if given.cpu else time.perf_counter
     with tempfile.TemporaryDirectory(prefix="etude-bench-") as place:
         tree = given.tree or from_debian(Path(place))
-        result = grep_figures(tree, Path(place) / "cache", clock)
+        result = grep_figures(tree, Path(place) / "cache", clock, given.runs)
     finish("search", {**result, "clock": "cpu" if given.cpu else "wall"})
 
 

@@ -102,7 +102,7 @@ class Profile:
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
         templates += self.wording.values()
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
-        return [self.system_text(), *plain, *self.tools]
+        return [self.system_text(), *plain, *(schema.name for schema in self.schemas())]
 
 
 def parse_profile(text: str, source: str) -> Profile:
