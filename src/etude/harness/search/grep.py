@@ -106,7 +106,7 @@ class Grep:
                 self._watch.close()
             if self._builder is not None:
                 self._builder.kill()
-                self._builder.wait()
+                self._end(self._builder)
             if self.index is not None and self.index.loose:
                 with suppress(OSError):
                     save(self.index, self.root, self.place)
@@ -148,6 +148,7 @@ class Grep:
         if self._builder is not None:
             if self._builder.poll() is None:
                 return
+            self._end(self._builder)
             self._builder, self._opened = None, True
             self._take(load(self.root, self.place))
         elif not self._opened:
@@ -163,11 +164,18 @@ class Grep:
             self._compare()
 
     def _build_beside(self) -> None:
-        command = [sys.executable, "-m", "etude.harness.search", os.fsdecode(self.root), str(self.place)]
+        # -P: where we were started may be the folder itself, and nothing that lies there is to be imported.
+        command = [sys.executable, "-P", "-m", "etude.harness.search", os.fsdecode(self.root), str(self.place)]
         command.append(self.ripgrep.program)
+        # Its input ends with us, however we end, and it with its input.
         self._builder = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+
+    def _end(self, builder: subprocess.Popen[bytes]) -> None:
+        assert builder.stdin is not None
+        builder.stdin.close()
+        builder.wait()
 
     def _refresh(self) -> None:
         """Makes certain that `_stale` holds every file that is not as the index knows it."""
