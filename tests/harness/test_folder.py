@@ -132,7 +132,7 @@ def test_a_conflict_is_known_by_what_the_agent_had_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_large_folder_is_opened_searched_and_changed_but_has_no_shell(tmp_path, monkeypatch):
+def test_a_large_folder_is_opened_searched_and_changed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = tmp_path / "tree"
     for number in range(25_000):
@@ -155,7 +155,10 @@ def test_a_large_folder_is_opened_searched_and_changed_but_has_no_shell(tmp_path
             assert said[4].endswith("Did you mean 54/12354.c?")
             assert await chat.apply() == ["45/12345.c"]
             assert await chat.diff() == ""
-        with pytest.raises(FolderTooLarge, match=r"more than 20000 files: commands .* \(etude agent --no-shell\)"):
+        monkeypatch.setattr("etude.harness.large_folder.MOST_FILES", 24_000)
+        with pytest.raises(
+            FolderTooLarge, match=r"holds 25000 files .*: go without a shell"
+        ):
             await session(root, [], sandboxes=object()).run("go")
 
     asyncio.run(main())

@@ -75,12 +75,26 @@ class FolderFiles(Mapping[str, bytes]):
             with suppress(KeyError):
                 self._kept[path] = self._held.get(path) or self._read(path)
 
+    def keep_as(self, path: str, data: bytes) -> None:
+        """This is what somebody started from, whatever lies there."""
+        self._sizes.setdefault(path, len(data))
+        self._kept.setdefault(path, (UNSURE, data))
+
+    def size(self) -> int:
+        """In bytes, of all."""
+        return sum(self._sizes.values())
+
+    def read_apart(self, path: str) -> tuple[State, bytes]:
+        """A file as it lies there, not held, and the state by which a later change is told. KeyError for one that is
+        gone."""
+        return self._read(path)
+
     def keep_all(self, *, max_files: int, max_bytes: int, why: str) -> None:
         """Reads and holds every file. Whether it is too much is known before any is read: FolderTooLarge, with `why`
         they have to be held."""
         if len(self._sizes) > max_files:
             raise FolderTooLarge(f"{self.folder} holds more than {max_files} files: {why}")
-        if sum(self._sizes.values()) > max_bytes:
+        if self.size() > max_bytes:
             raise FolderTooLarge(
                 f"{self.folder} holds more than {max_bytes / 1e6:g} MB in files that the agent could read: {why}"
             )
@@ -91,7 +105,7 @@ class FolderFiles(Mapping[str, bytes]):
         """What is held of files that lie there otherwise now, or no longer."""
         found = {}
         for path, (state, data) in [*self._held.items(), *self._kept.items()]:
-            if state != _state(self.folder / path):
+            if state != state_of(self.folder / path):
                 found[path] = data
         return {path: data for path, data in found.items() if not self._is_still(path, data)}
 
@@ -149,8 +163,12 @@ class Layered(Mapping[str, bytes]):
         """None: deleted."""
 
     def put(self, path: str, data: bytes | None) -> Layered:
-        self.below.keep(path)
-        return Layered(self.below, {**self.changes, path: data})
+        return self.put_all({path: data})
+
+    def put_all(self, changes: Mapping[str, bytes | None]) -> Layered:
+        for path in changes:
+            self.below.keep(path)
+        return Layered(self.below, {**self.changes, **changes})
 
     def __getitem__(self, path: str) -> bytes:
         if path not in self.changes:
@@ -236,9 +254,10 @@ def _contents(path: Path) -> tuple[State, bytes]:
     return after if settled else UNSURE, data
 
 
-def _state(path: Path) -> State | None:
+def state_of(path: Path | str) -> State | None:
+    """None where nothing is."""
     with suppress(OSError):
-        return _known(path.lstat())
+        return _known(os.lstat(path))
     return None
 
 

@@ -43,7 +43,7 @@ MAX_READ_FILES = 20_000
 MAX_READ_BYTES = 200_000_000
 """What commands run over is held in memory as a whole, more than once."""
 
-_AGENTS_DOING = (RequestRefused, DiskFull, OSError)
+AGENTS_DOING = (RequestRefused, DiskFull, OSError)
 """What a box says when its agent has closed files, filled the disk, or put links and folders in the way: no fault of
 ours, and nothing that ends a rollout."""
 
@@ -115,13 +115,13 @@ class BoxRunner:
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
         try:
             box = await self._synced(files)
-        except _AGENTS_DOING as error:
+        except AGENTS_DOING as error:
             said = f"the files cannot be written where commands run: {error}\n"
             return ExecResult(126, b"", said.encode("utf-8", "replace"), 0.0), files
         result = await box.exec(command, timeout=timeout, env=AGENT_ENV)
         try:
             after = await read_tree(box, files)
-        except _AGENTS_DOING as error:
+        except AGENTS_DOING as error:
             # Its later files are nowhere to be seen: the agent is told, and is judged by those that were.
             said = f"the files can no longer be read, and count as before this command: {error}\n"
             result.stderr += said.encode("utf-8", "replace")
@@ -135,14 +135,14 @@ class BoxRunner:
         self._memo = None
         try:
             return await self._synced(files)
-        except _AGENTS_DOING as error:
+        except AGENTS_DOING as error:
             raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         assert self._box is not None
         try:
             after = await read_tree(self._box, files)
-        except _AGENTS_DOING:
+        except AGENTS_DOING:
             return files  # they can no longer be read, and count as before
         self._held = after
         return files if after == files else after
@@ -168,13 +168,13 @@ class BoxRunner:
         fresh = self._box is None and files.keys() == self._held.keys()
         try:
             box = await self._synced(files)
-        except _AGENTS_DOING:
+        except AGENTS_DOING:
             return None
         if self._layout is not None:
             return self._layout
         try:
             self._layout = await box.layout(_WRITABLE)
-        except _AGENTS_DOING:
+        except AGENTS_DOING:
             return None
         if fresh and self._memo:
             self._memo.fresh_layouts[self._image] = self._layout
@@ -254,7 +254,7 @@ def folder_workspace(folder: Path, approve: Approve | None = None) -> OverlayWor
 
 def hold_for_commands(files: FolderFiles) -> None:
     """Commands are given every file, and all are looked at after each: FolderTooLarge where that is too much."""
-    why = f"commands cannot be run over so many. Go without a shell (etude agent --no-shell), or {SMALLER}"
+    why = f"all of it would be kept in memory for commands: {SMALLER}"
     files.keep_all(max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES, why=why)
 
 

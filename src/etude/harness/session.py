@@ -16,12 +16,13 @@ from types import TracebackType
 from etude.harness.diff import binary_changes, unified_diff
 from etude.harness.folder import FolderFiles
 from etude.harness.folder_search import searcher_of
+from etude.harness.large_folder import FolderRunner
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
 from etude.harness.plan import budgets_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
 from etude.harness.profile import load_profile
-from etude.harness.runner import hold_for_commands, lazy_workspace
+from etude.harness.runner import MAX_READ_BYTES, MAX_READ_FILES, hold_for_commands, lazy_workspace
 from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
 from etude.harness.sessions.replay import SavedSession
@@ -184,13 +185,15 @@ async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: Sandbox
     searcher = searcher_of(files)
     if sandboxes is None:
         return OverlayWorkspace(files, searcher=searcher)
-    await asyncio.to_thread(hold_for_commands, files)
-    image = await sandboxes.add_image(dict(files), workdir=WORKDIR)
 
-    async def open_box() -> Box:
+    async def open_box(image: str) -> Box:
         return await sandboxes.create(BoxSpec(image, workdir=WORKDIR, limits=limits_of(recipe), name="chat"))
 
-    return lazy_workspace(image, files, open_box, searcher=searcher)
+    if len(files) > MAX_READ_FILES or files.size() > MAX_READ_BYTES:
+        return OverlayWorkspace(files, FolderRunner(files, sandboxes, open_box), searcher=searcher)
+    await asyncio.to_thread(hold_for_commands, files)
+    image = await sandboxes.add_image(dict(files), workdir=WORKDIR)
+    return lazy_workspace(image, files, lambda: open_box(image), searcher=searcher)
 
 
 async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
