@@ -156,9 +156,7 @@ def test_a_large_folder_is_opened_searched_and_changed(tmp_path, monkeypatch):
             assert await chat.apply() == ["45/12345.c"]
             assert await chat.diff() == ""
         monkeypatch.setattr("etude.harness.large_folder.MOST_FILES", 24_000)
-        with pytest.raises(
-            FolderTooLarge, match=r"holds 25000 files .*: go without a shell"
-        ):
+        with pytest.raises(FolderTooLarge, match=r"holds 25000 files .*: go without a shell"):
             await session(root, [], sandboxes=object()).run("go")
 
     asyncio.run(main())
