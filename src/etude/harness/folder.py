@@ -103,10 +103,9 @@ class FolderFiles(Mapping[str, bytes]):
 
     def moved(self) -> dict[str, bytes]:
         """What is held of files that lie there otherwise now, or no longer."""
-        found = {}
-        for path, (state, data) in [*self._held.items(), *self._kept.items()]:
-            if state != state_of(self.folder / path):
-                found[path] = data
+        root = os.fspath(self.folder)
+        known = {**self._held, **self._kept}
+        found = {path: data for path, (state, data) in known.items() if state != state_of(f"{root}/{path}")}
         return {path: data for path, data in found.items() if not self._is_still(path, data)}
 
     def rebase(self, path: str, data: bytes | None) -> None:
