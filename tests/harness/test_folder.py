@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.parts import open_boxes
 from tests.harness.search.trees import write
 
 from etude.harness import (
@@ -132,7 +133,7 @@ def test_a_conflict_is_known_by_what_the_agent_had_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_large_folder_is_opened_searched_and_changed(tmp_path, monkeypatch):
+def test_a_large_folder_is_opened_searched_and_changed(tmp_path, images, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = tmp_path / "tree"
     for number in range(25_000):
@@ -145,18 +146,23 @@ def test_a_large_folder_is_opened_searched_and_changed(tmp_path, monkeypatch):
             "> grep value_12345",
             "> grep /value_5432[01] /",
             "> read 45/12354.c",
+            "> bash cat 45/12345.c; echo int value_77777\\; >> 1/1.c; rm 2/2.c",
+            "> grep /value_(77777|2) *[;=]/",
             "> finish",
         ]
-        async with session(root, steps) as chat:
+        sandboxes = open_boxes(images)
+        async with session(root, steps, sandboxes) as chat:
             outcome = await chat.run("go")
             said = [event.output for event in outcome.tools]
             assert said[0] == "45/12345.c:1 int value_12345 = 12345;"
             assert said[2:4] == ["No line matches.", "45/12345.c:1 int value_54321 = 0;"]
             assert said[4].endswith("Did you mean 54/12354.c?")
-            assert await chat.apply() == ["45/12345.c"]
+            assert said[5:7] == ["int value_54321 = 0;", "1/1.c:2 int value_77777;"]
+            assert await chat.apply() == ["1/1.c", "2/2.c", "45/12345.c"]
             assert await chat.diff() == ""
+        await sandboxes.close()
         monkeypatch.setattr("etude.harness.large_folder.MOST_FILES", 24_000)
-        with pytest.raises(FolderTooLarge, match=r"holds 25000 files .*: go without a shell"):
+        with pytest.raises(FolderTooLarge, match=r"holds 24999 files .*: go without a shell"):
             await session(root, [], sandboxes=object()).run("go")
 
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import shutil
@@ -303,6 +304,28 @@ def test_an_index_is_built_beside_us_and_used_when_it_is_there(folder, monkeypat
         write(folder, {"newer": b"probe\n"})
         same(grep, PROBE)
     assert load(os.fsencode(folder), grep.place) is not None
+
+
+def test_one_builder_at_a_time_and_the_next_finds_it_done(folder):
+    write(folder, {f"{number}": b"none\n" for number in range(3)})
+    place = folder.parent / "cache" / "index"
+    place.parent.mkdir()
+    command = [sys.executable, "-P", "-m", "etude.harness.search", str(folder), str(place), RIPGREP.program]
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as builder:
+            until = time.monotonic() + 60
+            while not _waits_for_lock(builder.pid):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            place.write_bytes(b"built by another")
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert builder.wait(60) == 0
+    assert place.read_bytes() == b"built by another"
+
+
+def _waits_for_lock(pid: int) -> bool:
+    return any("->" in line and f" {pid} " in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 def test_who_builds_an_index_ends_with_who_asked_for_it(folder):
