@@ -57,8 +57,8 @@ class FolderRunner:
         size = files.size()
         if len(files) > MOST_FILES or size > MOST_BYTES:
             raise FolderTooLarge(
-                f"{files.folder} holds {len(files)} files and {size / 1e6:.0f} MB, commands can be run over {MOST_FILES} "
-                f"and {MOST_BYTES / 1e6:.0f} MB: go without a shell (etude agent --no-shell), or {SMALLER}"
+                f"{files.folder} holds {len(files)} files and {size / 1e6:.0f} MB, commands can be run over "
+                f"{MOST_FILES} and {MOST_BYTES / 1e6:.0f} MB: go without a shell (etude agent --no-shell), or {SMALLER}"
             )
         self._files = files
         self._sandboxes = sandboxes

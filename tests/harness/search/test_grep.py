@@ -306,6 +306,7 @@ def test_an_index_is_built_beside_us_and_used_when_it_is_there(folder, monkeypat
     assert load(os.fsencode(folder), grep.place) is not None
 
 
+@pytest.mark.slow
 def test_one_builder_at_a_time_and_the_next_finds_it_done(folder):
     write(folder, {f"{number}": b"none\n" for number in range(3)})
     place = folder.parent / "cache" / "index"
