@@ -69,6 +69,8 @@ class FolderRunner:
         """Of the folder's files, when the box was given them."""
         self._there: dict[str, bytes | None] = {}
         """What the box was given or has made since in the place of that."""
+        self._withheld: set[str] = set()
+        """Files that had grown too large to be read before the box was given them."""
         self._looked = 0
 
     async def run(
@@ -115,7 +117,9 @@ class FolderRunner:
         wanted = dict(changes)
         for path in await asyncio.to_thread(self._moved):
             if path not in changes:
-                wanted[path] = files.get(path)
+                data = files.get(path)
+                if data is None or len(data) <= MAX_FILE_BYTES:
+                    wanted[path] = data
         for path, data in wanted.items():
             if path in self._there and self._there[path] == data:
                 continue
@@ -136,7 +140,7 @@ class FolderRunner:
         """The files as the box has them now."""
         newer, looked = await _newer(box, self._looked)
         names = {path for path in await box.list_files(".") if is_source(path) and is_text_name(path)}
-        known = set(files)
+        known = set(files) - self._withheld
         found: dict[str, bytes | None] = dict.fromkeys(known - names)
         for path in sorted((newer & names) | (names - known)):
             try:
@@ -174,6 +178,9 @@ class FolderRunner:
             try:
                 state, data = await asyncio.to_thread(self._files.read_apart, path)
             except KeyError:
+                continue
+            if len(data) > MAX_FILE_BYTES:
+                self._withheld.add(path)
                 continue
             self._given[path] = state
             layer[path] = data
