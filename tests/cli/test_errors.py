@@ -51,6 +51,7 @@ CAUGHT_INSIDE = {
     "PackError": "ends the reading of one pack in a scan",
     "TooMuch": "a file that a scan lists as unread",
     "LineLost": "told as ServiceDied",
+    "Unreadable": "told to the agent, with the linter that printed it",
     "Unread": "a pattern that rules no file out",
     "CannotWatch": "every file is looked at before each search",
     "BadPattern": "told to the agent",

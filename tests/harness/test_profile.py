@@ -30,6 +30,16 @@ def test_the_compact_profile_words_the_occasions_of_its_tools_and_no_other():
     assert set(compact.wording) == occasions(*everybody, *tools)
 
 
+def test_a_profile_with_fewer_tools():
+    full = load_profile("full")
+    fewer = full.without(["bash", "job", "shell"])
+    assert fewer.tools == tuple(tool for tool in full.tools if tool not in ("bash", "job"))
+    assert "bash command" not in fewer.system_text()
+    assert full.without([]) is full
+    with pytest.raises(SchemaError, match="grpe"):
+        full.without(["grpe"])
+
+
 def test_the_compact_profile_costs_a_tiny_model_little():
     compact = load_profile("compact")
     assert len(compact.system_text().split()) <= 6

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from etude.cli.chat import Show, visible
 from etude.harness import ChatPolicy, ChatSession, Endpoint, Observer, Outcome, session_schemas
+from etude.harness.background import is_agent
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, list_sessions, load_session
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.sandbox import beside, open_sandboxes, temporary_store
@@ -67,18 +68,20 @@ def _saved(options: AgentOptions) -> SavedSession | None:
     place = options.sessions / options.resume
     if options.resume == LAST:
         mine = str(options.folder.resolve())
-        found = (load_session(folder) for folder in list_sessions(options.sessions))
+        found = (load_session(folder) for folder in list_sessions(options.sessions) if not is_agent(folder))
         newest = next((session for session in found if session.about.get("folder") == mine), None)
         if newest is None:
             raise SessionError(f"{options.sessions} has no session of {mine}")
         return newest
+    if is_agent(place):
+        raise SessionError(f"{options.resume} is an agent in the background: `etude agents resume {options.resume}`")
     return load_session(place)
 
 
 async def _work(options: AgentOptions, saved: SavedSession | None) -> int:
     told = Console(stderr=True)
     observer = Observer() if options.as_json else Show(told)
-    harness = _harness(options)
+    harness = harness_of(options)
     async with AsyncExitStack() as stack:
         sandboxes = None
         if options.shell:
@@ -106,7 +109,7 @@ async def _work(options: AgentOptions, saved: SavedSession | None) -> int:
         return 0 if done else 1
 
 
-def _harness(options: AgentOptions) -> HarnessRecipe:
+def harness_of(options: AgentOptions) -> HarnessRecipe:
     return HarnessRecipe(
         profile="full",
         max_turns=options.turns,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from etude.cli.agents import agents
 from etude.cli.errors import finish
 from etude.cli.tasks import tasks
 
@@ -26,6 +27,7 @@ sandbox = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(sandbox, name="sandbox")
+app.add_typer(agents, name="agents")
 app.add_typer(tasks, name="tasks")
 images = typer.Typer(
     help="What boxes are made from: pull, import, make, list, remove.",
@@ -132,6 +134,14 @@ def agent(
     sessions: Annotated[
         Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
     ] = None,
+    background: Annotated[
+        bool, typer.Option("--background", help="Start it and return: `etude agents` lists, follows and applies.")
+    ] = False,
+    name: Annotated[str, typer.Option(help="With --background: a name beside its id.")] = "",
+    tries: Annotated[int, typer.Option("-n", "--tries", min=1, help="With --background: so many of them.")] = 1,
+    at_once: Annotated[
+        int, typer.Option(envvar="ETUDE_AT_ONCE", min=1, help="With --background: it waits while so many work.")
+    ] = 4,
 ) -> None:
     """Have an agent do something in a folder, with any model. For scripts: the change goes to standard output.
 
@@ -144,17 +154,27 @@ def agent(
       etude agent -p "now the docs" --resume last
       etude agent --resume last --apply
       etude agent -p "what does this do?" --no-shell --json | jq -r .text
+      etude agent -p "speed up the parser" --background -n 3 --name parser
     """
 
     def verb() -> int:
         from etude.cli.agent import AgentOptions, agent_command, default_sessions
+        from etude.harness.sessions import SessionError
 
         place = sessions or default_sessions()
-        return agent_command(
-            AgentOptions(prompt, folder, endpoint, model, key, context, turns, shell, apply, as_json, place, resume)
+        options = AgentOptions(
+            prompt, folder, endpoint, model, key, context, turns, shell, apply, as_json, place, resume
         )
+        if background:
+            from etude.cli.agents.start import start_command
 
-    finish(verb, when_interrupted="interrupted: what was done is kept; --resume last goes on")
+            return start_command(options, name, tries, at_once)
+        if name or tries > 1:
+            raise SessionError("--name and --tries go with --background")
+        return agent_command(options)
+
+    kept = "`etude agents` lists those that were started" if background else "--resume last goes on"
+    finish(verb, when_interrupted=f"interrupted: what was done is kept; {kept}")
 
 
 @app.command()

@@ -43,6 +43,8 @@ class FolderFiles(Mapping[str, bytes]):
     def __init__(self, folder: Path, *, max_files: int = MAX_FOLDER_FILES, max_held: int = MAX_HELD_BYTES) -> None:
         """Raises FolderTooLarge."""
         self.folder = folder
+        self.whole = False
+        """Every file is held."""
         self._sizes = dict(_walk(folder, max_files))
         self._max_held = max_held
         self._held: OrderedDict[str, tuple[State, bytes]] = OrderedDict()
@@ -100,6 +102,7 @@ class FolderFiles(Mapping[str, bytes]):
             )
         for path in self:
             self.keep(path)
+        self.whole = True
 
     def moved(self) -> dict[str, bytes]:
         """What is held of files that lie there otherwise now, or no longer."""

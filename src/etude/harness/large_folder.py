@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from etude.harness.diff import is_source
 from etude.harness.folder import (
@@ -27,7 +27,7 @@ from etude.harness.folder import (
 from etude.harness.runner import AGENTS_DOING
 from etude.harness.terminal import Place
 from etude.harness.workspace import AGENT_ENV, TOO_LARGE, WORKDIR, delete_file
-from etude.sandbox.contract import Box, ExecResult, RequestRefused, Sandboxes
+from etude.sandbox.contract import Box, ExecResult, RequestRefused, Sandboxes, SandboxLost
 
 MOST_FILES = 90_000
 """A box lists 100,000, with those that commands make."""
@@ -76,6 +76,12 @@ class FolderRunner:
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        async with self._box_may_die():
+            return await self._really(files, command, timeout)
+
+    async def _really(
+        self, files: Mapping[str, bytes], command: str, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
         try:
             box = await self._synced(files)
         except AGENTS_DOING as error:
@@ -92,16 +98,34 @@ class FolderRunner:
 
     async def enter(self, files: Mapping[str, bytes]) -> Place:
         try:
-            return await self._synced(files)
+            async with self._box_may_die():
+                return await self._synced(files)
         except AGENTS_DOING as error:
             raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        assert self._box is not None
+        if self._box is None:
+            return files  # it died meanwhile
         try:
-            return await self._look(self._box, files)
+            async with self._box_may_die():
+                return await self._look(self._box, files)
         except AGENTS_DOING:
             return files  # they can no longer be read, and count as before
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        raise RequestRefused("the folder is too large for a copy of all its files")
+
+    @asynccontextmanager
+    async def _box_may_die(self) -> AsyncIterator[None]:
+        """Whoever goes on after that gets another box, with the files as they were."""
+        try:
+            yield
+        except SandboxLost:
+            box, self._box = self._box, None
+            self._given, self._there, self._withheld = {}, {}, set()
+            if box is not None:
+                await box.destroy()
+            raise
 
     async def close(self) -> None:
         if self._box is not None:

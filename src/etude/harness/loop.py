@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import aclosing
 
+from etude.harness.nudges import Nudges
 from etude.harness.outcome import Budgets, Outcome
 from etude.harness.parallel import in_order
 from etude.harness.policy import ContextFull, Conversation, Message, Policy, PolicyError, Role, ToolCall, Turn
@@ -85,6 +86,7 @@ class _Run:
         self.observer = observer
         self.outcome = outcome
         self.usage = outcome.usage
+        self.nudges = Nudges(profile)
         self.told = len(outcome.tools)
         """Tool events that the observer was told of with their turn."""
 
@@ -101,11 +103,11 @@ class _Run:
                 turn = await self.act(self.budgets.turn_tokens)
                 self.usage.turns += 1
                 stop = await self.run_calls(turn) if turn.calls else None
-                silent = turn.cut_off and not turn.calls
-                await self.answered(turn, [self.tell(self.profile.cut_off)] if silent else [])
+                said = [] if stop else self.nudges.after(turn, self.outcome.tools[self.told :])
+                await self.answered(turn, [self.tell(text) for text in said])
                 if stop is not None:
                     return stop
-                if not turn.calls and not silent:
+                if not turn.calls and not said:
                     self.outcome.final_text = turn.text
                     return StopCause.REPLIED
         except ContextFull:

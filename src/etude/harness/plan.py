@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from etude.harness.outcome import Budgets
-from etude.harness.profile import load_profile
+from etude.harness.profile import Profile, load_profile
 from etude.harness.schema import ToolSchema
 from etude.harness.toolbox import ToolLimits
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
@@ -22,8 +24,13 @@ def budgets_of(recipe: HarnessRecipe) -> Budgets:
     )
 
 
-def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None) -> ToolLimits:
-    return ToolLimits(command_seconds=recipe.command_seconds, edits=edits)
+def profile_of(recipe: HarnessRecipe, without: Collection[str] = ()) -> Profile:
+    """`without`: tools that are missing besides those that the recipe leaves out."""
+    return load_profile(recipe.profile).without({*recipe.without, *without})
+
+
+def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None, strict: bool = False) -> ToolLimits:
+    return ToolLimits(command_seconds=recipe.command_seconds, edits=edits, strict=strict)
 
 
 def told_limits(recipe: SandboxRecipe) -> str:
@@ -34,4 +41,4 @@ def told_limits(recipe: SandboxRecipe) -> str:
 
 def session_schemas(recipe: HarnessRecipe) -> tuple[ToolSchema, ...]:
     """The tools that a policy must offer."""
-    return load_profile(recipe.profile).schemas()
+    return profile_of(recipe).schemas()

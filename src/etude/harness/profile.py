@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from string import Formatter
@@ -35,17 +35,33 @@ class Profile:
     """Said after a turn that was cut off before it called a tool."""
     wording: dict[str, str]
     """What tools say, by occasion."""
+    silent: str = ""
+    """Said after an empty message; without it such a message is an answer like any other."""
+    repeated: str = ""
+    """Said after the same calls with the same answers, {count} times in a row."""
     facts: dict[str, str] = field(default_factory=dict)
     """How each of FACTS is told, with {text} and, for rules, {path}; what is not named here is not told."""
 
     def schemas(self) -> tuple[ToolSchema, ...]:
         return tuple(builtin_schema(name) for name in self.tools)
 
+    def without(self, names: Collection[str]) -> Profile:
+        """The same with fewer tools; SchemaError for a name that no tool of the harness has."""
+        for name in names:
+            builtin_schema(name)
+        return (
+            replace(self, tools=tuple(name for name in self.tools if builtin_schema(name).name not in names))
+            if names
+            else self
+        )
+
     def system_text(self) -> str:
         return self.system.format(tools="\n".join(schema.usage() for schema in self.schemas()))
 
     def say(self, occasion: str, **values: object) -> str:
-        return self.wording[occasion].format(**values)
+        """A profile with few tools has no words for what others meet: there it refuses."""
+        words = self.wording.get(occasion, self.wording["refused"])
+        return words.format(**{"problem": occasion, **values})
 
     def open(
         self, task: str, conversation_id: str = "conversation", surroundings: Surroundings | None = None
@@ -100,7 +116,7 @@ class Profile:
         """Every fixed text of the profile and the names of its tools, without the places to fill: what a tokenizer
         must know well."""
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
-        templates += self.wording.values()
+        templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
         return [self.system_text(), *plain, *(schema.name for schema in self.schemas())]
 
@@ -111,7 +127,7 @@ def parse_profile(text: str, source: str) -> Profile:
     except tomllib.TOMLDecodeError as error:
         raise SchemaError(f"profile {source} is not TOML: {error}") from error
     expected = {field.name for field in fields(Profile)}
-    data.setdefault("facts", {})
+    data = {"facts": {}, "silent": "", "repeated": "", **data}
     if data.keys() != expected:
         wrong = sorted(expected ^ data.keys())
         raise SchemaError(f"profile {source}: missing or unknown fields {', '.join(wrong)}")

@@ -15,8 +15,8 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -24,16 +24,18 @@ from etude.harness.folder import SMALLER, FolderFiles
 from etude.harness.folder_search import searcher_of
 from etude.harness.lines import Searcher
 from etude.harness.memo import Memo
+from etude.harness.scratch import BoxScratch, HostScratch
 from etude.harness.terminal import Place
 from etude.harness.workspace import (
     AGENT_ENV,
+    TOO_LARGE,
     WORKDIR,
     NoShell,
     OverlayWorkspace,
     delete_file,
     read_tree,
 )
-from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
+from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused, SandboxLost
 
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
 """Where a command could leave something behind."""
@@ -78,10 +80,12 @@ class BoxRunner:
     ) -> None:
         """Only the results of the commands in `deterministic` are given to the memo."""
         self._image = image
+        self._start = start
         self._open_box = open_box
         self._memo = memo
         self._deterministic = deterministic
         self._box: Box | None = None
+        self._scratch: BoxScratch | None = None
         self._held: Mapping[str, bytes] = start
         """What the box's files are (or will be, when it is created)."""
         self._layout: bytes | None = None
@@ -89,6 +93,12 @@ class BoxRunner:
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        async with self._box_may_die():
+            return await self._remembered(files, command, timeout)
+
+    async def _remembered(
+        self, files: Mapping[str, bytes], command: str, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
         if self._memo is None:
             return await self._really(files, command, timeout)
@@ -134,18 +144,44 @@ class BoxRunner:
         # What runs on in a terminal may leave anything behind, at any time.
         self._memo = None
         try:
-            return await self._synced(files)
+            async with self._box_may_die():
+                return await self._synced(files)
         except AGENTS_DOING as error:
             raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        assert self._box is not None
+        if self._box is None:
+            return files  # it died meanwhile
         try:
-            after = await read_tree(self._box, files)
+            async with self._box_may_die():
+                after = await read_tree(self._box, files)
         except AGENTS_DOING:
             return files  # they can no longer be read, and count as before
         self._held = after
         return files if after == files else after
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        # The scratch tree stays in the box, for any later command to see.
+        self._memo = None
+        async with self._box_may_die():
+            try:
+                box = await self._synced(states[-1])
+            except AGENTS_DOING as error:
+                raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
+            self._scratch = self._scratch or BoxScratch(box, AGENT_ENV, TOO_LARGE)
+            return await self._scratch.run(states, command, timeout=timeout)
+
+    @asynccontextmanager
+    async def _box_may_die(self) -> AsyncIterator[None]:
+        """Whoever goes on after that gets another box, with the files as they were."""
+        try:
+            yield
+        except SandboxLost:
+            box, self._box = self._box, None
+            self._held, self._layout, self._memo, self._scratch = self._start, None, None, None
+            if box is not None:
+                await box.destroy()
+            raise
 
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
         if self._box is None:
@@ -182,7 +218,7 @@ class BoxRunner:
 
     async def close(self) -> None:
         if self._box is not None:
-            box, self._box = self._box, None
+            box, self._box, self._scratch = self._box, None, None
             await box.destroy()
 
 
@@ -221,6 +257,7 @@ class HostRunner:
     def __init__(self, approve: Approve) -> None:
         self._approve = approve
         self._folder: Path | None = None
+        self._scratch = HostScratch(_host_exec)
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
@@ -238,7 +275,13 @@ class HostRunner:
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         return files
 
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        if not await self._approve(command):
+            raise NoShell
+        return await self._scratch.run(states, command, timeout=timeout)
+
     async def close(self) -> None:
+        await self._scratch.close()
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, True)
             self._folder = None
@@ -275,7 +318,8 @@ def _write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
         (folder / path).unlink(missing_ok=True)
 
 
-async def _host_exec(command: str, folder: Path, timeout: float) -> ExecResult:
+async def _host_exec(command: str, folder: Path, timeout: float, told: bytes = b".") -> ExecResult:
+    """`told` stands for the folder's name in what it says."""
     started = time.monotonic()
     # Files, not pipes: what the command leaves running in the background must not keep us waiting for their end.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
@@ -298,8 +342,9 @@ async def _host_exec(command: str, folder: Path, timeout: float) -> ExecResult:
             _kill_group(process.pid)
         code = await process.wait()
         here = str(folder).encode()
-        out, err = (_said(stream).replace(here, b".") for stream in (stdout, stderr))
-        return ExecResult(128 - code if code < 0 else code, out, err, time.monotonic() - started, timed_out)
+        truncated = any(os.fstat(stream.fileno()).st_size > _MAX_OUTPUT_BYTES for stream in (stdout, stderr))
+        out, err = (_said(stream).replace(here, told) for stream in (stdout, stderr))
+        return ExecResult(128 - code if code < 0 else code, out, err, time.monotonic() - started, timed_out, truncated)
 
 
 def _inherited(environment: Mapping[str, str]) -> dict[str, str]:

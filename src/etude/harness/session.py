@@ -19,9 +19,8 @@ from etude.harness.folder_search import searcher_of
 from etude.harness.large_folder import FolderRunner
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
-from etude.harness.plan import budgets_of, told_limits, tool_limits
+from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
-from etude.harness.profile import load_profile
 from etude.harness.runner import MAX_READ_BYTES, MAX_READ_FILES, hold_for_commands, lazy_workspace
 from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
@@ -62,7 +61,7 @@ class ChatSession:
         self.conversation: Conversation | None = saved.conversation if saved else None
         self._policy = policy
         self._harness = harness
-        self._profile = load_profile(harness.profile)
+        self._profile = profile_of(harness)
         self._sandboxes = sandboxes
         self._sandbox = sandbox
         self._observer = observer or Observer()
@@ -84,7 +83,8 @@ class ChatSession:
         if self._workspace is None:
             files = await asyncio.to_thread(FolderFiles, self.folder)
             workspace = await _view(files, self._sandboxes, self._sandbox)
-            self._toolbox = Toolbox(self._profile.schemas(), workspace, tool_limits(self._sandbox), self._profile)
+            limits = tool_limits(self._sandbox, strict=self._harness.strict)
+            self._toolbox = Toolbox(self._profile.schemas(), workspace, limits, self._profile)
             if self._saved is not None:
                 await _restore(workspace, self._saved)
                 self._toolbox.carry(self._saved.state)
@@ -162,7 +162,7 @@ class ChatSession:
         """Writes the changes into the folder, and returns the paths. Later changes count from there."""
         workspace = await self._open()
         changed = _known(workspace.changed())
-        await asyncio.to_thread(_write_changes, self.folder, workspace.start, changed)
+        await asyncio.to_thread(write_changes, self.folder, workspace.start, changed)
         workspace.rebase(changed)
         if self._record is not None:
             self._record.signal("edits_accepted", files=list(changed))
@@ -199,49 +199,73 @@ async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: Sandbox
 async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
     """The files as the session had them; ApplyConflict if what it changed is not what it started from."""
     changed = saved.changed()
-    moved = [path for path, (before, _) in changed.items() if workspace.start.get(path) != before]
+    moved = [path for path, pair in changed.items() if workspace.start.get(path) not in pair]
     if moved:
         raise ApplyConflict(
             f"changed since the session began: {', '.join(moved)}; put them back to go on with it, or begin another"
         )
     for path, (_, now) in changed.items():
-        await (workspace.delete(path) if now is None else workspace.write(path, now))
+        if workspace.start.get(path) != now:
+            await (workspace.delete(path) if now is None else workspace.write(path, now))
 
 
 def _known(changed: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
     return {path: data for path, data in changed.items() if data != TOO_LARGE}
 
 
-def _write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
+def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
+    """All of them or, with ApplyConflict, none: each must still be what it was at the start."""
     moved = [path for path in changed if not _is_still(folder, path, start.get(path))]
     if moved:
         raise ApplyConflict(
             f"changed outside the session, so nothing was written: {', '.join(moved)}; start again from what is there"
         )
-    for path, data in changed.items():
-        target = folder / path
-        if data is None:
-            target.unlink()
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        mode = target.stat().st_mode if target.exists() else None
-        # Beside the file first, then in its place: a crash leaves the old file or the new one, whole.
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as new:
+    aside: dict[str, Path] = {}
+    try:
+        # Beside their places first, all of them: a crash leaves each file old or new and whole, a full disk all old.
+        for path, data in changed.items():
+            if data is not None:
+                aside[path] = _beside(folder / path, data)
+        for path, data in changed.items():
+            if data is None:
+                (folder / path).unlink()
+            else:
+                aside.pop(path).replace(folder / path)
+    finally:
+        for new in aside.values():
+            new.unlink(missing_ok=True)
+
+
+def _beside(target: Path, data: bytes) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    mode = target.stat().st_mode if target.exists() else None
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as new:
+        try:
             new.write(data)
-        written = Path(new.name)
-        written.chmod(mode & 0o7777 if mode is not None else 0o644)
-        written.replace(target)
+            new.flush()
+        except OSError:
+            Path(new.name).unlink()
+            raise
+    written = Path(new.name)
+    written.chmod(mode & 0o7777 if mode is not None else 0o644)
+    return written
 
 
 def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
-    """Is that what lies there? Nothing may lie in the way of a new file, and no link may lead out of the folder."""
+    """Is that what lies there?"""
     target = folder / path
-    above = [folder.joinpath(*parent.parts) for parent in PurePath(path).parents]
-    if any(place.is_symlink() or (place.exists() and not place.is_dir()) for place in above[:-1]):
-        return False
+    return not in_the_way(folder, path) and (target.read_bytes() if target.is_file() else None) == content
+
+
+def in_the_way(folder: Path, path: str) -> str:
+    """Why no file can be written there, or nothing: no link may lead out of the folder."""
+    target = folder / path
+    for place in [folder.joinpath(*parent.parts) for parent in PurePath(path).parents][:-1]:
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            return f"cannot be written: {place.relative_to(folder)} is no folder now"
     if target.is_symlink() or (target.exists() and not target.is_file()):
-        return False
-    return (target.read_bytes() if target.is_file() else None) == content
+        return "is no file now"
+    return ""
 
 
 def write_sample(folder: Path) -> Path:

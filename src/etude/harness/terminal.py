@@ -23,6 +23,7 @@ TAMED = {
     "PAGER": "cat",
     "GIT_PAGER": "cat",
     "MANPAGER": "cat",
+    "LESS": "-dFX",
     "SYSTEMD_PAGER": "",
     "GIT_TERMINAL_PROMPT": "0",
     "NO_COLOR": "1",
@@ -31,6 +32,8 @@ TAMED = {
     "NPM_CONFIG_PROGRESS": "false",
     "DEBIAN_FRONTEND": "noninteractive",
     "EDITOR": "true",
+    "VISUAL": "true",
+    "GIT_EDITOR": "true",
 }
 """Programs that ask their surroundings before they page, paint or prompt are told not to."""
 SIZE = Terminal(rows=50, columns=200)
@@ -132,7 +135,7 @@ class Terminals:
     """The shell of one agent and its jobs."""
 
     def __init__(self, place: Place, env: dict[str, str]) -> None:
-        self._place = place
+        self.place = place
         self._env = {**env, **TAMED}
         self._shell: _Running | None = None
         self._folder: str | None = None
@@ -144,7 +147,7 @@ class Terminals:
         shell = self._shell = self._shell or await self._open()
         self._commands += 1
         name = str(self._commands)
-        await self._place.write_file(f"{FOLDER}/{shell.key.decode()}/{name}", command.encode())
+        await self.place.write_file(f"{FOLDER}/{shell.key.decode()}/{name}", command.encode())
         shell.begin(command)
         await shell.process.write(shell.key + b":" + name.encode() + b"\n")
         await shell.hear(seconds)
@@ -188,7 +191,7 @@ class Terminals:
         """Writes a text beside the workspace, where commands can read it; the path."""
         self._texts += 1
         path = f"{folder}/{self._texts}.txt"
-        await self._place.write_file(path, text.encode())
+        await self.place.write_file(path, text.encode())
         return path
 
     def jobs(self) -> list[tuple[int, str, int | None]]:
@@ -212,7 +215,7 @@ class Terminals:
     async def _started(self, script: list[str], shown: str, key: bytes = b"") -> _Running:
         """`script` and its arguments, for the best shell there is."""
         command = ["/bin/sh", "-c", _BEST_SHELL, "sh", *script]
-        process = await self._place.start(command, timeout=JOB_SECONDS, cwd=self._folder, env=self._env, terminal=SIZE)
+        process = await self.place.start(command, timeout=JOB_SECONDS, cwd=self._folder, env=self._env, terminal=SIZE)
         return _Running(process, shown, key)
 
 

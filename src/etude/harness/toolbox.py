@@ -14,6 +14,7 @@ from typing import Any
 import xxhash
 
 from etude.harness.bounds import Count, cut_end, cut_middle
+from etude.harness.lints import Lints
 from etude.harness.outside import Outside
 from etude.harness.parallel import Reach
 from etude.harness.policy import ToolCall
@@ -31,7 +32,8 @@ class ToolLimits:
     edits: int | None = None
     """Successful edits allowed in the whole run."""
     strict: bool = False
-    """A file is changed only if the agent has read it."""
+    """A file is changed only if the agent has read it; `null` is no argument left out; a patch must fit to the letter,
+    and what `read` is asked for must be there."""
 
 
 @dataclass(slots=True)
@@ -93,6 +95,7 @@ class Toolbox:
         self.todo: list[str] = []
         self.jobs: list[tuple[int, str]] = []
         """Number and command of those that run, as far as was looked."""
+        self.lints = Lints()
         self.outside = outside or Outside()
         self._tools = implementations
         self._after_edit = after_edit
@@ -161,7 +164,7 @@ class Toolbox:
                 self.say("malformed", name=call.name, problem=call.problem or "it does not parse"), valid=False
             )
         try:
-            return await self._tools[schema.name](self, schema.check(call.arguments))
+            return await self._tools[schema.name](self, schema.check(call.arguments, strict=self.limits.strict))
         except BadArguments as error:
             return _refusal(self.say("bad_arguments", name=call.name, problem=error), valid=False)
         except ToolProblem as error:

@@ -7,13 +7,14 @@ paths are relative to the workspace; nothing outside it can be named.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Protocol, TypeVar, runtime_checkable
 
 from etude.harness.diff import is_source, unified_diff
 from etude.harness.folder import MAX_FILE_BYTES, FolderFiles, Layered, is_text_name, put
 from etude.harness.lines import Line, Query, Searcher
+from etude.harness.scratch import BoxScratch
 from etude.harness.terminal import Place, Terminals
 from etude.sandbox.contract import Box, ExecResult, RequestRefused
 
@@ -64,6 +65,20 @@ class Workspace(Protocol):
         changed is seen afterwards."""
         ...
 
+    @property
+    def start(self) -> Mapping[str, bytes]:
+        """The files that `diff` starts from."""
+        ...
+
+    async def snapshot(self) -> Mapping[str, bytes]:
+        """The files as they are."""
+        ...
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        """The command over each of these states of the files, the last of which is a fresh `snapshot`, in a tree beside
+        the workspace (`etude.harness.scratch`), whose files it may change as it likes. Only one call at a time."""
+        ...
+
     async def diff(self) -> str:
         """A unified diff of every text file against the start."""
         ...
@@ -86,6 +101,10 @@ class Runner(Protocol):
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """The files as they are there now."""
+        ...
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        """As a workspace's; the last state is what the place is to hold."""
         ...
 
     async def close(self) -> None: ...
@@ -171,7 +190,8 @@ class OverlayWorkspace:
         if self._runner is None:
             raise NoShell
         place = await self._runner.enter(self._files)
-        self._terminals = self._terminals or Terminals(place, AGENT_ENV)
+        if self._terminals is None or self._terminals.place is not place:
+            self._terminals = Terminals(place, AGENT_ENV)
         try:
             return await use(self._terminals)
         finally:
@@ -183,13 +203,28 @@ class OverlayWorkspace:
             return None
         return await self.searcher.search(query, self.changed(), self._files, most)
 
+    async def snapshot(self) -> Mapping[str, bytes]:
+        if isinstance(self.start, FolderFiles) and not self.start.whole:
+            if self._runner is None:
+                raise NoShell
+            raise RequestRefused("the folder is too large for a copy of all its files")
+        return {path: data for path, data in self._files.items() if is_source(path)}
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        if self._runner is None:
+            raise NoShell
+        return await self._runner.aside(states, command, timeout=timeout)
+
     def changed(self) -> dict[str, bytes | None]:
         """Contents of the files that differ from the start; None for a deleted one."""
         if self._files is self.start:
             return {}
-        either = self._files.changes if isinstance(self._files, Layered) else self.start.keys() | self._files.keys()
-        paths = sorted(either)
-        return {p: self._files.get(p) for p in paths if self.start.get(p) != self._files.get(p) and is_source(p)}
+        if isinstance(self._files, Layered):
+            either = [path for path in self._files.changes if self.start.get(path) != self._files.get(path)]
+        else:
+            either = [path for path, data in self._files.items() if self.start.get(path) != data]
+            either += [path for path in self.start if path not in self._files]
+        return {path: self._files.get(path) for path in sorted(either) if is_source(path)}
 
     def rebase(self, paths: Collection[str]) -> None:
         """Takes these files as they are for their new start."""
@@ -221,6 +256,7 @@ class BoxWorkspace:
         self._box = box
         self.start = start
         self._terminals = Terminals(box, AGENT_ENV)
+        self._scratch = BoxScratch(box, AGENT_ENV, TOO_LARGE)
 
     @classmethod
     async def open(cls, box: Box) -> BoxWorkspace:
@@ -251,6 +287,12 @@ class BoxWorkspace:
 
     async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
         return await use(self._terminals)
+
+    async def snapshot(self) -> Mapping[str, bytes]:
+        return await read_tree(self._box, self.start)
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        return await self._scratch.run(states, command, timeout=timeout)
 
     async def diff(self) -> str:
         return unified_diff(self.start, await read_tree(self._box, self.start))

@@ -86,6 +86,11 @@ class HarnessRecipe(Section):
     """Tokens of one tool's output that the agent sees; the rest is cut, visibly."""
     wall_seconds: float = Field(300.0, gt=0)
     """Safety net for a whole rollout: its expiry is our error, never the model's failure."""
+    strict: bool = False
+    """Tools take less: a file is changed only once it was read, patches fit exactly, ranges of lines must be there,
+    `null` is no argument left out. A task may ask for it too."""
+    without: list[str] = []
+    """Tools of the profile that the agent does not get. A task may take away more."""
 
 
 class EngineRecipe(Section):

@@ -96,7 +96,7 @@ async def demonstrate(
     episodes = 0
 
     def policy(job: RolloutJob, task: Task, recorder: TraceBuilder) -> RecordingPolicy:
-        return RecordingPolicy(make(task, job.seed), form, setup.profile.schemas(), context, recorder)
+        return RecordingPolicy(make(task, job.seed), form, setup.profile(task).schemas(), context, recorder)
 
     async def episode(number: int) -> RolloutResult:
         task = eligible[number % len(eligible)]

@@ -16,7 +16,6 @@ from etude.engine.protocol import EngineError
 from etude.harness.loop import run_agent
 from etude.harness.messages import whole_chain
 from etude.harness.outcome import Outcome
-from etude.harness.plan import tool_limits
 from etude.harness.policy import Conversation, Policy, PolicyError
 from etude.harness.toolbox import Toolbox
 from etude.harness.workspace import Workspace
@@ -58,17 +57,17 @@ async def run_rollout(
     task = subject.task.require(job.split)
     started, begun = time.time(), time.monotonic()
     recorder = TraceBuilder()
-    profile = setup.profile
+    profile = setup.profile(task)
     workspace = setup.workspace(subject, job.id)
     first_edit = _FirstEdit(workspace)
-    limits = tool_limits(setup.sandbox, edits=job.max_edits)
+    limits = setup.limits(task, job.max_edits)
     toolbox = Toolbox(profile.schemas(), workspace, limits, profile, after_edit=first_edit.look)
     policy = make_policy(job, task, recorder)
     outcome = Outcome(Conversation(job.id))
     diff = ""
     try:
         try:
-            told = await setup.surroundings(workspace, policy.count)
+            told = await setup.surroundings(profile, workspace, policy.count)
             conversation = outcome.conversation = profile.open(task.instruction, job.id, told)
             await run_agent(conversation, policy, toolbox, setup.budgets(task), profile, outcome=outcome)
             diff = await workspace.diff()

@@ -12,10 +12,11 @@ from typing import Protocol
 from etude.harness.bounds import Count
 from etude.harness.memo import Memo
 from etude.harness.outcome import Budgets
-from etude.harness.plan import budgets_of, told_limits
-from etude.harness.profile import Profile, load_profile
+from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
+from etude.harness.profile import Profile
 from etude.harness.runner import ExecMemo, lazy_workspace
 from etude.harness.surroundings import Surroundings, look_around
+from etude.harness.toolbox import ToolLimits
 from etude.harness.workspace import OverlayWorkspace, Workspace
 from etude.journal import RunPaths
 from etude.recipe import Recipe
@@ -56,9 +57,12 @@ class RolloutSetup:
     """The grader's own: each is prepared once, for the agent's box and for the gradings."""
     memo: ExecMemo = field(default_factory=ExecMemo)
 
-    @property
-    def profile(self) -> Profile:
-        return load_profile(self.harness.profile)
+    def profile(self, task: Task) -> Profile:
+        """Without the tools that the recipe or the task takes away."""
+        return profile_of(self.harness, task.without)
+
+    def limits(self, task: Task, edits: int | None) -> ToolLimits:
+        return tool_limits(self.sandbox, edits=edits, strict=self.harness.strict or task.strict)
 
     def budgets(self, task: Task) -> Budgets:
         """The recipe's budgets, or the task's own where those are tighter."""
@@ -89,9 +93,9 @@ class RolloutSetup:
         memo = self.memo if deterministic and Feature.NO_NETWORK in self.sandboxes.features else None
         return lazy_workspace(subject.image, subject.files, open_box, memo, deterministic, subject.workdir)
 
-    async def surroundings(self, workspace: Workspace, count: Count) -> Surroundings | None:
+    async def surroundings(self, profile: Profile, workspace: Workspace, count: Count) -> Surroundings | None:
         """What the agent is told of its box; None where its profile tells nothing."""
-        if not self.profile.facts:
+        if not profile.facts:
             return None
         return await look_around(workspace, count, limits=told_limits(self.sandbox))
 

@@ -95,7 +95,7 @@ class RolloutWorker:
         return TokenPolicy(
             self._engine,
             self._form,
-            self._setup.profile.schemas(),
+            self._setup.profile(task).schemas(),
             TokenSampling(self._recipe.engine.context, job.temperature, job.seed),
             recorder,
             conversation=job.id,

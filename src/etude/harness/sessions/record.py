@@ -3,6 +3,9 @@
 Invariants: a line is on its way to the disk when the call returns, its blobs before it, so a kill at any moment loses
 at most the turn that was going on; a torn last line is no line; nothing that is written is ever changed. Each blob is
 named by the digest of its bytes. The folder is its owner's alone: what an agent read stands in it.
+
+Nothing waits for the disk, since many sessions share one loop: a power cut may cost the last seconds, and what it tore
+is seen by the digests.
 """
 
 from __future__ import annotations
@@ -12,14 +15,15 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
-from etude.harness.policy import Conversation, Message, Turn
-from etude.journal.files import disk_problem, write_atomically
+from etude.harness.policy import Conversation, Message, ToolCall, Turn
+from etude.journal.files import disk_problem
 from etude.trace.trace import ToolEvent, TraceUsage
 
 FORMAT = "etude-session/1"
@@ -38,6 +42,8 @@ class SessionRecord:
         self._descriptor = descriptor
         self._seen = dict(seen)
         """Digests of changed files, as the log has them."""
+        self._contents: dict[str, bytes | None] = {}
+        """What those digests are of, where it was written here."""
 
     @classmethod
     def begin(cls, place: Path, /, **about: object) -> SessionRecord:
@@ -77,7 +83,7 @@ class SessionRecord:
         it would be no state to go on from."""
         assert conversation.parent is not None
         request = conversation.parent.messages[-2].text
-        self._line("summarised", request=request, turn=asdict(turn), usage=asdict(usage), next=_beginning(conversation))
+        self._line("summarised", request=request, turn=_turn(turn), usage=_plain(usage), next=_beginning(conversation))
 
     def turned(
         self,
@@ -92,22 +98,33 @@ class SessionRecord:
         and now, of each that differs; `state`: what the toolbox carries (to-do list, counts of edits)."""
         changed: dict[str, dict[str, str | None]] = {}
         for path, (before, now) in files.items():
-            digest = self._blob(now)
+            if path in self._contents and self._contents[path] is now:
+                continue
+            digest, self._contents[path] = self._blob(now), now
             if path not in self._seen or self._seen[path] != digest:
                 changed[path] = {"before": self._blob(before), "now": digest}
                 self._seen[path] = digest
         for path in self._seen.keys() - files.keys():
             changed[path] = {}
             del self._seen[path]
+            self._contents.pop(path, None)
         self._line(
             "turn",
-            turn=asdict(turn),
-            tools=[asdict(event) for event in tools],
+            turn=_turn(turn),
+            tools=[_plain(event) for event in tools],
             told=[message.text for message in told],
-            usage=asdict(usage),
+            usage=_plain(usage),
             files=changed,
             state=dict(state),
         )
+
+    def rebased(self, files: Mapping[str, tuple[bytes | None, bytes | None] | None]) -> None:
+        """Between two runs: contents that count as the start and as the agent's own from here on; None for a file that
+        is taken as the folder has it."""
+        changed = {
+            path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
+        }
+        self._line("rebased", files=changed)
 
     def stopped(self, stop: str, error: str) -> None:
         self._line("stopped", stop=stop, error=error)
@@ -124,11 +141,11 @@ class SessionRecord:
     def _blob(self, data: bytes | None) -> str | None:
         if data is None:
             return None
-        digest = hashlib.blake2b(data, digest_size=20).hexdigest()
+        digest = digest_of(data)
         path = self.folder / BLOBS / digest
         if not path.exists():
             try:
-                write_atomically(path, zstandard.compress(data))
+                _write_whole(path, zstandard.compress(data))
             except OSError as error:
                 raise SessionError(f"cannot write the session in {self.folder}: {disk_problem(error)}") from error
         return digest
@@ -141,6 +158,34 @@ class SessionRecord:
             raise SessionError(f"cannot write the session in {self.folder}: {disk_problem(error)}") from error
         if written != len(line) + 1:
             raise SessionError(f"cannot write the session in {self.folder}: the disk is full")
+
+
+def digest_of(data: bytes) -> str:
+    """What a blob is named by."""
+    return hashlib.blake2b(data, digest_size=20).hexdigest()
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        aside.write_bytes(data)
+        aside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+
+
+_FIELDS = {kind: [field.name for field in fields(kind)] for kind in (Turn, ToolCall, ToolEvent, TraceUsage)}
+
+
+def _plain(value: Turn | ToolCall | ToolEvent | TraceUsage) -> dict[str, Any]:
+    """As JSON takes it. `asdict` would copy all that is in it, which costs more than the rest of the turn."""
+    return {name: getattr(value, name) for name in _FIELDS[type(value)]}
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    return {**_plain(turn), "calls": [_plain(call) for call in turn.calls]}
 
 
 def _beginning(conversation: Conversation) -> dict[str, Any]:

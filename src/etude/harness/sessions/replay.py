@@ -11,7 +11,7 @@ from typing import Any
 import zstandard
 
 from etude.harness.policy import Conversation, Message, Role, ToolCall, Turn
-from etude.harness.sessions.record import BLOBS, FORMAT, LOG, SessionError, SessionRecord
+from etude.harness.sessions.record import BLOBS, FORMAT, LOG, SessionError, SessionRecord, digest_of
 from etude.trace.trace import ToolEvent, TraceUsage
 
 
@@ -27,6 +27,11 @@ class SavedSession:
     """Digests of changed files at the session's start and now."""
     state: dict[str, Any] = field(default_factory=dict)
     signals: list[dict[str, Any]] = field(default_factory=list)
+    requests: int = 0
+    turns: int = 0
+    """Of all requests; `usage` is that of the last one."""
+    reviewed: str = ""
+    """The user's last word on the changes: accepted, rejected, or none since the last request."""
     stop: str = ""
     """Empty while a run goes on, or went on when it was killed."""
     size: int = 0
@@ -43,9 +48,12 @@ class SavedSession:
             return None
         path = self.folder / BLOBS / digest
         try:
-            return zstandard.decompress(path.read_bytes())
+            content = zstandard.decompress(path.read_bytes())
         except (OSError, zstandard.ZstdError) as error:
             raise SessionError(f"the session in {self.folder} lacks {path.name}, a file's content: {error}") from error
+        if digest_of(content) != digest:
+            raise SessionError(f"the session in {self.folder} has a damaged content of a file, {path.name}")
+        return content
 
 
 def list_sessions(folder: Path) -> Iterator[Path]:
@@ -86,13 +94,15 @@ def _begun(folder: Path, entry: dict[str, Any]) -> SavedSession:
 def _opened(session: SavedSession, entry: dict[str, Any]) -> None:
     session.conversation = _conversation(entry, None)
     session.stop = ""
+    session.requests += 1
 
 
 def _asked(session: SavedSession, entry: dict[str, Any]) -> None:
     conversation = _open(session)
     conversation.messages.append(Message(Role.USER, entry["text"]))
     conversation.task = entry["text"]
-    session.usage, session.stop = TraceUsage(), ""
+    session.usage, session.stop, session.reviewed = TraceUsage(), "", ""
+    session.requests += 1
 
 
 def _summarised(session: SavedSession, entry: dict[str, Any]) -> None:
@@ -122,20 +132,37 @@ def _turn(session: SavedSession, entry: dict[str, Any]) -> None:
     session.tools += events
     session.usage = TraceUsage(**entry["usage"])
     session.state = entry["state"]
+    session.turns += 1
     for path, change in entry["files"].items():
         if change:
             before = session.files[path][0] if path in session.files else change["before"]
             session.files[path] = (before, change["now"])
         else:
-            del session.files[path]
+            session.files.pop(path, None)
 
 
 def _stopped(session: SavedSession, entry: dict[str, Any]) -> None:
     session.stop = entry["stop"]
 
 
+def _rebased(session: SavedSession, entry: dict[str, Any]) -> None:
+    # A run that was broken off ends here: the next request says what has changed under it.
+    session.stop = "rebased"
+    for path, change in entry["files"].items():
+        if change:
+            session.files[path] = (change["before"], change["now"])
+        else:
+            session.files.pop(path, None)
+
+
 def _signal(session: SavedSession, entry: dict[str, Any]) -> None:
     session.signals.append({key: value for key, value in entry.items() if key != "kind"})
+    if entry["what"] in ("edits_accepted", "edits_rejected"):
+        session.reviewed = entry["what"].removeprefix("edits_")
+    if entry["what"] == "edits_accepted":
+        # They are the folder's now, and later changes count from there.
+        for path in entry["files"]:
+            session.files.pop(path, None)
 
 
 def _open(session: SavedSession) -> Conversation:
@@ -149,6 +176,7 @@ _TAKES = {
     "asked": _asked,
     "turn": _turn,
     "summarised": _summarised,
+    "rebased": _rebased,
     "stopped": _stopped,
     "signal": _signal,
 }
