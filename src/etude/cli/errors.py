@@ -26,7 +26,7 @@ FAMILIES = {
     "etude.harness.schema.SchemaError": MISTAKE,
     "etude.harness.session.ApplyConflict": MISTAKE,
     "etude.harness.sessions.record.SessionError": MISTAKE,
-    "etude.harness.runner.FolderTooLarge": MISTAKE,
+    "etude.harness.folder.FolderTooLarge": MISTAKE,
     "etude.harness.search.ripgrep.NoRipgrep": MISTAKE,
     "etude.harness.search.ripgrep.SearchFailed": FAILED,
     "etude.sandbox.contract.SandboxUnavailable": MISTAKE,

@@ -3,6 +3,7 @@
 The harness that trains is the harness that ships."""
 
 from etude.harness.chat_policy import ChatPolicy, Endpoint
+from etude.harness.folder import FolderTooLarge
 from etude.harness.loop import Observer, run_agent
 from etude.harness.messages import openai_messages, whole_chain
 from etude.harness.outcome import Budgets, Outcome, Prices
@@ -19,7 +20,7 @@ from etude.harness.policy import (
 )
 from etude.harness.profile import Profile, load_profile
 from etude.harness.recording import RecordingPolicy
-from etude.harness.runner import BoxRunner, ExecMemo, FolderTooLarge, folder_workspace, lazy_workspace
+from etude.harness.runner import BoxRunner, ExecMemo, folder_workspace, lazy_workspace
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 from etude.harness.scripted import ScriptedPolicy
 from etude.harness.session import ApplyConflict, ChatSession, write_sample

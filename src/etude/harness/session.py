@@ -14,12 +14,15 @@ from pathlib import Path, PurePath
 from types import TracebackType
 
 from etude.harness.diff import binary_changes, unified_diff
+from etude.harness.folder import FolderFiles
+from etude.harness.folder_search import searcher_of
+from etude.harness.large_folder import FolderRunner
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
 from etude.harness.outside import Outside
 from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
-from etude.harness.runner import lazy_workspace, read_folder
+from etude.harness.runner import MAX_READ_BYTES, MAX_READ_FILES, hold_for_commands, lazy_workspace
 from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
 from etude.harness.sessions.replay import SavedSession
@@ -83,8 +86,8 @@ class ChatSession:
 
     async def _open(self) -> OverlayWorkspace:
         if self._workspace is None:
-            start = await asyncio.to_thread(read_folder, self.folder)
-            workspace = await _view(start, self._sandboxes, self._sandbox)
+            files = await asyncio.to_thread(FolderFiles, self.folder)
+            workspace = await _view(files, self._sandboxes, self._sandbox)
             limits = tool_limits(self._sandbox, strict=self._harness.strict)
             self._toolbox = Toolbox(self._profile.schemas(), workspace, limits, self._profile, outside=self._outside)
             if self._saved is not None:
@@ -189,15 +192,19 @@ class ChatSession:
             self._record.close()
 
 
-async def _view(start: Mapping[str, bytes], sandboxes: Sandboxes | None, recipe: SandboxRecipe) -> OverlayWorkspace:
+async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: SandboxRecipe) -> OverlayWorkspace:
+    searcher = searcher_of(files)
     if sandboxes is None:
-        return OverlayWorkspace(start)
-    image = await sandboxes.add_image(dict(start), workdir=WORKDIR)
+        return OverlayWorkspace(files, searcher=searcher)
 
-    async def open_box() -> Box:
+    async def open_box(image: str) -> Box:
         return await sandboxes.create(BoxSpec(image, workdir=WORKDIR, limits=limits_of(recipe), name="chat"))
 
-    return lazy_workspace(image, start, open_box)
+    if len(files) > MAX_READ_FILES or files.size() > MAX_READ_BYTES:
+        return OverlayWorkspace(files, FolderRunner(files, sandboxes, open_box), searcher=searcher)
+    await asyncio.to_thread(hold_for_commands, files)
+    image = await sandboxes.add_image(dict(files), workdir=WORKDIR)
+    return lazy_workspace(image, files, lambda: open_box(image), searcher=searcher)
 
 
 async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
