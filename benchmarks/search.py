@@ -1,4 +1,5 @@
-"""Search in the kernel's source (over 60,000 files), beside ripgrep: forty patterns in four classes of selectivity.
+"""Search in the kernel's source (over 60,000 files), beside ripgrep: forty patterns in four classes of selectivity. Then
+how often a description finds its function, by words and by meaning (_recall.py).
 
 Before each search a line that matches is written into some file of the tree, so that what it takes to see changes is
 inside of the measured time; every file gets its contents back at the end. Both sides start ripgrep and take its whole
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _recall import recall
 from _report import finish
 
 from etude.harness.search import Found, Grep, Pattern
@@ -188,7 +190,7 @@ def main() -> None:
     clock: Clock = cpu_seconds if given.cpu else time.perf_counter
     with tempfile.TemporaryDirectory(prefix="etude-bench-") as place:
         found = grep_figures(given.tree or linux_tree(given.cache), Path(place), clock, given.runs)
-    finish("search", {**found, "clock": "cpu" if given.cpu else "wall", "runs": given.runs})
+    finish("search", {**found, **recall(), "clock": "cpu" if given.cpu else "wall", "runs": given.runs})
 
 
 if __name__ == "__main__":
