@@ -1,5 +1,6 @@
-"""Search in the kernel's source (over 60,000 files), beside ripgrep: forty patterns in four classes of selectivity. Then
-how often a description finds its function, by words and by meaning (_recall.py).
+"""Search in the kernel's source (over 60,000 files), beside ripgrep, and how often a description finds its function.
+
+Forty patterns in four classes of selectivity; the second part is _recall.py's.
 
 Before each search a line that matches is written into some file of the tree, so that what it takes to see changes is
 inside of the measured time; every file gets its contents back at the end. Both sides start ripgrep and take its whole
