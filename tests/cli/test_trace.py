@@ -18,7 +18,7 @@ from etude.cli.errors import exit_code
 from etude.cli.sessions.checking import check_command
 from etude.cli.sessions.consent import consent_command
 from etude.cli.sessions.listing import list_command
-from etude.cli.trace.exporting import FORMATS, export_command
+from etude.cli.trace.exporting import EXPORTS, export_command
 from etude.cli.trace.showing import show_command
 from etude.harness import ChatSession, Conversation, Message, Role, ToolCall, Turn
 from etude.harness.sessions import SessionRecord, load_session
@@ -219,7 +219,7 @@ def test_a_secret_that_was_planted_anywhere_is_in_no_export(
     record.signal("edits_accepted", files=list(files))
     record.close()
     planted = [secret, json.dumps(secret)[1:-1], *(line for line in secret.split("\n") if "\n" in secret)]
-    for form in FORMATS:
+    for form in EXPORTS:
         out, err = run(capsys, "one", form, sessions)
         found = [*_texts(json.loads(out))] if form == "atif" else [out]
         assert not [piece for piece in planted for text in [out, *found] if piece in text], form
