@@ -54,6 +54,9 @@ CAUGHT_INSIDE = {
     "Unread": "a pattern that rules no file out",
     "CannotWatch": "every file is looked at before each search",
     "BadPattern": "told to the agent",
+    "StreamBroken": "asked again, then told as PolicyError",
+    "_NoStream": "asked again, without a stream",
+    "_AskAgain": "asked again, then told as PolicyError",
     "_Silent": "told as RequestRefused, with the client that does not say what it uses",
 }
 

@@ -2,10 +2,13 @@
 
 The harness that trains is the harness that ships."""
 
+from etude.harness.apply import ApplyConflict
 from etude.harness.chat_policy import ChatPolicy, Endpoint
+from etude.harness.here import FolderWorkspace, folder_workspace
 from etude.harness.loop import Observer, run_agent
 from etude.harness.messages import openai_messages, whole_chain
 from etude.harness.outcome import Budgets, Outcome
+from etude.harness.permissions import Answer, Denied, Permissions, PermissionsError, Rule, Wish
 from etude.harness.plan import budgets_of, session_schemas, tool_limits
 from etude.harness.policy import (
     ContextFull,
@@ -19,10 +22,11 @@ from etude.harness.policy import (
 )
 from etude.harness.profile import Profile, load_profile
 from etude.harness.recording import RecordingPolicy
-from etude.harness.runner import BoxRunner, ExecMemo, FolderTooLarge, folder_workspace, lazy_workspace
+from etude.harness.runner import BoxRunner, ExecMemo, FolderTooLarge, lazy_workspace
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 from etude.harness.scripted import ScriptedPolicy
-from etude.harness.session import ApplyConflict, ChatSession, write_sample
+from etude.harness.session import ChatSession, write_sample
+from etude.harness.stream import Piece
 from etude.harness.token_policy import TokenPolicy, TokenSampling
 from etude.harness.toolbox import Output, Tool, Toolbox, ToolLimits, ToolProblem, ToolResult
 from etude.harness.workspace import (
@@ -36,6 +40,7 @@ from etude.harness.workspace import (
 
 __all__ = [
     "WORKDIR",
+    "Answer",
     "ApplyConflict",
     "BoxRunner",
     "BoxWorkspace",
@@ -44,9 +49,11 @@ __all__ = [
     "ChatSession",
     "ContextFull",
     "Conversation",
+    "Denied",
     "Endpoint",
     "ExecMemo",
     "FolderTooLarge",
+    "FolderWorkspace",
     "Message",
     "NoShell",
     "Observer",
@@ -54,11 +61,15 @@ __all__ = [
     "Output",
     "OutsideWorkspace",
     "OverlayWorkspace",
+    "Permissions",
+    "PermissionsError",
+    "Piece",
     "Policy",
     "PolicyError",
     "Profile",
     "RecordingPolicy",
     "Role",
+    "Rule",
     "SchemaError",
     "ScriptedPolicy",
     "TokenPolicy",
@@ -71,6 +82,7 @@ __all__ = [
     "ToolSchema",
     "Toolbox",
     "Turn",
+    "Wish",
     "Workspace",
     "budgets_of",
     "builtin_schema",

@@ -1,21 +1,25 @@
 """A chat session: the agent works on a copy-on-write view of a folder; nothing reaches the folder before `apply`.
 
 Invariant: the user's files are written by `apply` alone, only where `diff` showed a change, and only if they are still
-what the agent started from.
+what the agent started from. With `permissions` the agent works in the folder itself, and each change is agreed to.
 """
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import resources
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import TracebackType
 
-from etude.harness.diff import binary_changes, unified_diff
+from etude.harness.apply import ApplyConflict, write_changes
+from etude.harness.diff import binary_changes, is_source, unified_diff
+from etude.harness.here import FolderWorkspace, folder_workspace
+from etude.harness.interrupted import TurnWatch, answer_all
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
+from etude.harness.outside import Outside
+from etude.harness.permissions import Permissions
 from etude.harness.plan import budgets_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
 from etude.harness.profile import load_profile
@@ -31,9 +35,7 @@ from etude.sandbox import limits_of
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.trace.trace import TraceUsage
 
-
-class ApplyConflict(Exception):
-    """Files changed under the session: they are named, and none was written."""
+ON_THE_HOST = "commands run on the user's own machine, in the user's own files; the user is asked before each change"
 
 
 class ChatSession:
@@ -53,8 +55,11 @@ class ChatSession:
         observer: Observer | None = None,
         record: SessionRecord | None = None,
         saved: SavedSession | None = None,
+        permissions: Permissions | None = None,
+        outside: Outside | None = None,
     ) -> None:
-        """`record` is written as the session goes on; `saved` is one that goes on here, with its own record."""
+        """`record` is written as the session goes on; `saved` is one that goes on here, with its own record. With
+        `permissions` commands run on the host, in the folder, and `sandboxes` are not used."""
         self.folder = folder
         self.conversation: Conversation | None = saved.conversation if saved else None
         self._policy = policy
@@ -67,6 +72,11 @@ class ChatSession:
         self._record = saved.go_on() if saved else record
         self._workspace: OverlayWorkspace | None = None
         self._toolbox: Toolbox | None = None
+        self._permissions = permissions
+        self._outside = outside
+        self._before: Mapping[str, bytes] = {}
+        """The files when the last request began."""
+        self._note = ""
 
     async def __aenter__(self) -> ChatSession:
         await self._open()
@@ -79,14 +89,24 @@ class ChatSession:
 
     async def _open(self) -> OverlayWorkspace:
         if self._workspace is None:
-            start = await asyncio.to_thread(read_folder, self.folder)
-            workspace = await _view(start, self._sandboxes, self._sandbox)
-            self._toolbox = Toolbox(self._profile.schemas(), workspace, tool_limits(self._sandbox), self._profile)
+            workspace = await self._place()
+            limits = tool_limits(self._sandbox)
+            self._toolbox = Toolbox(self._profile.schemas(), workspace, limits, self._profile, outside=self._outside)
             if self._saved is not None:
                 await _restore(workspace, self._saved)
                 self._toolbox.carry(self._saved.state)
             self._workspace = workspace
         return self._workspace
+
+    async def _place(self) -> OverlayWorkspace:
+        if self._permissions is not None:
+            return await asyncio.to_thread(folder_workspace, self.folder, self._permissions)
+        start = await asyncio.to_thread(read_folder, self.folder)
+        return await _view(start, self._sandboxes, self._sandbox)
+
+    @property
+    def todo(self) -> list[str]:
+        return list(self._toolbox.todo) if self._toolbox else []
 
     @property
     def interrupted(self) -> bool:
@@ -96,11 +116,13 @@ class ChatSession:
     async def run(self, text: str) -> Outcome:
         """One request; a later one goes on in the same conversation. Each has budgets of its own."""
         workspace = await self._open()
+        text, self._note = self._note + text, ""
         if self.conversation is None:
             self.conversation = self._profile.open(text, "chat", await self._surroundings(workspace))
             if self._record is not None:
                 self._record.opened(self.conversation)
         else:
+            answer_all(self.conversation)
             message = Message(Role.USER, text)
             self.conversation.messages.append(message)
             self.conversation.task = text
@@ -122,14 +144,17 @@ class ChatSession:
         assert toolbox is not None
         if self._record is not None:
             observer = SessionLog(self._record, workspace, toolbox, self._observer)
+        watch = TurnWatch(observer)
+        self._before = workspace.contents()
         outcome = Outcome(conversation, usage=usage)
         budgets = budgets_of(self._harness)
         self._saved = None
         try:
             await run_agent(
-                conversation, self._policy, toolbox, budgets, self._profile, observer=observer, outcome=outcome
+                conversation, self._policy, toolbox, budgets, self._profile, observer=watch, outcome=outcome
             )
         finally:
+            await watch.close(outcome, self._profile.summary_request)
             self.conversation = outcome.conversation
             if self._record is not None:
                 self._record.stopped(outcome.stop.value, outcome.error)
@@ -139,27 +164,38 @@ class ChatSession:
         if not self._profile.facts:
             return None
         limits = told_limits(self._sandbox) if self._sandboxes else ""
-        commands = self._sandboxes is not None
+        if self._permissions is not None:
+            limits = ON_THE_HOST
+        commands = self._sandboxes is not None and self._permissions is None
         return await look_around(workspace, self._policy.count, limits=limits, commands=commands)
 
     async def diff(self) -> str:
         """Everything that `apply` would write; of files that are no text it says only that they changed."""
         workspace = await self._open()
-        changed = _known(workspace.changed())
-        before = {path: workspace.start[path] for path in changed if path in workspace.start}
-        after = {path: data for path, data in changed.items() if data is not None}
+        before, after = _sides(workspace, _known(workspace.changed()))
         return unified_diff(before, after) + binary_changes(before, after)
+
+    async def changes(self) -> dict[str, str]:
+        """The same by file."""
+        workspace = await self._open()
+        shown = {}
+        for path, data in _known(workspace.changed()).items():
+            before, after = _sides(workspace, {path: data})
+            shown[path] = unified_diff(before, after) + binary_changes(before, after)
+        return shown
 
     async def left_out(self) -> list[str]:
         """Files that the agent made too large to be read: they are not applied."""
         changed = (await self._open()).changed()
         return sorted(changed.keys() - _known(changed).keys())
 
-    async def apply(self) -> list[str]:
-        """Writes the changes into the folder, and returns the paths. Later changes count from there."""
+    async def apply(self, paths: Collection[str] | None = None) -> list[str]:
+        """Writes the changes, or those of some files, into the folder, and returns the paths. Later changes count from
+        there. Where the agent works in the folder itself, they are there already, and are settled."""
         workspace = await self._open()
-        changed = _known(workspace.changed())
-        await asyncio.to_thread(_write_changes, self.folder, workspace.start, changed)
+        changed = _chosen(_known(workspace.changed()), paths)
+        if not isinstance(workspace, FolderWorkspace):
+            await asyncio.to_thread(write_changes, self.folder, workspace.start, changed)
         workspace.rebase(changed)
         if self._record is not None:
             self._record.signal("edits_accepted", files=list(changed))
@@ -169,6 +205,33 @@ class ChatSession:
         """The user does not want the changes; they stay in the session's view."""
         if self._record is not None:
             self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
+
+    async def take_back(self, paths: Collection[str] | None = None) -> list[str]:
+        """Makes the files, or some of them, what they were at the start, or when they were last applied; the agent is
+        told with the next request. ApplyConflict where the user has changed them since."""
+        workspace = await self._open()
+        changed = _chosen(workspace.changed(), paths)
+        await self._put_back(workspace, {path: workspace.start.get(path) for path in changed})
+        return list(changed)
+
+    async def undo(self) -> list[str]:
+        """Takes back what the last request changed."""
+        workspace = await self._open()
+        now, before = workspace.contents(), self._before
+        paths = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
+        await self._put_back(workspace, {path: before.get(path) for path in paths if is_source(path)})
+        return paths
+
+    async def _put_back(self, workspace: OverlayWorkspace, files: Mapping[str, bytes | None]) -> None:
+        if isinstance(workspace, FolderWorkspace):
+            await workspace.put_back(files)
+        else:
+            for path, data in files.items():
+                await (workspace.delete(path) if data is None else workspace.write(path, data))
+        if files:
+            self._note = f"(The user took back your changes to {', '.join(sorted(files))}.)\n\n"
+            if self._record is not None:
+                self._record.signal("edits_rejected", files=sorted(files))
 
     async def close(self) -> None:
         if self._workspace is not None:
@@ -190,51 +253,35 @@ async def _view(start: Mapping[str, bytes], sandboxes: Sandboxes | None, recipe:
 
 
 async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
-    """The files as the session had them; ApplyConflict if what it changed is not what it started from."""
+    """The files as the session had them; ApplyConflict if what it changed is neither what it started from nor what it
+    made of it."""
     changed = saved.changed()
-    moved = [path for path, (before, _) in changed.items() if workspace.start.get(path) != before]
+    if isinstance(workspace, FolderWorkspace):
+        workspace.count_from(changed)
+        return
+    moved = [path for path, sides in changed.items() if workspace.start.get(path) not in sides]
     if moved:
         raise ApplyConflict(
             f"changed since the session began: {', '.join(moved)}; put them back to go on with it, or begin another"
         )
-    for path, (_, now) in changed.items():
-        await (workspace.delete(path) if now is None else workspace.write(path, now))
+    for path, (before, now) in changed.items():
+        if workspace.start.get(path) == before != now:
+            await (workspace.delete(path) if now is None else workspace.write(path, now))
+
+
+def _sides(
+    workspace: OverlayWorkspace, changed: Mapping[str, bytes | None]
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    before = {path: workspace.start[path] for path in changed if path in workspace.start}
+    return before, {path: data for path, data in changed.items() if data is not None}
+
+
+def _chosen(changed: Mapping[str, bytes | None], paths: Collection[str] | None) -> dict[str, bytes | None]:
+    return {path: data for path, data in changed.items() if paths is None or path in paths}
 
 
 def _known(changed: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
     return {path: data for path, data in changed.items() if data != TOO_LARGE}
-
-
-def _write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
-    moved = [path for path in changed if not _is_still(folder, path, start.get(path))]
-    if moved:
-        raise ApplyConflict(
-            f"changed outside the session, so nothing was written: {', '.join(moved)}; start again from what is there"
-        )
-    for path, data in changed.items():
-        target = folder / path
-        if data is None:
-            target.unlink()
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        mode = target.stat().st_mode if target.exists() else None
-        # Beside the file first, then in its place: a crash leaves the old file or the new one, whole.
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as new:
-            new.write(data)
-        written = Path(new.name)
-        written.chmod(mode & 0o7777 if mode is not None else 0o644)
-        written.replace(target)
-
-
-def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
-    """Is that what lies there? Nothing may lie in the way of a new file, and no link may lead out of the folder."""
-    target = folder / path
-    above = [folder.joinpath(*parent.parts) for parent in PurePath(path).parents]
-    if any(place.is_symlink() or (place.exists() and not place.is_dir()) for place in above[:-1]):
-        return False
-    if target.is_symlink() or (target.exists() and not target.is_file()):
-        return False
-    return (target.read_bytes() if target.is_file() else None) == content
 
 
 def write_sample(folder: Path) -> Path:

@@ -57,6 +57,8 @@ async def patch(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     except BadPatch as error:
         raise ToolProblem(toolbox.say("bad_patch", problem=error)) from None
     toolbox.require_edits(len(after))
+    gone = {path: None for path, text in after.items() if text is None and path in files}
+    await toolbox.agree(gone | {path: text.encode() for path, text in after.items() if text is not None})
     said: list[str] = []
     for path, text in after.items():
         if text is not None:
@@ -76,6 +78,7 @@ async def move(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     if await exists(toolbox, target):
         raise ToolProblem(toolbox.say("exists", path=target))
     data = await _bytes(toolbox, source)
+    await toolbox.agree({target: data, source: None})
     try:
         await toolbox.workspace.write(target, data)
     except NotADirectoryError:
