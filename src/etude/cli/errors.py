@@ -50,7 +50,7 @@ FAMILIES = {
 imported to ask."""
 
 _EXTRAS = {"torch": "train", "safetensors": "train", "obstore": "train", "rensa": "train", "ray": "ray"}
-_EXTRAS |= {"matplotlib": "ui", "tokenizers": "formats"}
+_EXTRAS |= {"matplotlib": "ui", "tokenizers": "formats", "textual": "chat"}
 
 _OF_THE_PLACE = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EIO}
 _FULL = {errno.ENOSPC, errno.EDQUOT}

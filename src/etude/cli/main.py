@@ -80,32 +80,80 @@ def run(
     finish(verb, when_interrupted=GOES_ON)
 
 
+EndpointOption = Annotated[
+    str | None, typer.Option(envvar="ETUDE_ENDPOINT", help="Any OpenAI-compatible endpoint, up to /chat/completions.")
+]
+ModelOption = Annotated[str, typer.Option(envvar="ETUDE_MODEL", help="The endpoint's name for the model.")]
+KeyOption = Annotated[str, typer.Option(help="The environment variable that holds the endpoint's key.")]
+ResumeOption = Annotated[str | None, typer.Option(help="Go on with a session, by its name, or the folder's `last`.")]
+TurnsOption = Annotated[int, typer.Option(min=1, help="Turns that a request to an endpoint may take.")]
+ContextOption = Annotated[
+    int, typer.Option(min=1024, help="Tokens of the endpoint's context; at three quarters it summarises itself.")
+]
+ShellOption = Annotated[bool, typer.Option("--shell/--no-shell", help="Commands, in a box without network.")]
+SessionsOption = Annotated[
+    Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
+]
+HereOption = Annotated[
+    bool, typer.Option("--here", help="Work in the folder itself, commands on this machine; each needs a yes.")
+]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(help="With --here, what needs no yes: write, execute, fetch; 'write:src/**', 'execute:git status'."),
+]
+DenyOption = Annotated[list[str] | None, typer.Option(help="With --here, what is refused; it beats --allow.")]
+
+
 @app.command()
 def chat(
-    run_folder: RunFolder,
+    run_folder: Annotated[
+        Path | None, typer.Argument(help="A run folder, for example runs/tiny; not with --endpoint.")
+    ] = None,
     task: Annotated[str | None, typer.Argument(help="What to do; asked for if not given.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to do, with --endpoint.")] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="The folder to work on (a copy-on-write view of it); a small sample if not given."),
+        typer.Option(help="The folder to work on; if not given, a small sample, and with --endpoint this folder."),
     ] = None,
     stage: Annotated[str | None, typer.Option(help="Which stage's model: sft or rl; the latest if not given.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Apply the change without asking.")] = False,
+    endpoint: EndpointOption = None,
+    model: ModelOption = "default",
+    key: KeyOption = "ETUDE_API_KEY",
+    resume: ResumeOption = None,
+    here: HereOption = False,
+    allow: AllowOption = None,
+    deny: DenyOption = None,
+    turns: TurnsOption = 100,
+    context: ContextOption = 128_000,
+    shell: ShellOption = True,
+    sessions: SessionsOption = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Line by line, without a screen.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Apply the change without asking, and end.")] = False,
 ) -> None:
-    """Talk to a trained agent through the harness that trained it. Its change is shown, and applied if you say yes.
+    """Talk to an agent: one that you trained, through the harness that trained it, or any OpenAI-compatible endpoint.
 
-    The agent works on a copy-on-write view in a box without network; your files change only when you say so.
+    The agent works on a copy-on-write view, its commands run in a box without network; your files change only when you
+    say so. With --here it works in the folder itself, and asks before each change and command. Sessions are kept.
 
     \b
     Examples:
       etude chat runs/tiny
-      etude chat runs/tiny --stage sft
       etude chat runs/tiny "fix total" --folder ~/my/repository
+      etude chat --endpoint http://localhost:8000/v1 --model qwen3-coder
+      etude chat --endpoint http://localhost:8000/v1 --resume last
+      etude chat --endpoint http://localhost:8000/v1 --here --allow 'execute:git status'
     """
 
     def verb() -> int:
-        from etude.cli.chat import chat_command
+        from etude.cli.chat import ChatOptions, chat_command
+        from etude.cli.fronts import EndpointOptions, Rules, default_sessions
 
-        return chat_command(run_folder, task, folder, stage, yes)
+        rules = Rules.given(here, allow, deny, shell)
+        reached = EndpointOptions(endpoint, model, key, context, turns) if endpoint and run_folder is None else None
+        place = sessions or default_sessions()
+        return chat_command(
+            ChatOptions(run_folder, task or prompt, folder, stage, yes, reached, place, shell, resume, rules, plain)
+        )
 
     finish(verb, when_interrupted="interrupted: what you had not said yes to is dropped")
 
@@ -113,30 +161,27 @@ def chat(
 @app.command()
 def agent(
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to do.")] = None,
-    endpoint: Annotated[
-        str, typer.Option(envvar="ETUDE_ENDPOINT", help="Any OpenAI-compatible endpoint, up to /chat/completions.")
-    ] = "http://localhost:8000/v1",
-    model: Annotated[str, typer.Option(envvar="ETUDE_MODEL", help="The endpoint's name for the model.")] = "default",
-    key: Annotated[str, typer.Option(help="The environment variable that holds the endpoint's key.")] = "ETUDE_API_KEY",
+    endpoint: EndpointOption = "http://localhost:8000/v1",
+    model: ModelOption = "default",
+    key: KeyOption = "ETUDE_API_KEY",
     folder: Annotated[Path, typer.Option(help="The folder to work on: a copy-on-write view of it.")] = Path(),
     apply: Annotated[bool, typer.Option("--apply", help="Write the change into the folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    resume: Annotated[
-        str | None, typer.Option(help="Go on with a session, by its name, or the folder's `last`.")
-    ] = None,
-    turns: Annotated[int, typer.Option(min=1, help="Turns that it may take.")] = 100,
-    context: Annotated[
-        int, typer.Option(min=1024, help="Tokens of the model's context; at three quarters it summarises itself.")
-    ] = 128_000,
-    shell: Annotated[bool, typer.Option("--shell/--no-shell", help="Commands, in a box without network.")] = True,
-    sessions: Annotated[
-        Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
-    ] = None,
+    resume: ResumeOption = None,
+    turns: TurnsOption = 100,
+    context: ContextOption = 128_000,
+    shell: ShellOption = True,
+    sessions: SessionsOption = None,
+    here: HereOption = False,
+    allow: AllowOption = None,
+    deny: DenyOption = None,
 ) -> None:
     """Have an agent do something in a folder, with any model. For scripts: the change goes to standard output.
 
-    Your files change only with --apply. What it does is kept as a session, turn by turn: killed at any moment, it goes
-    on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of turns or failed.
+    Your files change only with --apply. With --here they change as it works, but only as --allow says: nobody is asked,
+    so the rest is refused, and the agent is told. What it does is kept as a session, turn by turn: killed at any
+    moment, it goes on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of
+    turns or failed.
 
     \b
     Examples:
@@ -144,15 +189,17 @@ def agent(
       etude agent -p "now the docs" --resume last
       etude agent --resume last --apply
       etude agent -p "what does this do?" --no-shell --json | jq -r .text
+      etude agent -p "update the docs" --here --allow 'write:docs/**' --allow 'execute:make docs'
     """
 
     def verb() -> int:
-        from etude.cli.agent import AgentOptions, agent_command, default_sessions
+        from etude.cli.agent import AgentOptions, agent_command
+        from etude.cli.fronts import EndpointOptions, Rules, default_sessions
 
         place = sessions or default_sessions()
-        return agent_command(
-            AgentOptions(prompt, folder, endpoint, model, key, context, turns, shell, apply, as_json, place, resume)
-        )
+        reached = EndpointOptions(endpoint or "", model, key, context, turns)
+        rules = Rules.given(here, allow, deny, shell)
+        return agent_command(AgentOptions(prompt, folder, reached, shell, apply, as_json, place, resume, rules))
 
     finish(verb, when_interrupted="interrupted: what was done is kept; --resume last goes on")
 

@@ -105,6 +105,15 @@ class ChatSession:
         return await _view(start, self._sandboxes, self._sandbox)
 
     @property
+    def place(self) -> Path | None:
+        """Where it is kept."""
+        return self._record.folder if self._record is not None else None
+
+    def contents(self) -> Mapping[str, bytes]:
+        """The files as they are now; equal objects are equal files."""
+        return self._workspace.contents() if self._workspace is not None else {}
+
+    @property
     def todo(self) -> list[str]:
         return list(self._toolbox.todo) if self._toolbox else []
 

@@ -1,0 +1,146 @@
+"""What the user is asked: may the agent do this, and what the agent wants to know.
+
+Invariants: a permission shows all that it is about, every character of it, in a frame that nothing else on the screen
+has; only keys pressed while it has the focus answer it, and it takes the focus from nobody who is writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Generic, TypeVar
+
+from textual import events
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from etude.cli.screen.words import difference
+from etude.cli.visible import exact
+from etude.harness import Answer, Wish
+from etude.harness.permissions import always_rules
+
+T = TypeVar("T")
+
+
+class Prompt(Vertical, Generic[T]):
+    """`answer` is set by the user."""
+
+    can_focus = True
+
+    def __init__(self, title: str, body: Content) -> None:
+        super().__init__()
+        self.border_title = title
+        self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._body = body
+        self._keys = Static(classes="keys", markup=False)
+        self._input = Input(compact=True)
+
+    def compose(self):  # type: ignore[no-untyped-def]
+        with VerticalScroll(can_focus=False):
+            yield Static(self._body, markup=False)
+        yield self._keys
+        yield self._input
+
+    def where_focus_goes(self) -> Widget:
+        return self
+
+    def settle(self, answer: T) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def scroll(self, pages: float) -> None:
+        area = self.query_one(VerticalScroll)
+        area.scroll_relative(y=pages * max(1, area.size.height - 1), animate=False)
+
+
+class Approval(Prompt[Answer]):
+    def __init__(self, wish: Wish) -> None:
+        title = {"write": "Change", "execute": "Run" if wish.plain else "Type", "fetch": "Fetch"}[wish.kind]
+        if wish.kind == "write":
+            body = difference(wish.shown, strict=True)
+        else:
+            above = f"{exact(wish.shown)}\n" if wish.shown else ""
+            body = Content.assemble((above, "dim"), (exact(wish.what), "bold"))
+        super().__init__(f"{title}, on this machine?", body)
+        self._wish = wish
+        self._typing = ""
+        """What the input is for."""
+
+    def on_mount(self) -> None:
+        always = ", ".join(exact(str(rule)) for rule in always_rules(self._wish))
+        what = "any change in this folder" if self._wish.kind == "write" else always
+        keys = ["y", " yes   ", "n", " no   ", "r", " no, and say why   "]
+        keys += ["e", " edit it   "] if self._wish.kind == "execute" else []
+        keys += ["\na", " always in this session: ", "", what, "\nA", " and in later ones in this folder"]
+        parts = [(text, "bold $warning" if place % 2 == 0 else "") for place, text in enumerate(keys)]
+        self._keys.update(Content.assemble(*parts))
+
+    def on_key(self, event: events.Key) -> None:
+        if self._typing:
+            if event.key == "escape":
+                self._stop_typing()
+                event.stop()
+            return
+        match event.character or event.key:
+            case "y":
+                self.settle(Answer(True))
+            case "n":
+                self.settle(Answer(False))
+            case "a":
+                self.settle(Answer(True, always=True))
+            case "A":
+                self.settle(Answer(True, always=True, remember=True))
+            case "e" if self._wish.kind == "execute":
+                self._type("instead", self._wish.what)
+            case "r":
+                self._type("reason", "")
+            case _ if event.key in ("down", "pagedown", "space"):
+                self.scroll(0.2 if event.key == "down" else 1)
+            case _ if event.key in ("up", "pageup"):
+                self.scroll(-0.2 if event.key == "up" else -1)
+            case _:
+                return
+        event.stop()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        text = event.value.strip()
+        if self._typing == "reason":
+            self.settle(Answer(False, reason=text))
+        elif text:
+            self.settle(Answer(True, instead="" if text == self._wish.what.strip() else text))
+
+    def _type(self, what: str, text: str) -> None:
+        if "\n" in text or exact(text) != text:
+            # One line cannot show it: what is not seen must not be run.
+            self.notify("this command does not fit a line: say with r what to change", severity="warning")
+            return
+        self._typing = what
+        self._input.value = text
+        self._input.placeholder = "what the agent should do instead" if what == "reason" else ""
+        self.add_class("typing")
+        self._input.focus()
+
+    def _stop_typing(self) -> None:
+        self._typing = ""
+        self.remove_class("typing")
+        self.focus()
+
+
+class Question(Prompt[str]):
+    """The agent's, for the user."""
+
+    def __init__(self, question: str) -> None:
+        super().__init__("The agent asks", Content(exact(question)))
+
+    def on_mount(self) -> None:
+        self.add_class("typing")
+        self._input.placeholder = "your answer"
+
+    def where_focus_goes(self) -> Widget:
+        return self._input
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.settle(event.value)
