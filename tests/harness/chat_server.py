@@ -71,7 +71,9 @@ class ChatServer:
         size: int = 3,
         pause: float = 0.0,
         holds: int | None = None,
+        port: int = 0,
     ) -> None:
+        self.port = port
         self.answers = list(answers)
         self.streams, self.size, self.pause, self.holds = streams, size, pause, holds
         self.go_on = asyncio.Event()
@@ -121,7 +123,7 @@ class ChatServer:
 
     async def __aenter__(self) -> ChatServer:
         app = Starlette(routes=[Route("/v1/chat/completions", self.answer, methods=["POST"])])
-        self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+        self._server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="error", lifespan="off"))
         self._server.install_signal_handlers = lambda: None
         self._serving = asyncio.create_task(self._server.serve())
         while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event for it

@@ -10,20 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.harness.chat_server import ChatServer
 from textual.pilot import Pilot
 
-from etude.cli.fronts import EndpointOptions, Front, Rules, Where, endpoint_front, open_session
+from etude.cli.fronts import EndpointOptions, Rules, Where, endpoint_front, open_session
 from etude.cli.screen.app import ChatApp
 from etude.harness import ChatPolicy, ChatSession
 from etude.harness.outside import Outside
 from etude.harness.sessions import SavedSession
-from tests.harness.chat_server import ChatServer
 
-PATIENCE = 120.0
+PATIENCE = 15.0
+VIEW = Rules()
 FILES = {
     "calc.py": "# the larger of two\ndef larger(a, b):\n    return min(a, b)\n",
-    "check.py": "from calc import larger\nif larger(2, 7) != 7:\n    print('FAIL larger')\n    raise SystemExit(1)\nprint('ok')\n",
-}  # fmt: skip
+    "check.py": "from calc import larger\nif larger(2, 7) != 7:\n    raise SystemExit('FAIL larger')\nprint('ok')\n",
+}
 
 
 def write_files(folder: Path) -> Path:
@@ -67,7 +68,7 @@ async def screen(
     answers: Sequence[Any],
     *,
     size: tuple[int, int] = (80, 24),
-    rules: Rules = Rules(),
+    rules: Rules = VIEW,
     sessions: Path | None = None,
     saved: SavedSession | None = None,
     task: str | None = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +28,21 @@ from etude.cli.screen.prompts import Approval, Prompt, Question
 from etude.cli.screen.stage import Stage, made
 from etude.cli.screen.words import amount, counted, period
 from etude.cli.visible import visible
-from etude.harness import Answer, ChatSession, Conversation, Message, Observer, Outcome, Piece, Policy, Turn, Wish
+from etude.harness import (
+    Answer,
+    ChatSession,
+    Conversation,
+    Message,
+    Observer,
+    Outcome,
+    Piece,
+    Policy,
+    ToolCall,
+    Turn,
+    Wish,
+    session_schemas,
+)
+from etude.recipe.acting import HarnessRecipe
 from etude.trace import StopCause, ToolEvent, TraceUsage
 
 T = TypeVar("T")
@@ -39,11 +53,12 @@ _TODO_SIGNS = {"-": "☐", ">": "▶", "x": "☑"}
 class ChatApp(App[str]):
     """`begin` it with a session, then run it. Its result is the name of the session to go on with, if any."""
 
+    TITLE = "etude chat"
     CSS_PATH = "style.tcss"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS = [
         Binding("escape", "interrupt", "interrupt"),
-        Binding("ctrl+c", "stop", "stop, twice leaves", priority=True),
+        Binding("ctrl+c", "stop", "stop, leave", priority=True),
         Binding("ctrl+g", "changes", "changes", priority=True),
         Binding("ctrl+o", "unfold", "unfold", priority=True),
         Binding("f1", "help", "help"),
@@ -54,7 +69,7 @@ class ChatApp(App[str]):
     def __init__(self, front: Front, where: Where, task: str | None = None) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-light" if _light() else "ansi-dark"
-        self.observer = _Watcher(self)
+        self.observer = _Watcher(self, front.harness)
         self._front, self._where, self._first = front, where, task
         self._worker: Worker[None] | None = None
         self._begun = 0.0
@@ -301,6 +316,7 @@ class ChatApp(App[str]):
                 await self.query_one("#dock").mount(prompt)
                 self.bell()
                 if not self.entry.text:
+                    self.entry.display = False
                     prompt.where_focus_goes().focus()
                 else:
                     self.notify("Tab to answer the agent", timeout=5)
@@ -309,6 +325,7 @@ class ChatApp(App[str]):
             finally:
                 self._asking = False
                 await prompt.remove()
+                self.entry.display = True
                 self.entry.focus()
 
     # What is shown beside
@@ -343,29 +360,42 @@ class ChatApp(App[str]):
             parts.append(f"{amount(sampled)} tokens")
         if self._held:
             trigger = self._front.harness.summary_trigger
-            of = f" of {amount(trigger)}" if trigger else ""
-            parts.append(f"context {amount(self._held)}{of}")
-        parts.append(_short(self._where.folder) + (" (here)" if self._where.rules.here else " (copy)"))
+            parts.append(f"context {amount(self._held)}" + (f"/{amount(trigger)}" if trigger else ""))
+        parts.append(("here, " if self._where.rules.here else "copy of ") + _short(self._where.folder))
         self.query_one("#status", Static).update(Content(" · ".join(parts)))
 
 
 class _Watcher(Observer):
     """What the loop tells, on the screen."""
 
-    def __init__(self, app: ChatApp) -> None:
+    def __init__(self, app: ChatApp, harness: HarnessRecipe) -> None:
         self._app = app
-        self._files: Any = None
+        self._schemas = {schema.name: schema for schema in session_schemas(harness)}
+        self._files: Mapping[str, bytes] = {}
+        """As far as cards have shown them."""
+        self._calls: list[ToolCall] = []
         self._conversation: Conversation | None = None
 
     async def turn(self, conversation: Conversation, turn: Turn) -> None:
         self._conversation = conversation
-        self._files = self._app.session.contents()
+        self._files, self._calls = self._app.session.contents(), list(turn.calls)
         await self._app.all_pieces()
         await self._app.stage.turn(turn)
 
     async def tool(self, event: ToolEvent) -> None:
-        before, self._files = self._files, self._app.session.contents()
-        self._app.stage.tool(event, made(before, self._files))
+        self._app.stage.tool(event, self._made_by(self._calls.pop(0)))
+
+    def _made_by(self, call: ToolCall) -> str:
+        """Calls may have run at the same time: of what has changed since, what this one can have changed."""
+        schema, before, now = self._schemas.get(call.name), self._files, self._app.session.contents()
+        if schema is None or schema.access in ("none", "read"):
+            return ""
+        path = (call.arguments or {}).get(schema.place) if schema.place else None
+        if isinstance(path, str):
+            now = {name: data for name, data in before.items() if name != path}
+            now |= {name: data for name, data in self._app.session.contents().items() if name == path}
+        self._files = now
+        return made(before, now)
 
     async def answered(
         self, turn: Turn, tools: Sequence[ToolEvent], told: Sequence[Message], usage: TraceUsage

@@ -163,8 +163,9 @@ class ToolCard(Vertical):
 
     def _show(self) -> None:
         self.tick()
-        # What an edit did says more than what its tool answered.
-        output = self._output if self._open or not self._diff or self.state == "failed" else ""
+        # What an edit did says more than what its tool answered, and the list stands below.
+        said_elsewhere = self._diff or self._tool == "todo"
+        output = self._output if self._open or not said_elsewhere or self.state == "failed" else ""
         self._body.update(Content(visible(output) if self._open else folded(output)))
         self._body.set_class(not output, "empty")
         lines = self._diff.splitlines(keepends=True)

@@ -44,7 +44,8 @@ class ChangesScreen(Screen[Choice | None]):
 
     def compose(self) -> ComposeResult:
         of = "made in your folder" if self._here else "not in your folder yet"
-        yield Static(f"{len(self._paths)} files changed, {of}", id="title", markup=False)
+        files = "1 file" if len(self._paths) == 1 else f"{len(self._paths)} files"
+        yield Static(f"{files} changed, {of}", id="title", markup=False)
         yield OptionList(*(Option(self._line(path)) for path in self._paths))
         with VerticalScroll(can_focus=False):
             yield Static(id="change", markup=False)

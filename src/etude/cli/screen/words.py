@@ -84,7 +84,7 @@ def counted(diff: str) -> str:
 
 
 def amount(tokens: int) -> str:
-    return str(tokens) if tokens < 1000 else f"{tokens / 1000:.1f}k"
+    return str(tokens) if tokens < 1000 else f"{tokens / 1000:.3g}k"
 
 
 def period(seconds: float) -> str:
