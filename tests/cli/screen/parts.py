@@ -19,7 +19,7 @@ from etude.harness import ChatPolicy, ChatSession
 from etude.harness.outside import Outside
 from etude.harness.sessions import SavedSession
 
-PATIENCE = 15.0
+PATIENCE = 120.0
 VIEW = Rules()
 FILES = {
     "calc.py": "# the larger of two\ndef larger(a, b):\n    return min(a, b)\n",
@@ -50,7 +50,7 @@ class Seen:
         deadline = time.monotonic() + PATIENCE
         while not (what in self.text if isinstance(what, str) else what()):
             assert time.monotonic() < deadline, f"{what!r} did not come:\n{self.text}"
-            await self.pilot.pause(0.01)
+            await self.pilot.pause(0.05)
         await self.pilot.pause()
         return self.text
 

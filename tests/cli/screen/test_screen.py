@@ -46,7 +46,7 @@ def test_a_request_from_words_to_the_applied_change(folder: Path) -> None:
             ):  # fmt: skip
                 assert line in lines, text
             assert "✓ read  0.0s  calc.py" in text
-            assert "ready · scripted · 21 tokens · context" in text
+            assert "ready · on a copy · scripted · 21 tokens · context 59" in text
             assert calc(folder) == FILES["calc.py"]
             await seen.say("/apply")
             await seen.until("applied to calc.py")

@@ -76,7 +76,8 @@ class ChatApp(App[str]):
         self._usage = TraceUsage()
         self._total = 0
         """Tokens sampled by requests that are over."""
-        self._held = 0
+        self._turns = self._held = 0
+        """Of this request; tokens of context."""
         self._waiting: list[str] = []
         """Requests for when the agent is done."""
         self._one_prompt = asyncio.Lock()
@@ -112,7 +113,7 @@ class ChatApp(App[str]):
             for message in self.session.conversation.messages[1:]:
                 if message.turn is None and message.call is None:
                     self.entry.remember(message.text)
-        self._show_todo()
+        self.show_todo()
         self._tick()
         self.run_worker(self._show_pieces())
         if self.session.interrupted:
@@ -248,7 +249,7 @@ class ChatApp(App[str]):
         self._start(lambda: self.session.run(text))
 
     def _start(self, run: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
-        self._begun = time.monotonic()
+        self._begun, self._turns = time.monotonic(), 0
         self._worker = self.run_worker(self._work(run))
         self._tick()
 
@@ -330,14 +331,18 @@ class ChatApp(App[str]):
 
     # What is shown beside
 
+    def took_turn(self) -> None:
+        self._turns += 1
+        self._tick()
+
     def counts(self, usage: TraceUsage, conversation: Conversation | None) -> None:
         self._usage = usage
         if conversation is not None:
             self._held = self.policy.tokens(conversation)
-        self._show_todo()
+        self.show_todo()
         self._tick()
 
-    def _show_todo(self) -> None:
+    def show_todo(self) -> None:
         items = [item.partition(" ") for item in self.session.todo]
         lines = [f"{_TODO_SIGNS.get(mark, mark)} {visible(text)}" for mark, _, text in items]
         todo = self.query_one("#todo", Static)
@@ -348,20 +353,20 @@ class ChatApp(App[str]):
         self.stage.tick()
         state = "ready"
         if self._asking:
-            state = "waiting for your answer"
+            state = "waiting for you"
         elif self._worker is not None:
             state = f"working {period(time.monotonic() - self._begun)}"
         if self._waiting:
             state += f", {len(self._waiting)} to follow"
-        parts = [state, visible(self._front.model)]
-        if self._worker is not None:
-            parts.append(f"turn {self._usage.turns + 1}")
+        parts = [state, "here" if self._where.rules.here else "on a copy", visible(self._front.model)]
+        if self._worker is not None and self._turns:
+            parts.append(f"turn {self._turns}")
         if sampled := self._total + self._usage.sampled_tokens:
             parts.append(f"{amount(sampled)} tokens")
         if self._held:
             trigger = self._front.harness.summary_trigger
             parts.append(f"context {amount(self._held)}" + (f"/{amount(trigger)}" if trigger else ""))
-        parts.append(("here, " if self._where.rules.here else "copy of ") + _short(self._where.folder))
+        parts.append(_short(self._where.folder))
         self.query_one("#status", Static).update(Content(" · ".join(parts)))
 
 
@@ -381,9 +386,11 @@ class _Watcher(Observer):
         self._files, self._calls = self._app.session.contents(), list(turn.calls)
         await self._app.all_pieces()
         await self._app.stage.turn(turn)
+        self._app.took_turn()
 
     async def tool(self, event: ToolEvent) -> None:
         self._app.stage.tool(event, self._made_by(self._calls.pop(0)))
+        self._app.show_todo()
 
     def _made_by(self, call: ToolCall) -> str:
         """Calls may have run at the same time: of what has changed since, what this one can have changed."""

@@ -119,11 +119,13 @@ class Approval(Prompt[Answer]):
         self._typing = what
         self._input.value = text
         self._input.placeholder = "what the agent should do instead" if what == "reason" else ""
+        self.border_subtitle = "Enter: run this" if what == "instead" else "Enter: no, with this"
+        self.border_subtitle += ", Esc: back"
         self.add_class("typing")
         self._input.focus()
 
     def _stop_typing(self) -> None:
-        self._typing = ""
+        self._typing = self.border_subtitle = ""
         self.remove_class("typing")
         self.focus()
 
