@@ -12,9 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from etude.cli.fronts import Rules
 from tests.cli.screen.endpoint import SESSION
 from tests.cli.screen.parts import screen, write_files
+
+from etude.cli.fronts import Rules
 
 SIZE = (96, 36)
 

@@ -108,6 +108,8 @@ def chat_command(options: ChatOptions) -> int:
     options.rules.parsed()
     if options.folder is None and (options.rules.here or options.resume):
         raise SessionError("the sample goes with the chat: name a folder with --folder to work there or to go on with")
+    where = _where(options, options.folder) if options.folder else None
+    saved = _saved(options)
     # SIGTERM asks like Ctrl-C does: boxes and temporary folders go with the chat.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     lines = _why_lines(options)
@@ -117,8 +119,6 @@ def chat_command(options: ChatOptions) -> int:
         return asyncio.run(_on_screen(options, front, run_screen))
     if lines:
         print(f"etude: line mode, since {lines}", file=sys.stderr)
-    saved = _saved(options)
-    where = _where(options, options.folder) if options.folder else None
     asyncio.run(converse(front, options.task, where, yes=options.yes, saved=saved))
     return 0
 

@@ -155,7 +155,7 @@ def chat(
             ChatOptions(run_folder, task or prompt, folder, stage, yes, reached, place, shell, resume, rules, plain)
         )
 
-    finish(verb, when_interrupted="interrupted: what you had not said yes to is dropped")
+    finish(verb, when_interrupted="interrupted: your folder has what you said yes to, and nothing else")
 
 
 @app.command()

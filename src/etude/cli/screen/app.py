@@ -84,8 +84,10 @@ class ChatApp(App[str]):
         self._asking = False
         self._leaving = False
         self._open = False
-        self.stage = Stage()
-        self.entry = Entry()
+        # Kept by hand: a look for them would look on whatever screen lies over them.
+        self.stage, self.entry = Stage(), Entry()
+        self._todo, self._matches = Static(id="todo", markup=False), Static(id="matches", markup=False)
+        self._dock, self._status = Vertical(id="dock"), Static(id="status", markup=False)
 
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue()
 
@@ -94,11 +96,11 @@ class ChatApp(App[str]):
 
     def compose(self) -> ComposeResult:
         yield self.stage
-        yield Static(id="todo", markup=False)
-        yield Vertical(id="dock")
-        yield Static(id="matches", markup=False)
+        yield self._todo
+        yield self._dock
+        yield self._matches
         yield self.entry
-        yield Static(id="status", markup=False)
+        yield self._status
         yield Footer(compact=True, show_command_palette=False)
 
     async def on_mount(self) -> None:
@@ -140,9 +142,8 @@ class ChatApp(App[str]):
 
     def on_text_area_changed(self) -> None:
         matches = completions(self.entry.text)
-        shown = self.query_one("#matches", Static)
-        shown.update(Content("\n".join(f"{name:10}{COMMANDS[name]}" for name in matches)))
-        shown.set_class(bool(matches), "filled")
+        self._matches.update(Content("\n".join(f"{name:10}{COMMANDS[name]}" for name in matches)))
+        self._matches.set_class(bool(matches), "filled")
 
     async def action_interrupt(self) -> None:
         if self._worker is not None:
@@ -314,7 +315,7 @@ class ChatApp(App[str]):
             prompt = make()
             self._asking = True
             try:
-                await self.query_one("#dock").mount(prompt)
+                await self._dock.mount(prompt)
                 self.bell()
                 if not self.entry.text:
                     self.entry.display = False
@@ -345,9 +346,8 @@ class ChatApp(App[str]):
     def show_todo(self) -> None:
         items = [item.partition(" ") for item in self.session.todo]
         lines = [f"{_TODO_SIGNS.get(mark, mark)} {visible(text)}" for mark, _, text in items]
-        todo = self.query_one("#todo", Static)
-        todo.update(Content("\n".join(lines)))
-        todo.set_class(bool(lines), "filled")
+        self._todo.update(Content("\n".join(lines)))
+        self._todo.set_class(bool(lines), "filled")
 
     def _tick(self) -> None:
         self.stage.tick()
@@ -367,7 +367,7 @@ class ChatApp(App[str]):
             trigger = self._front.harness.summary_trigger
             parts.append(f"context {amount(self._held)}" + (f"/{amount(trigger)}" if trigger else ""))
         parts.append(_short(self._where.folder))
-        self.query_one("#status", Static).update(Content(" · ".join(parts)))
+        self._status.update(Content(" · ".join(parts)))
 
 
 class _Watcher(Observer):
