@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.harness.test_terminal_tools import Bench
 
-from etude.harness import Answer, Permissions, Rule, ToolResult, Wish, folder_workspace
+from etude.harness import Answer, ApplyConflict, Permissions, Rule, ToolResult, Wish, folder_workspace
 from etude.harness.here import FolderWorkspace
 from etude.harness.workspace import AGENT_ENV
 
@@ -101,6 +101,20 @@ def test_what_the_user_writes_meanwhile_is_not_written_over(folder: Path) -> Non
         assert "1 mine" in await bench.say("read", path="calc.py")
 
     here(folder, asked, play)
+
+
+def test_what_the_user_changes_is_never_counted_as_the_agents_nor_taken_back(folder: Path) -> None:
+    async def play(bench: Bench, workspace: FolderWorkspace) -> None:
+        assert (await bench.call("replace", path="calc.py", old="min", new="max")).ok
+        (folder / "notes.txt").write_text("mine\n")
+        await bench.say("bash", command="echo y > made.txt")
+        assert sorted(workspace.changed()) == ["calc.py", "made.txt"]
+        (folder / "calc.py").write_text("mine too\n")
+        with pytest.raises(ApplyConflict):
+            await workspace.put_back({"calc.py": CALC.encode()})
+        assert (folder / "calc.py").read_text() == "mine too\n"
+
+    here(folder, Asked(), play)
 
 
 @pytest.mark.parametrize("path", [".git/hooks/pre-commit", "link/passwd", "link", "../out", "/etc/passwd"])

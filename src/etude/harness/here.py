@@ -33,7 +33,11 @@ class FolderWorkspace(OverlayWorkspace):
         self._folder = folder.resolve()
         self._permissions = permissions
         self._place: HostPlace | None = None
+        self._begun: Mapping[str, bytes] = {}
+        """The files when the last command began."""
         self._agreed: dict[str, bytes | None] = {}
+        self.left: dict[str, bytes | None] = {}
+        """The files that the agent changed, or a command of the agent's, as it left them."""
 
     async def files(self) -> list[str]:
         await self._look()
@@ -60,30 +64,57 @@ class FolderWorkspace(OverlayWorkspace):
 
     async def exec(self, command: str, *, timeout: float) -> ExecResult:
         wish = await self._permissions.agree(Wish("execute", command))
+        await self._look()
+        before = self._files
         try:
             return await host_exec(wish.what, self._folder, timeout)
         finally:
             await self._look()
+            self._has_left(before)
 
     async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
         if self._place is None:
             self._place = HostPlace(self._folder)
-            self._terminals = _Asking(self._place, self._permissions)
+            self._terminals = _Asking(self._place, self._permissions, self._about_to_run)
         assert self._terminals is not None
+        await self._about_to_run()
         try:
             return await use(self._terminals)
         finally:
             await self._look()
+            self._has_left(self._begun)
+
+    def changed(self) -> dict[str, bytes | None]:
+        return {path: data for path, data in super().changed().items() if path in self.left}
 
     async def put_back(self, changes: Mapping[str, bytes | None]) -> None:
-        """Changes that the user makes: nobody is asked."""
-        await asyncio.to_thread(write_changes, self._folder, self._files, changes)
+        """For the user, so nobody is asked: files that the agent changed become what is said here. ApplyConflict where
+        they are no longer what the agent left."""
+        left = {path: data for path, data in self.left.items() if data is not None}
+        await self._write(changes, left)
+
+    async def _write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, bytes]) -> None:
+        await asyncio.to_thread(write_changes, self._folder, expected, changes)
         self._files = _with(self._files, changes)
+        self.left.update(changes)
+
+    async def _about_to_run(self) -> None:
+        """What is different from here on is the command's doing. Of what a job does between two looks nobody can tell:
+        it counts as the agent's."""
+        if self._terminals is None or all(code is not None for _, _, code in self._terminals.jobs()):
+            await self._look()
+        self._begun = self._files
+
+    def _has_left(self, before: Mapping[str, bytes]) -> None:
+        now = self._files
+        changed = {path for path in before.keys() | now.keys() if before.get(path) != now.get(path)}
+        self.left.update({path: now.get(path) for path in changed})
 
     def count_from(self, changed: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
         """What an earlier session changed (before and after) counts as changed here, where it is still so."""
         still = {path: before for path, (before, now) in changed.items() if self._files.get(path) == now}
         self.start = _with(self.start, still)
+        self.left.update({path: self._files.get(path) for path in still})
 
     async def close(self) -> None:
         if self._place is not None:
@@ -99,7 +130,7 @@ class FolderWorkspace(OverlayWorkspace):
             await self._ask({path: data})
         try:
             # Against what the question showed: the user may have written to it while it was asked.
-            await self.put_back({path: data})
+            await self._write({path: data}, self._files)
         except ApplyConflict:
             self._look_at(path)
             raise RequestRefused(f"{path} was changed by somebody else just now: read it again") from None
@@ -149,16 +180,18 @@ class FolderWorkspace(OverlayWorkspace):
 class _Asking(Terminals):
     """Every command, and all that is typed into one, is agreed to first."""
 
-    def __init__(self, place: HostPlace, permissions: Permissions) -> None:
+    def __init__(self, place: HostPlace, permissions: Permissions, about_to_run: Callable[[], Awaitable[None]]) -> None:
         super().__init__(place, {}, str(place.scratch))
-        self._scratch, self._permissions = place.scratch, permissions
+        self._scratch, self._permissions, self._about_to_run = place.scratch, permissions, about_to_run
 
     async def run(self, command: str, *, seconds: float) -> Heard:
         wish = await self._permissions.agree(Wish("execute", command))
+        await self._about_to_run()
         return _told(await super().run(wish.what, seconds=seconds), command, wish)
 
     async def start(self, command: str, *, seconds: float) -> Heard:
         wish = await self._permissions.agree(Wish("execute", command))
+        await self._about_to_run()
         return _told(await super().start(wish.what, seconds=seconds), command, wish)
 
     async def write(self, job: int, data: bytes) -> bool:

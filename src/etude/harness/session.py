@@ -74,8 +74,8 @@ class ChatSession:
         self._toolbox: Toolbox | None = None
         self._permissions = permissions
         self._outside = outside
-        self._before: Mapping[str, bytes] = {}
-        """The files when the last request began."""
+        self._before: Mapping[str, bytes] | None = None
+        """The files when the last request began, if there was one."""
         self._note = ""
 
     async def __aenter__(self) -> ChatSession:
@@ -226,9 +226,14 @@ class ChatSession:
     async def undo(self) -> list[str]:
         """Takes back what the last request changed."""
         workspace = await self._open()
+        if self._before is None:
+            return []
         now, before = workspace.contents(), self._before
         paths = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
-        await self._put_back(workspace, {path: before.get(path) for path in paths if is_source(path)})
+        if isinstance(workspace, FolderWorkspace):
+            paths = [path for path in paths if path in workspace.left]
+        paths = [path for path in paths if is_source(path)]
+        await self._put_back(workspace, {path: before.get(path) for path in paths})
         return paths
 
     async def _put_back(self, workspace: OverlayWorkspace, files: Mapping[str, bytes | None]) -> None:

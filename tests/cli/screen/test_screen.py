@@ -131,7 +131,7 @@ def test_twice_ctrl_c_leaves_and_the_session_is_kept(folder: Path, tmp_path: Pat
         sessions = tmp_path / "sessions"
         async with screen(folder, MENDING[1:2], holds=None, sessions=sessions, statuses=[200, 500, 500, 500]) as seen:
             await seen.say("mend it")
-            await seen.until("no answer in 3 attempts")
+            await seen.until("no answer in 3")
             await seen.pilot.press("ctrl+c", "ctrl+c")
             await seen.until(lambda: not seen.app.is_running)
         saved = find_saved(sessions, folder, "last", False)

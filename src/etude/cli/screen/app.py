@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
@@ -47,6 +48,8 @@ from etude.trace import StopCause, ToolEvent, TraceUsage
 
 T = TypeVar("T")
 _TICK_SECONDS = 0.5
+_ROOMY = 30
+"""Lines from which a question leaves room for the list."""
 _TODO_SIGNS = {"-": "☐", ">": "▶", "x": "☑"}
 
 
@@ -179,6 +182,10 @@ class ChatApp(App[str]):
             self.focused.scroll(pages)
         elif len(self.screen_stack) == 1:
             self.stage.scroll_relative(y=pages * max(1, self.stage.size.height - 2), animate=False)
+
+    def on_resize(self, event: events.Resize) -> None:
+        for prompt in self._dock.query(Prompt):
+            prompt.fit(event.size.height)
 
     async def _command(self, name: str) -> None:
         if len(self.screen_stack) > 1:
@@ -316,6 +323,8 @@ class ChatApp(App[str]):
             self._asking = True
             try:
                 await self._dock.mount(prompt)
+                prompt.fit(self.size.height)
+                self._todo.set_class(self.size.height < _ROOMY, "pushed")
                 self.bell()
                 if not self.entry.text:
                     self.entry.display = False
@@ -326,6 +335,7 @@ class ChatApp(App[str]):
                 return await prompt.answer
             finally:
                 self._asking = False
+                self._todo.remove_class("pushed")
                 await prompt.remove()
                 self.entry.display = True
                 self.entry.focus()

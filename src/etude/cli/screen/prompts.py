@@ -34,13 +34,17 @@ class Prompt(Vertical, Generic[T]):
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._body = body
         self._keys = Static(classes="keys", markup=False)
-        self._input = Input(compact=True)
+        self._input = Input(compact=True, select_on_focus=False)
 
     def compose(self):  # type: ignore[no-untyped-def]
         with VerticalScroll(can_focus=False):
             yield Static(self._body, markup=False)
         yield self._keys
         yield self._input
+
+    def fit(self, height: int) -> None:
+        """The keys are always there; what they are about scrolls."""
+        self.query_one(VerticalScroll).styles.max_height = max(2, min(height // 2, height - 11))
 
     def where_focus_goes(self) -> Widget:
         return self
@@ -68,7 +72,8 @@ class Approval(Prompt[Answer]):
         """What the input is for."""
 
     def on_mount(self) -> None:
-        always = ", ".join(exact(str(rule)) for rule in always_rules(self._wish))
+        rules = always_rules(self._wish)
+        always = ", ".join("this very command" if r.pattern.startswith("=") else exact(str(r)) for r in rules)
         what = "any change in this folder" if self._wish.kind == "write" else always
         keys = ["y", " yes   ", "n", " no   ", "r", " no, and say why   "]
         keys += ["e", " edit it   "] if self._wish.kind == "execute" else []
@@ -118,6 +123,7 @@ class Approval(Prompt[Answer]):
             return
         self._typing = what
         self._input.value = text
+        self._input.cursor_position = len(text)
         self._input.placeholder = "what the agent should do instead" if what == "reason" else ""
         self.border_subtitle = "Enter: run this" if what == "instead" else "Enter: no, with this"
         self.border_subtitle += ", Esc: back"
