@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from etude.harness import Answer, Denied, Permissions, PermissionsError, Rule, Wish
-from etude.harness.permissions import always_rules, commands_in, rules_of
+from etude.harness.outside import FixtureWeb
+from etude.harness.permissions import AskedWeb, always_rules, commands_in, rules_of
 from etude.harness.remembered import RememberedRules
 
 
@@ -144,3 +145,16 @@ def test_a_damaged_file_of_rules_is_said(tmp_path: Path) -> None:
     (tmp_path / "rules.json").write_text("[]")
     with pytest.raises(PermissionsError, match="mend it, or delete it"):
         RememberedRules(tmp_path / "rules.json").of(tmp_path)
+
+
+def test_pages_of_the_web_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "pages.json").write_text('[{"url": "https://a.org/x", "title": "x", "text": "hello"}]')
+
+    async def main() -> None:
+        web = AskedWeb(FixtureWeb(tmp_path), Permissions(allow=[Rule("fetch", "a.org")]))
+        assert await web.fetch("https://a.org/x") == "hello"
+        for refused in (web.fetch("https://b.org/x"), web.search("hello")):
+            with pytest.raises(Denied):
+                await refused
+
+    asyncio.run(main())

@@ -152,6 +152,8 @@ class HostProcess:
 
     async def _attend(self) -> None:
         code = await self._process.wait()
+        # Its group ends with it, now: later its number may be somebody else's.
+        _end_group(self._process.pid)
         # What it left in the background may hold the terminal: what has been said is there by now.
         self._hear()
         self._code = 128 - code if code < 0 else code
@@ -187,7 +189,8 @@ class HostProcess:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     async def kill(self) -> None:
-        _end_tree(self._process.pid)
+        if self._code is None:
+            _end_tree(self._process.pid)
         await self._task
 
     def close(self) -> None:
@@ -207,8 +210,12 @@ def _end_tree(pid: int) -> None:
         children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         children = []
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
+    _end_group(pid)
     for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
+
+
+def _end_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)

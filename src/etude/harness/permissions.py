@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
+from etude.harness.outside import Hit, Web
 from etude.harness.tools.glob import name_pattern
 from etude.sandbox.contract import RequestRefused
 
@@ -169,6 +170,21 @@ class Permissions:
             if answer.remember and self.remember is not None:
                 self.remember(rules)
         return replace(wish, what=answer.instead) if answer.instead else wish
+
+
+class AskedWeb:
+    """A way to the web (`Outside.web`), each page and each search of it after a yes."""
+
+    def __init__(self, web: Web, permissions: Permissions) -> None:
+        self._web, self._permissions = web, permissions
+
+    async def search(self, query: str) -> list[Hit]:
+        await self._permissions.agree(Wish("fetch", f"search: {query}"))
+        return await self._web.search(query)
+
+    async def fetch(self, url: str) -> str:
+        await self._permissions.agree(Wish("fetch", url))
+        return await self._web.fetch(url)
 
 
 def always_rules(wish: Wish) -> list[Rule]:

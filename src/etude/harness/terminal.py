@@ -14,10 +14,11 @@ import asyncio
 import re
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from etude.sandbox.contract import Process, RequestRefused, SandboxUnavailable, Terminal
+from etude.sandbox.contract import Process, RequestRefused, SandboxError, SandboxUnavailable, Terminal
 
 TAMED = {
     "TERM": "dumb",
@@ -154,7 +155,8 @@ class Terminals:
         except asyncio.CancelledError:
             # Nobody waits for it any more, and the next command must not be typed into it.
             self._shell = None
-            await asyncio.shield(shell.process.kill())
+            with suppress(SandboxError):
+                await asyncio.shield(shell.process.kill())
             raise
         if shell.folder is not None:
             self._folder = shell.folder

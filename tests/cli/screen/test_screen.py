@@ -257,9 +257,8 @@ def test_a_question_can_be_read_and_answered_at_any_size(folder: Path, size: tup
         answers = [completion(calls=[("bash", {"command": lines})]), completion(text="ok")]
         async with screen(folder, answers, rules=HERE, size=size) as seen:
             await seen.say("go")
-            text = await seen.until("Run, on this")
-            assert "echo line 0" in text
-            assert "y yes" in text
+            await seen.until("Run, on this")
+            assert "echo line 0" in await seen.until("y yes")
             for _ in range(20):
                 await seen.pilot.press("pagedown")
             await seen.until("echo line 29")
