@@ -249,7 +249,7 @@ def test_nothing_that_an_agent_says_moves_the_cursor_or_looks_like_a_question(fo
     play(main)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (40, 12), (200, 60)])
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 def test_a_question_can_be_read_and_answered_at_any_size(folder: Path, size: tuple[int, int]) -> None:
     lines = "\n".join(f"echo line {number}" for number in range(30))
 
