@@ -1,6 +1,17 @@
 #!/bin/sh
-# What the tests and benchmarks of the sandbox compare with or talk to; nothing of it is needed to use the project.
+# What the tests and benchmarks of the sandbox compare with or talk to, and linters of other languages for the tests of
+# `lints`; nothing of it is needed to use the project.
 set -eu
+
+linters="$HOME/.cache/etude/test-tools"
+if [ ! -x "$linters/node_modules/.bin/eslint" ] || [ ! -x "$linters/node_modules/.bin/tsc" ]; then
+  if ! command -v npm >/dev/null 2>&1; then
+    echo "tests of eslint and tsc are skipped; for them install npm" >&2
+  elif mkdir -p "$linters"; then
+    npm install --prefix "$linters" --ignore-scripts --no-audit --no-fund --silent typescript@5.9.3 eslint@10.15.0 ||
+      echo "tests of eslint and tsc are skipped: npm could not install them" >&2
+  fi
+fi
 
 tools="podman:podman runc:runc dockerd:docker.io docker-registry:docker-registry tinyproxy:tinyproxy-bin debootstrap:debootstrap newuidmap:uidmap bwrap:bubblewrap busybox:busybox-static strace:strace linux.uml:user-mode-linux mkfs.ext4:e2fsprogs faketime:faketime"
 missing=""

@@ -51,12 +51,15 @@ CAUGHT_INSIDE = {
     "PackError": "ends the reading of one pack in a scan",
     "TooMuch": "a file that a scan lists as unread",
     "LineLost": "told as ServiceDied",
+    "Unreadable": "told to the agent, with the linter that printed it",
     "Unread": "a pattern that rules no file out",
     "CannotWatch": "every file is looked at before each search",
     "BadPattern": "told to the agent",
     "StreamBroken": "asked again, then told as PolicyError",
     "_NoStream": "asked again, without a stream",
     "_AskAgain": "asked again, then told as PolicyError",
+    "EmbeddingFailed": "told to the agent",
+    "TooManyFiles": "told to the agent",
     "_Silent": "told as RequestRefused, with the client that does not say what it uses",
 }
 

@@ -40,7 +40,18 @@ def test_help_loads_nothing_heavy(args, heavy) -> None:
     assert shown.stdout.splitlines()[-1] == "loaded []"
 
 
-@pytest.mark.parametrize("verb", [("run",), ("chat",), ("report",), ("sandbox", "doctor")])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("run",),
+        ("chat",),
+        ("report",),
+        ("sandbox", "doctor"),
+        ("agents", "apply"),
+        ("trace", "export"),
+        ("sessions", "check"),
+    ],
+)
 def test_every_verb_shows_an_example(verb) -> None:
     shown = etude(*verb, "--help")
     assert shown.returncode == 0

@@ -129,6 +129,38 @@ def test_strictly_a_file_is_changed_only_after_it_was_read() -> None:
     bench.call("read", path="calc.py")
     assert bench.call("replace", path="calc.py", old="min", new="max").ok
     assert bench.call("write", path="new.py", text="x").ok, "nothing was there to read"
+    unread: list[tuple[str, dict[str, object]]] = [
+        ("edit", {"path": "check.py", "lines": "1 x"}),
+        ("move", {"path": "check.py", "target": "b.py"}),
+        ("delete", {"path": "check.py"}),
+        ("write", {"path": "check.py", "text": "x"}),
+    ]
+    for name, arguments in unread:
+        assert "read it again before" in bench.call(name, path=arguments.pop("path"), **arguments).output
+    bench.call("read", path="check.py")
+    assert bench.call("delete", path="check.py").ok
+
+
+def test_strictly_calls_say_exactly_what_they_mean() -> None:
+    lenient, strict = Bench(), Bench(strict=True)
+    patch = "*** Begin Patch\n*** Update File: calc.py\n-return min(a, b)\n+return max(a, b)\n*** End Patch"
+    calls: list[tuple[str, dict[str, object]]] = [
+        ("read", {"path": "calc.py", "first": None}),
+        ("read", {"path": "calc.py", "last": 4}),
+        ("patch", {"patch": patch}),
+    ]
+    for name, arguments in calls:
+        strict.call("read", path="calc.py")
+        assert lenient.call(name, **arguments).ok
+        assert not strict.call(name, **arguments).ok
+    assert strict.files() == SAMPLE
+
+
+def test_a_profile_without_words_for_it_refuses() -> None:
+    compact = load_profile("compact")
+    toolbox = Toolbox(compact.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(strict=True), compact)
+    call = ToolCall("1", "edit", {"path": "calc.py", "lines": "1 x"}, "")
+    assert asyncio.run(toolbox.run(call, max_tokens=100, count=len)).output == "no"
 
 
 def test_the_bound_on_edits_holds_for_every_tool_that_changes_files() -> None:
@@ -162,3 +194,18 @@ def test_replace_is_what_it_says(old: str, new: str, text: str) -> None:
         assert after == before.replace(old, new)
     else:
         assert after == before
+
+
+def test_a_patch_that_leaves_no_place_for_a_file_changes_nothing() -> None:
+    for first, second in (("new/a", "new"), ("new", "new/a"), ("calc.py/a", "b"), ("b", "pack")):
+        bench = Bench()
+        lines = [f"*** Add File: {first}", "+x", f"*** Add File: {second}", "+y"]
+        refused = bench.call("patch", patch="\n".join(["*** Begin Patch", *lines, "*** End Patch"]))
+        assert not refused.ok
+        assert refused.valid
+        assert bench.files() == SAMPLE
+    lines = ["*** Add File: calc.py/a", "+y", "*** Delete File: calc.py"]
+    bench = Bench()
+    assert bench.call("patch", patch="\n".join(["*** Begin Patch", *lines, "*** End Patch"])).ok
+    assert "calc.py" not in bench.files()
+    assert bench.files()["calc.py/a"] == b"y\n"

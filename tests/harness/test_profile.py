@@ -15,12 +15,13 @@ from etude.harness.tools import BUILTIN
 ROOM = Path(etude.harness.__path__[0])
 
 
-def occasions(*files: Path) -> set[str]:
-    return set(re.findall(r"""\bsay\(\s*"(\w+)\"""", "".join(file.read_text() for file in files)))
+def occasions(*files: Path, say: str = "say") -> set[str]:
+    return set(re.findall(rf"""\b{say}\(\s*"(\w+)\"""", "".join(file.read_text() for file in files)))
 
 
 def test_the_full_profile_words_every_occasion_and_no_other():
-    assert set(load_profile("full").wording) == occasions(*ROOM.rglob("*.py"))
+    files = list(ROOM.rglob("*.py"))
+    assert set(load_profile("full").wording) == occasions(*files) | occasions(*files, say="say_if_known")
 
 
 def test_the_compact_profile_words_the_occasions_of_its_tools_and_no_other():
@@ -28,6 +29,16 @@ def test_the_compact_profile_words_the_occasions_of_its_tools_and_no_other():
     everybody = [file for file in ROOM.rglob("*.py") if file.parent.name != "tools"]
     tools = [Path(inspect.getfile(BUILTIN[tool])) for tool in compact.tools]
     assert set(compact.wording) == occasions(*everybody, *tools)
+
+
+def test_a_profile_with_fewer_tools():
+    full = load_profile("full")
+    fewer = full.without(["bash", "job", "shell"])
+    assert fewer.tools == tuple(tool for tool in full.tools if tool not in ("bash", "job"))
+    assert "bash command" not in fewer.system_text()
+    assert full.without([]) is full
+    with pytest.raises(SchemaError, match="grpe"):
+        full.without(["grpe"])
 
 
 def test_the_compact_profile_costs_a_tiny_model_little():

@@ -85,7 +85,9 @@ def test_commands_that_are_told_exist() -> None:
         for target in re.findall(r"(?:^|`|[A-Z]=\S+ )make ([a-z-]+)(?=`|$| NAME| +#)", text, re.MULTILINE):
             assert target in targets, f"{relative(page)}: make {target}"
         for verb in re.findall(r"(?:^|`|/)etude ([a-z]+)\b", text, re.MULTILINE):
-            assert verb in verbs | {"sandbox", "tasks"}, f"{relative(page)}: etude {verb}"
+            assert verb in verbs | {"agents", "sandbox", "sessions", "tasks", "trace"}, (
+                f"{relative(page)}: etude {verb}"
+            )
         for name in re.findall(r"make bench NAME=([a-z_]+(?:/[a-z_]+)?)", text):
             assert (ROOT / "benchmarks" / f"{name}.py").exists(), f"{relative(page)}: bench {name}"
 

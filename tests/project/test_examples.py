@@ -26,13 +26,31 @@ def example(name: str) -> ModuleType:
 
 
 def test_every_example_is_short_and_tested_here() -> None:
-    tested = {"own_tool", "own_tasks", "own_endpoint", "own_folder"}
+    tested = {"add_a_tool", "own_tasks", "own_endpoint", "own_folder"}
     assert {file.stem for file in EXAMPLES.glob("*.py")} == tested
     assert all(len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 80 for name in tested)
 
 
-def test_own_tool() -> None:
-    assert asyncio.run(example("own_tool").main()) == "2 lines"
+def test_add_a_tool() -> None:
+    seen = "1 Cart\n2 total\n6 main"
+    outcome = asyncio.run(example("add_a_tool").main())
+    assert [(event.name, event.output) for event in outcome.tools] == [("outline", seen)]
+
+    async def play() -> list[str]:
+        calls = [
+            ("outline", {"path": "shop.py"}),
+            ("outline", {"path": "nothing.py"}),
+            ("outline", {"file": "shop.py"}),
+        ]
+        async with ChatServer([completion(calls=calls), completion(text="done")]) as server:
+            outcome = await example("add_a_tool").main(["--url", server.url])
+            offered = [tool["function"]["name"] for tool in server.requests[0]["tools"]]
+            assert "outline" in offered
+            return [event.output for event in outcome.tools]
+
+    said = asyncio.run(play())
+    assert said[0] == seen
+    assert "no argument 'file'" in said[2]
 
 
 def test_own_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from etude.trace import StopCause, Trace, TraceBuilder, TraceUsage
 from etude.trace.file import read_traces
 from etude.trace.trace import SegmentKind
 
+SUMMARISED = ({}, {"summaries": 1, "context_before": 200, "context_after": 50, "rereads": 2, "cut_summaries": 1})
 RECIPE = EvaluationRecipe.model_validate({"samples": 4, "concurrency": 3})
 
 
@@ -45,7 +46,7 @@ class Rollouts:
         trace = Trace(
             job.id, job.task, job.split.value, job.group, job.member, "model", job.seed,
             segments=recorder.segments(),
-            usage=TraceUsage(turns=3, tool_calls=4, invalid_calls=1, summaries=int(job.member == 3), sampled_tokens=20),
+            usage=TraceUsage(turns=3, tool_calls=4, invalid_calls=1, sampled_tokens=20, **SUMMARISED[job.member == 3]),
             stop=StopCause.TURNS if job.member == 2 else StopCause.FINISHED,
         )  # fmt: skip
         first = Verdict(Judgement.PASS, "") if job.member < 2 else None
@@ -85,6 +86,7 @@ def test_scores_and_files(dev, tmp_path):
     assert summary.truncated == pytest.approx(3 / 15)
     assert summary.valid_calls == pytest.approx(0.75)
     assert summary.summarised == pytest.approx(3 / 15)
+    assert (summary.compression, summary.rereads, summary.empty_summaries, summary.cut_summaries) == (4.0, 2.0, 0, 3)
     assert sum(score.tasks for score in summary.by_kind.values()) == 3
     assert {cell: score.tasks for cell, score in summary.by_cell.items()} == dict(Counter(task.cell for task in dev))
     for score in summary.by_cell.values():

@@ -57,6 +57,20 @@ def test_from_a_task_to_a_verdict(train, with_setup):
     with_setup(play)
 
 
+def test_an_environment_may_be_stricter_and_take_tools_away(train, with_setup):
+    async def play(setup):
+        repair = reference_repair(train[0])
+        task = replace(train[0], strict=True, without=("shell", "bash"))
+        assert "shell" not in setup.profile(task).tools
+        subject = replace(await subject_of(train[0], setup.environments), task=task)
+        steps = ["> shell python check.py", mend(task), f"> read {repair.file}", mend(task), "> finish"]
+        result = await run_rollout(job_of(task), subject, scripted(*steps), setup)
+        assert [event.output for event in result.trace.tools[:2]] == ["no shell", "no"]
+        assert result.verdict.judgement is Judgement.PASS
+
+    with_setup(play)
+
+
 def test_doing_nothing_fails_and_running_out_is_a_fail_even_when_mended(train, with_setup):
     async def play(setup):
         task = train[0]

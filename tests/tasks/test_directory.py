@@ -35,6 +35,8 @@ def make(folder: Path, config: dict[str, Any] | None = None) -> Task:
         id="t", instruction="do it", category="debugging", split=Split.DEV, family="f", kind="op",
         directory=folder / "t", limits=TaskLimits(turns=3), provenance={"seed": 7}, config=config or {},
         deterministic=("python check.py",),
+        strict=True,
+        without=("shell", "bash"),
     )  # fmt: skip
 
 
@@ -58,6 +60,7 @@ def test_unknown_keys_survive(
         assert values.items() <= place.items()
     assert (task.instruction, task.limits, task.provenance) == ("do it", TaskLimits(turns=3), {"seed": 7})
     assert task.deterministic == ("python check.py",)
+    assert (task.strict, task.without) == (True, ("shell", "bash"))
     write_task(task, {"tests/test.sh": b"exit 1\n"})
     assert read_task(tmp_path / "t", {Split.DEV}).config == task.config
 
@@ -78,6 +81,7 @@ def test_a_foreign_harbor_task_is_read_and_its_name_decides_the_split(tmp_path: 
     task = read_task(tmp_path, set(Split))
     assert (task.family, task.category, task.split) == ("org/thing", "devops", split_of("org/thing"))
     assert task.deterministic == (), "nobody vouches for its commands"
+    assert (task.strict, task.without) == (False, ())
     assert task.limits == replace(FOREIGN_LIMITS, verifier_seconds=600.0), (
         "a run's own budgets bind, and Harbor's default"
     )
@@ -139,6 +143,8 @@ def test_tasks_are_found_at_any_depth(tmp_path: Path) -> None:
         ("[metadata.etude]\nsplit = 'all'", "metadata.etude.split: expected train, dev or test, found 'all'"),
         ("[metadata.etude.limits]\nturns = true", "metadata.etude.limits.turns: expected a number above 0"),
         ("[metadata]\ncategory = 3", "metadata.category: expected text, found 3"),
+        ("[metadata.etude]\nstrict = 'yes'", "metadata.etude.strict: expected true or false, found 'yes'"),
+        ("[metadata.etude]\nwithout = ['grpe']", "metadata.etude.without: expected names of tools, found 'grpe'"),
         ("[metadata.etude]\ndeterministic = 'ls'", "metadata.etude.deterministic: expected a list of texts, found"),
     ],
 )

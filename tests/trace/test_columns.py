@@ -3,11 +3,12 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from etude.trace import Segment, SegmentKind, StopCause, ToolEvent, Trace, TraceUsage
+from etude.trace import Segment, SegmentKind, StopCause, ToolEvent, Trace, TraceError, TraceUsage, from_line, to_line
 from etude.trace.columns import from_batch, to_table
 
 texts = st.text(max_size=10)
@@ -98,3 +99,13 @@ def test_lone_surrogates_do_not_lose_a_trace(trace: Trace) -> None:
     trace.diff = "a\ud800"
     (batch,) = to_table([trace]).to_batches()
     assert next(from_batch(batch)).diff == "a?"
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces)
+def test_lines_hold_every_field(trace: Trace) -> None:
+    if any(not np.isfinite(segment.logprobs).all() for segment in trace.segments):
+        with pytest.raises(TraceError, match="no word for"):
+            to_line(trace)
+        return
+    assert_equal(from_line(to_line(trace)), trace)

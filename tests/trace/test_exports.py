@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 
-from etude.trace import Trace, to_atif, to_openai
+import pytest
+
+from etude.trace import Trace, TraceError, from_line, to_atif, to_line, to_openai
 
 
 def test_atif_steps_and_observations(trace: Trace) -> None:
@@ -44,7 +46,8 @@ def test_atif_of_a_rollout_that_died_in_a_turn_has_no_metrics(trace: Trace) -> N
     trace.messages.pop()
     assert all("metrics" not in step for step in to_atif(trace, agent_version="0")["steps"])
     trace.messages.clear()
-    assert to_atif(trace, agent_version="0")["steps"] == []
+    (step,) = to_atif(trace, agent_version="0")["steps"]
+    assert (step["source"], step["message"]) == ("system", "nothing was said"), "a trajectory has a step"
 
 
 def test_openai_keeps_raw_arguments(trace: Trace) -> None:
@@ -62,3 +65,13 @@ def test_openai_arguments_are_strings_even_where_the_conversation_had_objects(tr
     ]
     (message,) = to_openai(trace)["messages"]
     assert message["tool_calls"][0]["function"]["arguments"] == '{"file": "a"}'
+
+
+def test_lines_of_another_version_and_of_something_else_are_refused(trace: Trace) -> None:
+    line = to_line(trace)
+    assert from_line(line).messages == trace.messages
+    with pytest.raises(TraceError, match="is etude-trace-lines/2, this version reads etude-trace-lines/1: update"):
+        from_line(line.replace("etude-trace-lines/1", "etude-trace-lines/2", 1))
+    for other in ("{}", "[]", "nonsense", '{"format": "etude-trace-lines/1"}'):
+        with pytest.raises(TraceError, match="no line of traces"):
+            from_line(other)

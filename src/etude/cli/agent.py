@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from etude.cli.chat import Show
-from etude.cli.fronts import EndpointOptions, Rules, Where, endpoint_front, find_saved, open_session
+from etude.cli.fronts import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
 from etude.cli.visible import visible
 from etude.harness import Observer, Outcome
-from etude.harness.sessions import SavedSession, SessionError
+from etude.harness.sessions import SavedSession, SessionError, look_after_all
 from etude.trace import StopCause
 
 
@@ -32,30 +32,32 @@ class AgentOptions:
     sessions: Path
     resume: str | None
     rules: Rules = field(default_factory=Rules)
+    consent: bool = False
 
 
 def agent_command(options: AgentOptions) -> int:
     if not options.folder.is_dir():
         raise SessionError(f"{options.folder} is not a folder")
     options.rules.parsed()
+    front = endpoint_front(options.endpoint)
+    look_after_all(options.sessions, options.folder)
     saved = find_saved(options.sessions, options.folder, options.resume, options.rules.here)
     if options.prompt is None and saved is None:
         raise SessionError("nothing to do: give a prompt with -p, or a session to go on with by --resume")
     # SIGTERM asks like Ctrl-C does: boxes go with the agent.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return asyncio.run(_work(options, saved))
+    return asyncio.run(_work(options, front, saved))
 
 
-async def _work(options: AgentOptions, saved: SavedSession | None) -> int:
+async def _work(options: AgentOptions, front: Front, saved: SavedSession | None) -> int:
     told = Console(stderr=True)
     observer = Observer() if options.as_json else Show(told)
-    front = endpoint_front(options.endpoint)
     async with AsyncExitStack() as stack:
         policy = front.open_policy(stack)
-        where = Where(options.folder, options.sessions, options.shell, options.rules)
+        where = Where(options.folder, options.sessions, options.shell, options.rules, options.consent)
         session = await open_session(stack, front, where, policy, saved=saved, observer=observer)
         outcome: Outcome | None = None
-        if session.interrupted:
+        if session.interrupted or (options.prompt is None and session.unfinished):
             outcome = await session.go_on()
         if options.prompt is not None and (outcome is None or not outcome.failed_by_us):
             outcome = await session.run(options.prompt)

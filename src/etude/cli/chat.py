@@ -33,16 +33,15 @@ from etude.harness import (
     TokenSampling,
     Turn,
     Wish,
+    format_of,
     session_schemas,
     write_sample,
 )
-from etude.harness.outside import Outside
 from etude.harness.permissions import always_rules
-from etude.harness.sessions import SavedSession, SessionError
+from etude.harness.sessions import SavedSession, SessionError, look_after_all
 from etude.journal import RunPaths
 from etude.lineage import LineageError, LineageState
 from etude.recipe import Recipe, load_recipe
-from etude.text import CompactFormat, Tokenizer
 from etude.trace import ToolEvent, TraceUsage
 from etude.trace.builder import TraceBuilder
 
@@ -64,6 +63,7 @@ class ChatOptions:
     resume: str | None = None
     rules: Rules = field(default_factory=Rules)
     plain: bool = False
+    consent: bool = False
 
 
 class RunScreen(Protocol):
@@ -109,6 +109,8 @@ def chat_command(options: ChatOptions) -> int:
     if options.folder is None and (options.rules.here or options.resume):
         raise SessionError("the sample goes with the chat: name a folder with --folder to work there or to go on with")
     where = _where(options, options.folder) if options.folder else None
+    if options.folder is not None:
+        look_after_all(options.sessions, options.folder)
     saved = _saved(options)
     # SIGTERM asks like Ctrl-C does: boxes and temporary folders go with the chat.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -163,17 +165,17 @@ def _dtype_of(paths: RunPaths) -> str:
 def _trained(recipe: Recipe, paths: RunPaths, stage: str, dtype: str, stack: AsyncExitStack) -> Policy:
     from etude.engine.service import EngineService
 
-    tokenizer = Tokenizer.load(paths.tokenizer)
+    form = format_of(recipe.harness, paths.tokenizer)
     alone = recipe.engine.model_copy(update={"slots": 1})  # where drafts pay
     engine = EngineService(paths.model(stage), alone, dtype, 0)
     stack.push_async_callback(engine.shutdown)
     sampling = TokenSampling(recipe.engine.context, temperature=0.0)
     schemas = session_schemas(recipe.harness)
-    return TokenPolicy(engine, CompactFormat(tokenizer), schemas, sampling, TraceBuilder(), conversation="chat")
+    return TokenPolicy(engine, form, schemas, sampling, TraceBuilder(), conversation="chat")
 
 
 def _where(options: ChatOptions, folder: Path) -> Where:
-    return Where(folder, options.sessions, options.shell, options.rules)
+    return Where(folder, options.sessions, options.shell, options.rules, options.consent)
 
 
 def _saved(options: ChatOptions) -> SavedSession | None:
@@ -216,7 +218,7 @@ async def converse(
         policy = front.open_policy(stack)
         session = await open_session(
             stack, front, where, policy, saved=saved, observer=Show(console),
-            ask=None if yes else partial(_agree, console), outside=Outside(_question),
+            ask=None if yes else partial(_agree, console), question=_question,
         )  # fmt: skip
         if session.interrupted:
             await session.go_on()

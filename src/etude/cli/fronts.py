@@ -12,12 +12,15 @@ from functools import partial
 from pathlib import Path
 
 from etude.harness import ChatPolicy, ChatSession, Endpoint, Observer, Permissions, Policy, session_schemas
-from etude.harness.outside import Outside
+from etude.harness.background import is_agent
+from etude.harness.chunks import Embedder, usual_embedder
+from etude.harness.outside import Ask, Outside
 from etude.harness.permissions import AskUser, Rule, rules_of
 from etude.harness.remembered import RememberedRules
-from etude.harness.sessions import SavedSession, SessionError, SessionRecord, list_sessions, load_session
-from etude.recipe.acting import HarnessRecipe, SandboxRecipe
-from etude.sandbox import beside, open_sandboxes, temporary_store
+from etude.harness.sessions import SavedSession, SessionError, SessionRecord, load_session
+from etude.harness.sessions import sessions_of as places_of
+from etude.recipe.acting import HarnessRecipe, PricesRecipe, SandboxRecipe
+from etude.sandbox import beside, open_sandboxes, store_in, temporary_store
 
 LAST = "last"
 BOX = SandboxRecipe(memory_mb=4096, processes=512, command_seconds=120.0)
@@ -35,6 +38,9 @@ class Front:
     harness: HarnessRecipe
     sandbox: SandboxRecipe
     open_policy: OpenPolicy
+    key: str = ""
+    """Name of the environment variable that holds the endpoint's key: what is exported must not hold its value."""
+    embedder: Embedder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +51,23 @@ class EndpointOptions:
     """Name of the environment variable that holds the key."""
     context: int
     turns: int
+    tool_seconds: float = 0.0
+    money: float = 0.0
+    prices: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Of a million tokens: of input, of cached input, of output."""
 
 
 def endpoint_front(options: EndpointOptions) -> Front:
-    harness = HarnessRecipe(
+    harness = harness_of(options)
+    policy = partial(_endpoint_policy, options, harness)
+    return Front(options.model, harness, BOX, policy, options.key, usual_embedder(os.environ))
+
+
+def harness_of(options: EndpointOptions) -> HarnessRecipe:
+    of_input, of_cached, of_output = options.prices
+    if min(options.prices) < 0 or (options.money and not (of_input or of_output)):
+        raise SessionError("--money needs --prices: of a million tokens of input, of cached input and of output")
+    return HarnessRecipe(
         profile="full",
         max_turns=options.turns,
         max_tool_calls=options.turns * 8,
@@ -57,9 +76,11 @@ def endpoint_front(options: EndpointOptions) -> Front:
         max_output_tokens=16_000,
         summary_trigger=options.context * 3 // 4,
         max_summary_tokens=4_000,
+        max_tool_seconds=options.tool_seconds,
+        max_money=options.money,
+        prices=PricesRecipe(input=of_input, cached=of_cached, output=of_output),
         wall_seconds=6 * 3600.0,
     )
-    return Front(options.model, harness, BOX, partial(_endpoint_policy, options, harness))
 
 
 def _endpoint_policy(options: EndpointOptions, harness: HarnessRecipe, stack: AsyncExitStack) -> Policy:
@@ -100,6 +121,10 @@ class Where:
     """None keeps nothing."""
     shell: bool = True
     rules: Rules = Rules()
+    consent: bool = False
+    """Whether the session may be trained on."""
+    boxes: Path | None = None
+    """What they are made of; None: a folder that goes with the session."""
 
     def __post_init__(self) -> None:
         if not self.folder.is_dir():
@@ -115,18 +140,19 @@ async def open_session(
     saved: SavedSession | None = None,
     observer: Observer | None = None,
     ask: AskUser | None = None,
-    outside: Outside | None = None,
+    question: Ask | None = None,
+    record: SessionRecord | None = None,
 ) -> ChatSession:
-    """A new session, or `saved` gone on with. `ask` is asked for permission in the user's own folder."""
+    """A new session, with `record` if it has one already, or `saved` gone on with. `ask` is asked for permission in the
+    user's own folder, `question` what the agent wants to know."""
     permissions = permissions_for(where.rules, where.folder, ask)
     sandboxes = None
     if where.shell and permissions is None:
-        boxes = stack.enter_context(temporary_store("etude-chat-"))
+        boxes = stack.enter_context(store_in(where.boxes) if where.boxes else temporary_store("etude-chat-"))
         sandboxes = open_sandboxes(beside(front.sandbox), boxes)
         stack.push_async_callback(sandboxes.close)
-    record = None
-    if saved is None and where.sessions is not None:
-        record = begin_record(where.sessions, where.folder, front, where.rules.here)
+    if record is None and saved is None and where.sessions is not None:
+        record = _begin_record(where.sessions, front, where)
     session = ChatSession(
         where.folder,
         policy,
@@ -137,7 +163,7 @@ async def open_session(
         record=record,
         saved=saved,
         permissions=permissions,
-        outside=outside,
+        outside=Outside(ask=question, embedder=front.embedder),
     )
     return await stack.enter_async_context(session)
 
@@ -164,10 +190,8 @@ def permissions_for(rules: Rules, folder: Path, ask: AskUser | None) -> Permissi
 
 
 def sessions_of(sessions: Path, folder: Path) -> Iterator[SavedSession]:
-    """Of one folder, newest first."""
-    mine = str(folder.resolve())
-    found = (load_session(place) for place in list_sessions(sessions))
-    return (session for session in found if session.about.get("folder") == mine)
+    """Of one folder, newest first, without those of agents in the background."""
+    return (load_session(place) for place in places_of(sessions, folder) if not is_agent(place))
 
 
 def find_saved(sessions: Path, folder: Path, resume: str | None, here: bool) -> SavedSession | None:
@@ -175,6 +199,8 @@ def find_saved(sessions: Path, folder: Path, resume: str | None, here: bool) -> 
     if resume is None:
         return None
     if resume != LAST:
+        if is_agent(sessions / resume):
+            raise SessionError(f"{resume} is an agent in the background: `etude agents resume {resume}`")
         saved = load_session(sessions / resume)
     else:
         newest = next(sessions_of(sessions, folder), None)
@@ -187,8 +213,14 @@ def find_saved(sessions: Path, folder: Path, resume: str | None, here: bool) -> 
     return saved
 
 
-def begin_record(sessions: Path, folder: Path, front: Front, here: bool) -> SessionRecord:
+def _begin_record(sessions: Path, front: Front, where: Where) -> SessionRecord:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     sessions.mkdir(parents=True, exist_ok=True, mode=0o700)
-    about = {"profile": front.harness.profile, "model": front.model, "folder": str(folder.resolve()), "here": here}
-    return SessionRecord.begin(sessions / name, **about, consent=False)
+    return SessionRecord.begin(sessions / name, **about(front, where))
+
+
+def about(front: Front, where: Where) -> dict[str, object]:
+    """What a session's first line says of it."""
+    folder = str(where.folder.resolve())
+    said: dict[str, object] = {"profile": front.harness.profile, "model": front.model, "folder": folder}
+    return said | {"here": where.rules.here, "key": front.key, "consent": where.consent}

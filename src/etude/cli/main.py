@@ -8,8 +8,11 @@ from typing import Annotated
 
 import typer
 
+from etude.cli.agents import agents
 from etude.cli.errors import finish
+from etude.cli.sessions import sessions
 from etude.cli.tasks import tasks
+from etude.cli.trace import trace
 
 app = typer.Typer(
     name="etude",
@@ -26,7 +29,10 @@ sandbox = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(sandbox, name="sandbox")
+app.add_typer(agents, name="agents")
 app.add_typer(tasks, name="tasks")
+app.add_typer(trace, name="trace")
+app.add_typer(sessions, name="sessions")
 images = typer.Typer(
     help="What boxes are made from: pull, import, make, list, remove.",
     no_args_is_help=True,
@@ -91,6 +97,14 @@ ContextOption = Annotated[
     int, typer.Option(min=1024, help="Tokens of the endpoint's context; at three quarters it summarises itself.")
 ]
 ShellOption = Annotated[bool, typer.Option("--shell/--no-shell", help="Commands, in a box without network.")]
+ToolSecondsOption = Annotated[float, typer.Option(min=0, help="Seconds its commands may run together; 0: no limit.")]
+MoneyOption = Annotated[float, typer.Option(min=0, help="What its tokens may cost by --prices; 0: no limit.")]
+PricesOption = Annotated[
+    tuple[float, float, float], typer.Option(help="Of a million tokens: of input, of cached input, of output.")
+]
+ConsentOption = Annotated[
+    bool, typer.Option("--consent", envvar="ETUDE_CONSENT", help="The session may be trained on.")
+]
 SessionsOption = Annotated[
     Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
 ]
@@ -125,8 +139,12 @@ def chat(
     deny: DenyOption = None,
     turns: TurnsOption = 100,
     context: ContextOption = 128_000,
+    tool_seconds: ToolSecondsOption = 0,
+    money: MoneyOption = 0,
+    prices: PricesOption = (0, 0, 0),
     shell: ShellOption = True,
     sessions: SessionsOption = None,
+    consent: ConsentOption = False,
     plain: Annotated[bool, typer.Option("--plain", help="Line by line, without a screen.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Apply the change without asking, and end.")] = False,
 ) -> None:
@@ -149,11 +167,24 @@ def chat(
         from etude.cli.fronts import EndpointOptions, Rules, default_sessions
 
         rules = Rules.given(here, allow, deny, shell)
-        reached = EndpointOptions(endpoint, model, key, context, turns) if endpoint and run_folder is None else None
-        place = sessions or default_sessions()
-        return chat_command(
-            ChatOptions(run_folder, task or prompt, folder, stage, yes, reached, place, shell, resume, rules, plain)
+        reached = None
+        if endpoint and run_folder is None:
+            reached = EndpointOptions(endpoint, model, key, context, turns, tool_seconds, money, prices)
+        options = ChatOptions(
+            run=run_folder,
+            task=task or prompt,
+            folder=folder,
+            stage=stage,
+            yes=yes,
+            endpoint=reached,
+            sessions=sessions or default_sessions(),
+            shell=shell,
+            resume=resume,
+            rules=rules,
+            plain=plain,
+            consent=consent,
         )
+        return chat_command(options)
 
     finish(verb, when_interrupted="interrupted: your folder has what you said yes to, and nothing else")
 
@@ -170,18 +201,30 @@ def agent(
     resume: ResumeOption = None,
     turns: TurnsOption = 100,
     context: ContextOption = 128_000,
+    tool_seconds: ToolSecondsOption = 0,
+    money: MoneyOption = 0,
+    prices: PricesOption = (0, 0, 0),
     shell: ShellOption = True,
     sessions: SessionsOption = None,
+    consent: ConsentOption = False,
     here: HereOption = False,
     allow: AllowOption = None,
     deny: DenyOption = None,
+    background: Annotated[
+        bool, typer.Option("--background", help="Start it and return: `etude agents` lists, follows and applies.")
+    ] = False,
+    name: Annotated[str, typer.Option(help="With --background: a name beside its id.")] = "",
+    tries: Annotated[int, typer.Option("-n", "--tries", min=1, help="With --background: so many of them.")] = 1,
+    at_once: Annotated[
+        int, typer.Option(envvar="ETUDE_AT_ONCE", min=1, help="With --background: it waits while so many work.")
+    ] = 4,
 ) -> None:
     """Have an agent do something in a folder, with any model. For scripts: the change goes to standard output.
 
     Your files change only with --apply. With --here they change as it works, but only as --allow says: nobody is asked,
     so the rest is refused, and the agent is told. What it does is kept as a session, turn by turn: killed at any
-    moment, it goes on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of
-    turns or failed.
+    moment, it goes on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of a
+    budget or failed.
 
     \b
     Examples:
@@ -190,18 +233,28 @@ def agent(
       etude agent --resume last --apply
       etude agent -p "what does this do?" --no-shell --json | jq -r .text
       etude agent -p "update the docs" --here --allow 'write:docs/**' --allow 'execute:make docs'
+      etude agent -p "speed up the parser" --background -n 3 --name parser
     """
 
     def verb() -> int:
         from etude.cli.agent import AgentOptions, agent_command
         from etude.cli.fronts import EndpointOptions, Rules, default_sessions
+        from etude.harness.sessions import SessionError
 
         place = sessions or default_sessions()
-        reached = EndpointOptions(endpoint or "", model, key, context, turns)
+        reached = EndpointOptions(endpoint or "", model, key, context, turns, tool_seconds, money, prices)
         rules = Rules.given(here, allow, deny, shell)
-        return agent_command(AgentOptions(prompt, folder, reached, shell, apply, as_json, place, resume, rules))
+        options = AgentOptions(prompt, folder, reached, shell, apply, as_json, place, resume, rules, consent)
+        if background:
+            from etude.cli.agents.start import start_command
 
-    finish(verb, when_interrupted="interrupted: what was done is kept; --resume last goes on")
+            return start_command(options, name, tries, at_once)
+        if name or tries > 1:
+            raise SessionError("--name and --tries go with --background")
+        return agent_command(options)
+
+    kept = "`etude agents` lists those that were started" if background else "--resume last goes on"
+    finish(verb, when_interrupted=f"interrupted: what was done is kept; {kept}")
 
 
 @app.command()

@@ -7,9 +7,9 @@ from etude.harness.chat_policy import ChatPolicy, Endpoint
 from etude.harness.here import FolderWorkspace, folder_workspace
 from etude.harness.loop import Observer, run_agent
 from etude.harness.messages import openai_messages, whole_chain
-from etude.harness.outcome import Budgets, Outcome
+from etude.harness.outcome import Budgets, Outcome, Prices
 from etude.harness.permissions import Answer, Denied, Permissions, PermissionsError, Rule, Wish
-from etude.harness.plan import budgets_of, session_schemas, tool_limits
+from etude.harness.plan import budgets_of, format_of, profile_of, session_schemas, tool_limits
 from etude.harness.policy import (
     ContextFull,
     Conversation,
@@ -66,6 +66,7 @@ __all__ = [
     "Piece",
     "Policy",
     "PolicyError",
+    "Prices",
     "Profile",
     "RecordingPolicy",
     "Role",
@@ -87,9 +88,11 @@ __all__ = [
     "budgets_of",
     "builtin_schema",
     "folder_workspace",
+    "format_of",
     "lazy_workspace",
     "load_profile",
     "openai_messages",
+    "profile_of",
     "run_agent",
     "session_schemas",
     "tool_limits",

@@ -16,40 +16,63 @@ class ApplyConflict(Exception):
 
 
 def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
-    """All of them or, where one is not what `start` says, none (ApplyConflict)."""
-    moved = [path for path in changed if not is_still(folder, path, start.get(path))]
+    """All of them or, with ApplyConflict, none: each must still be what it was at the start."""
+    moved = [path for path in changed if not _is_still(folder, path, start.get(path))]
     if moved:
         raise ApplyConflict(
             f"changed outside the session, so nothing was written: {', '.join(moved)}; start again from what is there"
         )
-    for path, data in changed.items():
-        target = folder / path
-        if data is None:
-            target.unlink()
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        mode = target.stat().st_mode if target.exists() else None
-        # Beside the file first, then in its place: a crash leaves the old file or the new one, whole.
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as new:
-            new.write(data)
-        written = Path(new.name)
-        written.chmod(mode & 0o7777 if mode is not None else 0o644)
-        written.replace(target)
+    aside: dict[str, Path] = {}
+    try:
+        # Beside their places first, all of them: a crash leaves each file old or new and whole, a full disk all old.
+        for path, data in changed.items():
+            if data is not None:
+                aside[path] = _beside(folder / path, data)
+        for path, data in changed.items():
+            if data is None:
+                (folder / path).unlink()
+            else:
+                aside.pop(path).replace(folder / path)
+    finally:
+        for new in aside.values():
+            new.unlink(missing_ok=True)
 
 
-def is_still(folder: Path, path: str, content: bytes | None) -> bool:
-    """Is that what lies there? Nothing may lie in the way of a new file, and no link may lead out of the folder."""
+def in_the_way(folder: Path, path: str) -> str:
+    """Why no file can be written there, or nothing: no link may lead out of the folder."""
     target = folder / path
-    if leads_out(folder, path) or any(place.exists() and not place.is_dir() for place in _above(folder, path)):
-        return False
+    for place in _above(folder, path):
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            return f"cannot be written: {place.relative_to(folder)} is no folder now"
     if target.is_symlink() or (target.exists() and not target.is_file()):
-        return False
-    return (target.read_bytes() if target.is_file() else None) == content
+        return "is no file now"
+    return ""
 
 
 def leads_out(folder: Path, path: str) -> bool:
     """Whether a link lies on the way to it."""
     return any(place.is_symlink() for place in _above(folder, path))
+
+
+def _beside(target: Path, data: bytes) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    mode = target.stat().st_mode if target.exists() else None
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as new:
+        try:
+            new.write(data)
+            new.flush()
+        except OSError:
+            Path(new.name).unlink()
+            raise
+    written = Path(new.name)
+    written.chmod(mode & 0o7777 if mode is not None else 0o644)
+    return written
+
+
+def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
+    """Is that what lies there?"""
+    target = folder / path
+    return not in_the_way(folder, path) and (target.read_bytes() if target.is_file() else None) == content
 
 
 def _above(folder: Path, path: str) -> list[Path]:

@@ -196,6 +196,8 @@ def _turn(answer: Any, place: int, count: Any) -> tuple[Turn, int]:
         call_tokens=call_tokens,
         message_tokens=message_tokens,
         cut_off=choice.get("finish_reason") == "length",
+        prompt_tokens=int(usage.get("prompt_tokens") or 0),
+        cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
     )
     return turn, int(usage.get("prompt_tokens") or 0) + sampled if usage else 0
 

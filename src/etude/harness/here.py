@@ -8,7 +8,7 @@ is not written over, and nothing is written through a link that leads out of the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from etude.harness.diff import binary_changes, is_source, unified_diff
 from etude.harness.host import HostPlace, host_exec
 from etude.harness.permissions import Permissions, Wish
 from etude.harness.runner import FolderTooLarge, read_folder, size_of
+from etude.harness.scratch import HostScratch
 from etude.harness.terminal import Heard, Terminals
 from etude.harness.workspace import MAX_FILE_BYTES, OverlayWorkspace, clean_path
 from etude.sandbox.contract import ExecResult, RequestRefused
@@ -33,6 +34,7 @@ class FolderWorkspace(OverlayWorkspace):
         self._folder = folder.resolve()
         self._permissions = permissions
         self._place: HostPlace | None = None
+        self._scratch = HostScratch(host_exec)
         self._begun: Mapping[str, bytes] = {}
         """The files when the last command began."""
         self._agreed: dict[str, bytes | None] = {}
@@ -84,6 +86,14 @@ class FolderWorkspace(OverlayWorkspace):
             await self._look()
             self._has_left(self._begun)
 
+    async def snapshot(self) -> Mapping[str, bytes]:
+        await self._look()
+        return await super().snapshot()
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        wish = await self._permissions.agree(Wish("execute", command))
+        return await self._scratch.run(states, wish.what, timeout=timeout)
+
     def changed(self) -> dict[str, bytes | None]:
         return {path: data for path, data in super().changed().items() if path in self.left}
 
@@ -117,6 +127,7 @@ class FolderWorkspace(OverlayWorkspace):
         self.left.update({path: self._files.get(path) for path in still})
 
     async def close(self) -> None:
+        await self._scratch.close()
         if self._place is not None:
             await self._place.close()
             self._place = None

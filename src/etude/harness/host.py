@@ -37,8 +37,9 @@ _ON_TERMINAL = 'exec "$@" <"$0" >"$0" 2>&1'
 """Who leads a session and opens a terminal has it for its own."""
 
 
-async def host_exec(command: str, folder: Path, timeout: float) -> ExecResult:
-    """One command for the shell. Whatever ends the wait ends the command."""
+async def host_exec(command: str, folder: Path, timeout: float, told: bytes | None = None) -> ExecResult:
+    """One command for the shell. Whatever ends the wait ends the command. `told`, if given, stands for the folder's
+    name in what it says."""
     started = time.monotonic()
     # Files, not pipes: what the command leaves running in the background must not keep us waiting for their end.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
@@ -60,8 +61,11 @@ async def host_exec(command: str, folder: Path, timeout: float) -> ExecResult:
         finally:
             _end_tree(process.pid)
         code = await process.wait()
+        truncated = any(os.fstat(stream.fileno()).st_size > _MAX_OUTPUT_BYTES for stream in (stdout, stderr))
         out, err = (_said(stream) for stream in (stdout, stderr))
-        return ExecResult(128 - code if code < 0 else code, out, err, time.monotonic() - started, timed_out)
+        if told is not None:
+            out, err = (said.replace(bytes(folder), told) for said in (out, err))
+        return ExecResult(128 - code if code < 0 else code, out, err, time.monotonic() - started, timed_out, truncated)
 
 
 def environment() -> dict[str, str]:

@@ -9,7 +9,10 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from itertools import takewhile
 
+from etude.harness.nudges import Nudges
 from etude.harness.outcome import Budgets, Outcome
 from etude.harness.parallel import in_order
 from etude.harness.policy import ContextFull, Conversation, Message, Policy, PolicyError, Role, ToolCall, Turn
@@ -29,8 +32,8 @@ class Observer:
     async def answered(
         self, turn: Turn, tools: Sequence[ToolEvent], told: Sequence[Message], usage: TraceUsage
     ) -> None:
-        """The turn is over: all its calls that were carried out are answered, and what the harness had to say to it is
-        said. `usage` is that of the run so far."""
+        """The turn is over: its calls are answered up to the one that ended the run, if one did, and what the harness
+        had to say to it is said. Those that were interrupted stand in `tools` too. `usage`: of the run so far."""
 
     async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
         """`conversation` is the new one; its parent ends with the harness's request and with `turn`, the summary."""
@@ -46,7 +49,7 @@ async def run_agent(
     observer: Observer | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
-    """Runs until the agent stops; the conversation ends with a user message.
+    """Runs until the agent stops. The conversation ends with a user message, or as an interrupted run has left it.
 
     Only cancellation leaves it as an exception; `outcome`, when given, then holds what happened so far.
     """
@@ -85,33 +88,57 @@ class _Run:
         self.observer = observer
         self.outcome = outcome
         self.usage = outcome.usage
+        self.nudges = Nudges(profile)
         self.told = len(outcome.tools)
         """Tool events that the observer was told of with their turn."""
+        self.open: Turn | None = None
+        """The turn that is going on, until all that was said to it is said."""
+        toolbox.context = conversation.summaries
 
     async def until_stopped(self) -> StopCause:
+        last = self.conversation.messages[-1].turn
+        if last is not None and not last.calls and not last.cut_off:
+            # An answer that was interrupted when nothing was left to do.
+            self.outcome.final_text = last.text
+            return StopCause.REPLIED
         try:
             while True:
-                if self.usage.turns >= self.budgets.turns:
-                    return StopCause.TURNS
-                if self.tokens_left() <= 0:
-                    return StopCause.TOKENS
+                if (stop := self.spent()) is not None:
+                    return stop
                 if self.summary_due():
                     await self.summarise()
                     continue
                 turn = await self.act(self.budgets.turn_tokens)
-                self.usage.turns += 1
                 stop = await self.run_calls(turn) if turn.calls else None
-                silent = turn.cut_off and not turn.calls
-                await self.answered(turn, [self.tell(self.profile.cut_off)] if silent else [])
+                said = await self.answered(turn, over=stop is not None)
                 if stop is not None:
                     return stop
-                if not turn.calls and not silent:
+                if not turn.calls and not said:
                     self.outcome.final_text = turn.text
                     return StopCause.REPLIED
         except ContextFull:
             return StopCause.CONTEXT
+        finally:
+            if self.open is not None:
+                await self.interrupted(self.open)
 
-    async def act(self, max_tokens: int) -> Turn:
+    def spent(self) -> StopCause | None:
+        """The budget that the model has used up."""
+        budgets, usage = self.budgets, self.usage
+        if usage.turns >= budgets.turns:
+            return StopCause.TURNS
+        if self.tokens_left() <= 0:
+            return StopCause.TOKENS
+        if budgets.tool_seconds and usage.tool_seconds >= budgets.tool_seconds:
+            return StopCause.TOOL_SECONDS
+        if budgets.money and usage.cost >= budgets.money:
+            return StopCause.MONEY
+        return None
+
+    async def act(self, max_tokens: int, *, summary: bool = False) -> Turn:
+        """A turn, or a summary, which is none; who watches hears of it when it counts."""
+        # An endpoint that counts nothing costs by our own estimate.
+        asked = self.policy.tokens(self.conversation) if self.budgets.money else 0
         started = time.monotonic()
         try:
             turn = await self.policy.act(self.conversation, max_tokens=min(max_tokens, self.tokens_left()))
@@ -122,6 +149,12 @@ class _Run:
         self.usage.thinking_tokens += turn.thinking_tokens
         self.usage.call_tokens += turn.call_tokens
         self.usage.message_tokens += turn.message_tokens
+        self.usage.prompt_tokens += turn.prompt_tokens
+        self.usage.cached_tokens += turn.cached_tokens
+        self.usage.cost += self.budgets.prices.of(turn if turn.prompt_tokens else replace(turn, prompt_tokens=asked))
+        if not summary:
+            self.usage.turns += 1
+            self.open = turn
         await self.observer.turn(self.conversation, turn)
         return turn
 
@@ -144,6 +177,8 @@ class _Run:
                 self.usage.tool_calls += 1
                 self.usage.invalid_calls += not result.valid
                 self.usage.output_tokens += size
+                self.usage.tool_seconds += output.seconds
+                self.usage.rereads += output.reread
                 event = ToolEvent(
                     segment=self.conversation.summaries,
                     turn=self.usage.turns - 1,
@@ -174,27 +209,71 @@ class _Run:
 
     async def summarise(self) -> None:
         """Asks for a summary inside the live context, and goes on in a new one that starts from it."""
+        old, usage = self.conversation, self.usage
+        size, before = len(old.messages), self.policy.tokens(old)
         self.tell(self.profile.summary_request)
-        turn = await self.act(self.budgets.summary_tokens)
+        try:
+            turn = await self.act(self.budgets.summary_tokens, summary=True)
+        except BaseException:
+            # Half a summary is none: whoever goes on with this conversation goes on from before it.
+            del old.messages[size:]
+            raise
+        summary = turn.text.strip()
         self.conversation = self.outcome.conversation = self.profile.resume(
-            self.conversation,
-            summary=turn.text.strip(),
+            old,
+            summary=summary,
             edited=list(self.toolbox.edited),
             todo=self.toolbox.todo,
             jobs=self.toolbox.jobs,
-            turns_left=self.budgets.turns - self.usage.turns,
+            read=self.toolbox.open_files(),
+            turns_left=self.budgets.turns - usage.turns,
+            cut_off=turn.cut_off,
         )
-        self.usage.summaries += 1
-        await self.observer.summary(self.conversation, turn, self.usage)
+        self.toolbox.context = self.conversation.summaries
+        usage.summaries += 1
+        usage.summary_tokens += turn.sampled_tokens
+        usage.empty_summaries += not summary
+        usage.cut_summaries += turn.cut_off
+        usage.context_before += before
+        usage.context_after += self.policy.tokens(self.conversation)
+        await self.observer.summary(self.conversation, turn, usage)
 
     def tell(self, text: str) -> Message:
         message = Message(Role.USER, text)
         self.conversation.messages.append(message)
         return message
 
-    async def answered(self, turn: Turn, told: Sequence[Message]) -> None:
-        tools, self.told = self.outcome.tools[self.told :], len(self.outcome.tools)
+    async def interrupted(self, turn: Turn) -> None:
+        """The run ended in the middle of this turn. What its calls changed is changed, so the turn stays, and those
+        that were not answered are said to be interrupted: who goes on with the conversation knows of them."""
+        messages = self.conversation.messages
+        done = sum(1 for _ in takewhile(lambda message: message.role is Role.TOOL, reversed(messages)))
+        text = self.profile.say_if_known("interrupted", self.profile.cut_off)
+        events = []
+        for call in turn.calls[done:]:
+            messages.append(Message(Role.TOOL, text, call=call))
+            events.append(
+                ToolEvent(
+                    self.conversation.summaries,
+                    self.usage.turns - 1,
+                    call.name,
+                    call.raw,
+                    ok=False,
+                    valid=True,
+                    seconds=0.0,
+                    output=text,
+                    output_tokens=self.policy.count(text),
+                )
+            )
+        await self.answered(turn, events)
+
+    async def answered(self, turn: Turn, interrupted: Sequence[ToolEvent] = (), *, over: bool = False) -> bool:
+        """Whether more was said to it than its calls' answers; nothing is where the run is `over`."""
+        tools, self.told = [*self.outcome.tools[self.told :], *interrupted], len(self.outcome.tools)
+        told = [] if over else [self.tell(text) for text in self.nudges.after(turn, tools)]
+        self.open = None
         await self.observer.answered(turn, tools, told, self.usage)
+        return bool(told)
 
     def tokens_left(self) -> int:
         return self.budgets.tokens - self.usage.sampled_tokens

@@ -7,9 +7,21 @@ from typing import Any
 
 from etude.harness.policy import Conversation, Message, Role, ToolCall
 
+NOT_CARRIED_OUT = "(not carried out)"
+
 
 def openai_messages(conversation: Conversation) -> list[dict[str, Any]]:
-    return [_message(message) for message in conversation.messages]
+    """Endpoints refuse a call without an answer, where anything follows: one behind the end of a run gets one here."""
+    said: list[dict[str, Any]] = []
+    waiting: list[ToolCall] = []
+    for message in conversation.messages:
+        if message.role is Role.TOOL:
+            waiting = waiting[1:]
+        else:
+            said += [{"role": "tool", "tool_call_id": call.id, "content": NOT_CARRIED_OUT} for call in waiting]
+            waiting = list(message.turn.calls) if message.turn else []
+        said.append(_message(message))
+    return said
 
 
 def whole_chain(conversation: Conversation) -> list[dict[str, Any]]:

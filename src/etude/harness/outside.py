@@ -1,5 +1,6 @@
-"""What tools need from outside the workspace: somebody to ask, and the web. Each is a small interface; without one its
-tool says so. `FixtureWeb` answers from a folder, for tests and for training, where nothing may depend on today's web.
+"""What tools need from outside the workspace: somebody to ask, the web, an embedder. Each is a small interface;
+without one its tool says so. `FixtureWeb` answers from a folder, for tests and for training, where nothing may depend
+on today's web.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from etude.harness.chunks.embedder import Embedder
 
 Ask = Callable[[str], Awaitable[str]]
 """Puts a question to the user and waits for the answer."""
@@ -41,6 +45,8 @@ class Web(Protocol):
 class Outside:
     ask: Ask | None = None
     web: Web | None = None
+    embedder: Embedder | None = None
+    """For search by meaning; without one it goes by words alone."""
 
 
 class FixtureWeb:

@@ -28,6 +28,10 @@ END_OF_FILE = "*** End of File"
 STAYS, GOES, COMES = " ", "-", "+"
 
 
+Likeness = Callable[[str], str]
+"""What of a line must be equal."""
+
+
 class BadPatch(Exception):
     """The patch cannot be read, or does not fit the files; the text is for the model."""
 
@@ -124,9 +128,11 @@ def _take(change: FileChange, line: str) -> bool:
     return True
 
 
-def apply_patch(changes: Sequence[FileChange], files: Mapping[str, str]) -> dict[str, str | None]:
+def apply_patch(
+    changes: Sequence[FileChange], files: Mapping[str, str], *, exactly: bool = False
+) -> dict[str, str | None]:
     """What each file that the patch touches holds afterwards; None for one that is gone. `files` are those that are
-    there; what the patch says of a file holds for what its earlier parts made of it."""
+    there; what the patch says of a file holds for what its earlier parts made of it. `exactly`: white space counts."""
     after: dict[str, str | None] = {}
 
     def now(path: str) -> str | None:
@@ -146,11 +152,11 @@ def apply_patch(changes: Sequence[FileChange], files: Mapping[str, str]) -> dict
                 raise BadPatch(f"{change.target} is there already")
             after[change.path] = None
         if change.target:
-            after[change.target] = _updated(change, text)
+            after[change.target] = _updated(change, text, (_exact,) if exactly else _LIKENESSES)
     return after
 
 
-def _updated(change: FileChange, text: str) -> str:
+def _updated(change: FileChange, text: str, likenesses: Sequence[Likeness]) -> str:
     ended = text.endswith("\n") or not text
     lines = text.removesuffix("\n").split("\n") if text else []
     result: list[str] = []
@@ -159,8 +165,8 @@ def _updated(change: FileChange, text: str) -> str:
     for hunk in change.hunks:
         start = done
         for line in hunk.behind:
-            start = _line_behind(lines, line, start, change.path)
-        place = _place_of(hunk, lines, start, change.path)
+            start = _line_behind(lines, line, start, change.path, likenesses)
+        place = _place_of(hunk, lines, start, change.path, likenesses)
         end = place + len(hunk.old)
         result += [*lines[done:place], *hunk.new(lines[place:end])]
         done = end
@@ -168,20 +174,20 @@ def _updated(change: FileChange, text: str) -> str:
     return "\n".join(result) + ("\n" if ended and result else "")
 
 
-def _line_behind(lines: Sequence[str], wanted: str, start: int, path: str) -> int:
-    for likeness in _LIKENESSES:
+def _line_behind(lines: Sequence[str], wanted: str, start: int, path: str, likenesses: Sequence[Likeness]) -> int:
+    for likeness in likenesses:
         for number in range(start, len(lines)):
             if likeness(lines[number]) == likeness(wanted):
                 return number + 1
     raise BadPatch(f"{path} has no line {wanted[:80]!r} behind line {start}")
 
 
-def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str) -> int:
+def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str, likenesses: Sequence[Likeness]) -> int:
     old = hunk.old
     if not old:
         # Only lines that come: behind the line named, or at the end.
         return start if hunk.behind and not hunk.at_end else len(lines)
-    for likeness in _LIKENESSES:
+    for likeness in likenesses:
         places = list(_matches(hunk, lines, start, likeness))
         if places and (likeness is _exact or len(places) == 1):
             return places[-1] if hunk.at_end else places[0]
@@ -190,7 +196,7 @@ def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str) -> int:
     raise BadPatch(f"{path} has no lines like these behind line {start}: {old[0][:80]!r} ...")
 
 
-def _matches(hunk: Hunk, lines: Sequence[str], start: int, likeness: Callable[[str], str]) -> Iterator[int]:
+def _matches(hunk: Hunk, lines: Sequence[str], start: int, likeness: Likeness) -> Iterator[int]:
     wanted = [likeness(line) for line in hunk.old]
     held = [likeness(line) for line in lines]
     last = len(lines) - len(wanted)

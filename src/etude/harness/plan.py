@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from etude.harness.outcome import Budgets
-from etude.harness.profile import load_profile
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from etude.harness.outcome import Budgets, Prices
+from etude.harness.profile import Profile, compaction_request, load_profile
 from etude.harness.schema import ToolSchema
 from etude.harness.toolbox import ToolLimits
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
+from etude.text.compact import CompactFormat
+from etude.text.format import Format
+from etude.text.formats import FORMATS
+from etude.text.pretrained import PretrainedTokenizer
+from etude.text.tokenizer import Tokenizer
 
 
 def budgets_of(recipe: HarnessRecipe) -> Budgets:
@@ -18,12 +27,15 @@ def budgets_of(recipe: HarnessRecipe) -> Budgets:
         output_tokens=recipe.max_output_tokens,
         summary_trigger=recipe.summary_trigger,
         summary_tokens=recipe.max_summary_tokens,
+        tool_seconds=recipe.max_tool_seconds,
+        money=recipe.max_money,
+        prices=Prices(recipe.prices.input, recipe.prices.cached, recipe.prices.output),
         wall_seconds=recipe.wall_seconds,
     )
 
 
-def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None) -> ToolLimits:
-    return ToolLimits(command_seconds=recipe.command_seconds, edits=edits)
+def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None, strict: bool = False) -> ToolLimits:
+    return ToolLimits(command_seconds=recipe.command_seconds, edits=edits, strict=strict)
 
 
 def told_limits(recipe: SandboxRecipe) -> str:
@@ -32,6 +44,21 @@ def told_limits(recipe: SandboxRecipe) -> str:
     return f"a command has {seconds:g} seconds, {memory} MB of memory, {recipe.processes} processes and no network"
 
 
+def profile_of(recipe: HarnessRecipe, without: Collection[str] = ()) -> Profile:
+    """`without`: tools that are missing besides those that the recipe leaves out."""
+    profile = load_profile(recipe.profile).without({*recipe.without, *without})
+    return profile if recipe.compaction == "self" else replace(profile, summary_request=compaction_request())
+
+
 def session_schemas(recipe: HarnessRecipe) -> tuple[ToolSchema, ...]:
     """The tools that a policy must offer."""
-    return load_profile(recipe.profile).schemas()
+    return profile_of(recipe).schemas()
+
+
+def format_of(recipe: HarnessRecipe, tokenizer: Path) -> Format:
+    """How the model is spoken to; `tokenizer` is the run's own, used where the recipe names no other. Every token
+    policy gets its format here. TokenizerError for a tokenizer that does not go with the format."""
+    if recipe.format == "compact":
+        return CompactFormat(Tokenizer.load(tokenizer))
+    published = PretrainedTokenizer.load(Path(recipe.tokenizer).expanduser() if recipe.tokenizer else tokenizer)
+    return FORMATS[recipe.format](published, [schema.openai() for schema in session_schemas(recipe)])

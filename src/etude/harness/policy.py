@@ -51,6 +51,10 @@ class Turn:
     message_tokens: int = 0
     cut_off: bool = False
     """The token budget of the turn or the context ended it."""
+    prompt_tokens: int = 0
+    """That it was sampled behind; 0 where nobody said."""
+    cached_tokens: int = 0
+    """Of them, those that were not read again."""
 
 
 @dataclass(frozen=True, slots=True)

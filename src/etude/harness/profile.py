@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from string import Formatter
@@ -16,6 +16,8 @@ from etude.harness.policy import Conversation, Message, Role
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 from etude.harness.surroundings import Surroundings
 
+MOST_READ = 40
+"""Files that a self-summary's new context names as read."""
 FACTS = frozenset({"system", "limits", "status", "recent", "rules"})
 
 
@@ -28,24 +30,40 @@ class Profile:
     summary_request: str
     summary_resume: str
     """The user message that a new context starts from: {task}, {summary}, {count}, {edited}, {turns}, {todo},
-    {jobs}."""
+    {jobs}, {read}."""
     nothing: str
     """Said where a list of what is carried over is empty."""
     cut_off: str
     """Said after a turn that was cut off before it called a tool."""
     wording: dict[str, str]
     """What tools say, by occasion."""
+    silent: str = ""
+    """Said after an empty message; without it such a message is an answer like any other."""
+    repeated: str = ""
+    """Said after the same calls with the same answers, {count} times in a row."""
     facts: dict[str, str] = field(default_factory=dict)
     """How each of FACTS is told, with {text} and, for rules, {path}; what is not named here is not told."""
 
     def schemas(self) -> tuple[ToolSchema, ...]:
         return tuple(builtin_schema(name) for name in self.tools)
 
+    def without(self, names: Collection[str]) -> Profile:
+        """The same with fewer tools; SchemaError for a name that no tool of the harness has."""
+        for name in names:
+            builtin_schema(name)
+        return replace(self, tools=tuple(name for name in self.tools if name not in names)) if names else self
+
     def system_text(self) -> str:
         return self.system.format(tools="\n".join(schema.usage() for schema in self.schemas()))
 
     def say(self, occasion: str, **values: object) -> str:
-        return self.wording[occasion].format(**values)
+        """A profile with few tools has no words for what others meet: there it refuses."""
+        words = self.wording.get(occasion, self.wording["refused"])
+        return words.format(**{"problem": occasion, **values})
+
+    def say_if_known(self, occasion: str, otherwise: str, **values: object) -> str:
+        """For occasions that a profile need not have words for."""
+        return self.say(occasion, **values) if occasion in self.wording else otherwise
 
     def open(
         self, task: str, conversation_id: str = "conversation", surroundings: Surroundings | None = None
@@ -79,15 +97,24 @@ class Profile:
         turns_left: int,
         todo: Sequence[str] = (),
         jobs: Sequence[tuple[int, str]] = (),
+        read: Sequence[str] = (),
+        cut_off: bool = False,
     ) -> Conversation:
-        """The conversation that follows a self-summary: system prompt, task, summary and carried state."""
+        """The conversation that follows a self-summary: system prompt, task, summary and carried state. What the agent
+        thought before it wrote is not carried. A summary that is empty, or `cut_off` by its token limit, is said to be
+        so where the profile has words for it."""
         count = old.summaries + 1
+        if not summary:
+            summary = self.say_if_known("no_summary", summary)
+        elif cut_off:
+            summary = self.say_if_known("cut_summary", summary, text=summary)
         text = self.summary_resume.format(
             task=old.task,
             summary=summary,
             count=count,
             edited=" ".join(edited) or self.nothing,
             todo="\n".join(todo) or self.nothing,
+            read=_latest(read) or self.nothing,
             jobs="; ".join(f"{number} {command}" for number, command in jobs) or self.nothing,
             turns=turns_left,
         )
@@ -100,9 +127,16 @@ class Profile:
         """Every fixed text of the profile and the names of its tools, without the places to fill: what a tokenizer
         must know well."""
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
-        templates += self.wording.values()
+        templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
         return [self.system_text(), *plain, *self.tools]
+
+
+def _latest(paths: Sequence[str]) -> str:
+    """The last ones, and how many there were before."""
+    more = len(paths) - MOST_READ
+    shown = " ".join(paths[-MOST_READ:])
+    return f"{shown} (and {more} before)" if more > 0 else shown
 
 
 def parse_profile(text: str, source: str) -> Profile:
@@ -111,7 +145,7 @@ def parse_profile(text: str, source: str) -> Profile:
     except tomllib.TOMLDecodeError as error:
         raise SchemaError(f"profile {source} is not TOML: {error}") from error
     expected = {field.name for field in fields(Profile)}
-    data.setdefault("facts", {})
+    data = {"facts": {}, "silent": "", "repeated": "", **data}
     if data.keys() != expected:
         wrong = sorted(expected ^ data.keys())
         raise SchemaError(f"profile {source}: missing or unknown fields {', '.join(wrong)}")
@@ -131,3 +165,10 @@ def load_profile(name: str) -> Profile:
     profile = parse_profile(file.read_text(encoding="utf-8"), f"{name}.toml")
     profile.schemas()
     return profile
+
+
+@cache
+def compaction_request() -> str:
+    """The long instruction that stands for a profile's short request where a recipe asks for the baseline."""
+    file = resources.files("etude.harness") / "profiles" / "compaction.txt"
+    return file.read_text(encoding="utf-8").strip()

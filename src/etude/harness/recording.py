@@ -29,6 +29,7 @@ class RecordingPolicy:
         self._form = form
         self._schemas = {schema.name: schema.call_schema() for schema in schemas}
         self._context = context
+        self.recorder = recorder
         self._transcript = Transcript(form, recorder, self._schemas)
         self._turns = 0
 

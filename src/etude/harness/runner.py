@@ -11,23 +11,25 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from etude.harness.diff import LEFT_OUT
 from etude.harness.memo import Memo
+from etude.harness.scratch import BoxScratch
 from etude.harness.terminal import Place
 from etude.harness.workspace import (
     AGENT_ENV,
     MAX_FILE_BYTES,
+    TOO_LARGE,
     WORKDIR,
     OverlayWorkspace,
     delete_file,
     is_text_name,
     read_tree,
 )
-from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
+from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused, SandboxLost
 
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
 """Where a command could leave something behind."""
@@ -65,10 +67,12 @@ class BoxRunner:
     ) -> None:
         """Only the results of the commands in `deterministic` are given to the memo."""
         self._image = image
+        self._start = start
         self._open_box = open_box
         self._memo = memo
         self._deterministic = deterministic
         self._box: Box | None = None
+        self._scratch: BoxScratch | None = None
         self._held: Mapping[str, bytes] = start
         """What the box's files are (or will be, when it is created)."""
         self._layout: bytes | None = None
@@ -76,6 +80,12 @@ class BoxRunner:
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        async with self._box_may_die():
+            return await self._remembered(files, command, timeout)
+
+    async def _remembered(
+        self, files: Mapping[str, bytes], command: str, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
         if self._memo is None:
             return await self._really(files, command, timeout)
@@ -121,18 +131,44 @@ class BoxRunner:
         # What runs on in a terminal may leave anything behind, at any time.
         self._memo = None
         try:
-            return await self._synced(files)
+            async with self._box_may_die():
+                return await self._synced(files)
         except _AGENTS_DOING as error:
             raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        assert self._box is not None
+        if self._box is None:
+            return files  # it died meanwhile
         try:
-            after = await read_tree(self._box, files)
+            async with self._box_may_die():
+                after = await read_tree(self._box, files)
         except _AGENTS_DOING:
             return files  # they can no longer be read, and count as before
         self._held = after
         return files if after == files else after
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        # The scratch tree stays in the box, for any later command to see.
+        self._memo = None
+        async with self._box_may_die():
+            try:
+                box = await self._synced(states[-1])
+            except _AGENTS_DOING as error:
+                raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
+            self._scratch = self._scratch or BoxScratch(box, AGENT_ENV, TOO_LARGE)
+            return await self._scratch.run(states, command, timeout=timeout)
+
+    @asynccontextmanager
+    async def _box_may_die(self) -> AsyncIterator[None]:
+        """Whoever goes on after that gets another box, with the files as they were."""
+        try:
+            yield
+        except SandboxLost:
+            box, self._box = self._box, None
+            self._held, self._layout, self._memo, self._scratch = self._start, None, None, None
+            if box is not None:
+                await box.destroy()
+            raise
 
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
         if self._box is None:
@@ -169,7 +205,7 @@ class BoxRunner:
 
     async def close(self) -> None:
         if self._box is not None:
-            box, self._box = self._box, None
+            box, self._box, self._scratch = self._box, None, None
             await box.destroy()
 
 

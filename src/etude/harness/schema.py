@@ -74,8 +74,9 @@ class ToolSchema:
         arguments = "".join(f" {p.name}" if p.required else f" [{p.name}]" for p in self.parameters)
         return f"{self.name}{arguments}: {self.description}"
 
-    def check(self, arguments: Mapping[str, object]) -> dict[str, Any]:
-        """The arguments in their declared types, without the absent ones; BadArguments otherwise."""
+    def check(self, arguments: Mapping[str, object], *, strict: bool = False) -> dict[str, Any]:
+        """The arguments in their declared types, without the absent ones; BadArguments otherwise. Many models write
+        `null` for an argument that they leave out: strictly, that is none."""
         known = {p.name: p for p in self.parameters}
         for name in arguments:
             if name not in known:
@@ -86,6 +87,8 @@ class ToolSchema:
             if value is None:
                 if parameter.required:
                     raise BadArguments(f"{name} is missing")
+                if strict and name in arguments:
+                    raise BadArguments(f"{name} must be left out or have a value")
                 continue
             checked[name] = _typed(name, parameter.kind, value)
         return checked

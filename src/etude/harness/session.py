@@ -15,14 +15,12 @@ from types import TracebackType
 from etude.harness.apply import ApplyConflict, write_changes
 from etude.harness.diff import binary_changes, is_source, unified_diff
 from etude.harness.here import FolderWorkspace, folder_workspace
-from etude.harness.interrupted import TurnWatch, answer_all
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
 from etude.harness.outside import Outside
 from etude.harness.permissions import Permissions
-from etude.harness.plan import budgets_of, told_limits, tool_limits
+from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
-from etude.harness.profile import load_profile
 from etude.harness.runner import lazy_workspace, read_folder
 from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
@@ -33,7 +31,7 @@ from etude.harness.workspace import TOO_LARGE, WORKDIR, OverlayWorkspace
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.sandbox import limits_of
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
-from etude.trace.trace import TraceUsage
+from etude.trace.trace import StopCause, TraceUsage
 
 ON_THE_HOST = "commands run on the user's own machine, in the user's own files; the user is asked before each change"
 
@@ -64,12 +62,14 @@ class ChatSession:
         self.conversation: Conversation | None = saved.conversation if saved else None
         self._policy = policy
         self._harness = harness
-        self._profile = load_profile(harness.profile)
+        self._profile = profile_of(harness)
         self._sandboxes = sandboxes
         self._sandbox = sandbox
         self._observer = observer or Observer()
         self._saved = saved
         self._record = saved.go_on() if saved else record
+        if self._record is not None:
+            self._record.follow(policy)
         self._workspace: OverlayWorkspace | None = None
         self._toolbox: Toolbox | None = None
         self._permissions = permissions
@@ -90,7 +90,7 @@ class ChatSession:
     async def _open(self) -> OverlayWorkspace:
         if self._workspace is None:
             workspace = await self._place()
-            limits = tool_limits(self._sandbox)
+            limits = tool_limits(self._sandbox, strict=self._harness.strict)
             self._toolbox = Toolbox(self._profile.schemas(), workspace, limits, self._profile, outside=self._outside)
             if self._saved is not None:
                 await _restore(workspace, self._saved)
@@ -122,6 +122,12 @@ class ChatSession:
         """It was killed while a request was being worked on: `go_on` before the next one."""
         return self._saved is not None and self.conversation is not None and not self._saved.stop
 
+    @property
+    def unfinished(self) -> bool:
+        """A kill, the user, the clock or a failure of ours ended its last request: `go_on` goes on with it."""
+        ended = self._saved.stop if self._saved is not None else ""
+        return self.interrupted or (ended != "" and StopCause(ended).ours)
+
     async def run(self, text: str) -> Outcome:
         """One request; a later one goes on in the same conversation. Each has budgets of its own."""
         workspace = await self._open()
@@ -131,7 +137,6 @@ class ChatSession:
             if self._record is not None:
                 self._record.opened(self.conversation)
         else:
-            answer_all(self.conversation)
             message = Message(Role.USER, text)
             self.conversation.messages.append(message)
             self.conversation.task = text
@@ -140,9 +145,9 @@ class ChatSession:
         return await self._act(self.conversation, TraceUsage())
 
     async def go_on(self) -> Outcome:
-        """The request that a killed session was working on, from its last whole turn, with what is left of its
-        budgets."""
-        assert self.interrupted, "nothing was interrupted"
+        """The request that a session was working on when it was killed or cancelled, from its last whole turn, with
+        what is left of its budgets."""
+        assert self.unfinished, "nothing was interrupted"
         assert self._saved is not None
         assert self.conversation is not None
         await self._open()
@@ -153,17 +158,15 @@ class ChatSession:
         assert toolbox is not None
         if self._record is not None:
             observer = SessionLog(self._record, workspace, toolbox, self._observer)
-        watch = TurnWatch(observer)
         self._before = workspace.contents()
         outcome = Outcome(conversation, usage=usage)
         budgets = budgets_of(self._harness)
         self._saved = None
         try:
             await run_agent(
-                conversation, self._policy, toolbox, budgets, self._profile, observer=watch, outcome=outcome
+                conversation, self._policy, toolbox, budgets, self._profile, observer=observer, outcome=outcome
             )
         finally:
-            await watch.close(outcome, self._profile.summary_request)
             self.conversation = outcome.conversation
             if self._record is not None:
                 self._record.stopped(outcome.stop.value, outcome.error)
@@ -278,8 +281,8 @@ async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
         raise ApplyConflict(
             f"changed since the session began: {', '.join(moved)}; put them back to go on with it, or begin another"
         )
-    for path, (before, now) in changed.items():
-        if workspace.start.get(path) == before != now:
+    for path, (_, now) in changed.items():
+        if workspace.start.get(path) != now:
             await (workspace.delete(path) if now is None else workspace.write(path, now))
 
 

@@ -25,6 +25,7 @@ TAMED = {
     "PAGER": "cat",
     "GIT_PAGER": "cat",
     "MANPAGER": "cat",
+    "LESS": "-dFX",
     "SYSTEMD_PAGER": "",
     "GIT_TERMINAL_PROMPT": "0",
     "NO_COLOR": "1",
@@ -33,6 +34,8 @@ TAMED = {
     "NPM_CONFIG_PROGRESS": "false",
     "DEBIAN_FRONTEND": "noninteractive",
     "EDITOR": "true",
+    "VISUAL": "true",
+    "GIT_EDITOR": "true",
 }
 """Programs that ask their surroundings before they page, paint or prompt are told not to."""
 SIZE = Terminal(rows=50, columns=200)
@@ -134,7 +137,7 @@ class Terminals:
     """The shell of one agent and its jobs. `scripts` is a folder for commands on their way to the shell."""
 
     def __init__(self, place: Place, env: dict[str, str], scripts: str = FOLDER) -> None:
-        self._place = place
+        self.place = place
         self._scripts = scripts
         self._env = {**env, **TAMED}
         self._shell: _Running | None = None
@@ -147,7 +150,7 @@ class Terminals:
         shell = self._shell = self._shell or await self._open()
         self._commands += 1
         name = str(self._commands)
-        await self._place.write_file(f"{self._scripts}/{shell.key.decode()}/{name}", command.encode())
+        await self.place.write_file(f"{self._scripts}/{shell.key.decode()}/{name}", command.encode())
         shell.begin(command)
         await shell.process.write(shell.key + b":" + name.encode() + b"\n")
         try:
@@ -198,7 +201,7 @@ class Terminals:
         """Writes a text beside the workspace, where commands can read it; the path."""
         self._texts += 1
         path = f"{folder}/{self._texts}.txt"
-        await self._place.write_file(path, text.encode())
+        await self.place.write_file(path, text.encode())
         return path
 
     def jobs(self) -> list[tuple[int, str, int | None]]:
@@ -222,7 +225,7 @@ class Terminals:
     async def _started(self, script: list[str], shown: str, key: bytes = b"") -> _Running:
         """`script` and its arguments, for the best shell there is."""
         command = ["/bin/sh", "-c", _BEST_SHELL, "sh", *script]
-        process = await self._place.start(command, timeout=JOB_SECONDS, cwd=self._folder, env=self._env, terminal=SIZE)
+        process = await self.place.start(command, timeout=JOB_SECONDS, cwd=self._folder, env=self._env, terminal=SIZE)
         return _Running(process, shown, key)
 
 

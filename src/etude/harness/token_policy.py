@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class TokenPolicy:
         self._form = form
         self._schemas = {schema.name: schema.call_schema() for schema in schemas}
         self._sampling = sampling
+        self.recorder = recorder
         self._transcript = Transcript(form, recorder, self._schemas)
         self._conversation = conversation
         self._name = name
@@ -91,7 +92,8 @@ class TokenPolicy:
             generation.experts_from,
         )
         self._turns += 1
-        return parse_turn(self._form, generation.tokens.tolist(), self._schemas, str(self._turns))
+        turn = parse_turn(self._form, generation.tokens.tolist(), self._schemas, str(self._turns))
+        return replace(turn, prompt_tokens=len(prompt), cached_tokens=generation.usage.cached_tokens)
 
     def tokens(self, conversation: Conversation) -> int:
         return self._transcript.length(conversation)

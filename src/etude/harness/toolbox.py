@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
 from etude.harness.bounds import Count, cut_end, cut_middle
+from etude.harness.lints import Lints
 from etude.harness.outside import Outside
 from etude.harness.parallel import Reach
 from etude.harness.policy import ToolCall
@@ -21,6 +22,9 @@ from etude.harness.profile import Profile
 from etude.harness.schema import BadArguments, SchemaError, ToolSchema
 from etude.harness.workspace import AsksFirst, NoShell, OutsideWorkspace, Workspace, clean_path
 from etude.sandbox.contract import RequestRefused
+
+if TYPE_CHECKING:
+    from etude.harness.chunks import ChunkIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,8 @@ class ToolLimits:
     edits: int | None = None
     """Successful edits allowed in the whole run."""
     strict: bool = False
-    """A file is changed only if the agent has read it."""
+    """A file is changed only if the agent has read it; `null` is no argument left out; a patch must fit to the letter,
+    and what `read` is asked for must be there."""
 
 
 @dataclass(slots=True)
@@ -58,6 +63,10 @@ class Output:
     """False when the call itself was malformed: unknown tool, arguments that do not parse."""
     finished: bool = False
     """The run is over."""
+    seconds: float = 0.0
+    """That a command ran, by the clock that bounds it; 0 on a host that was short of time."""
+    reread: bool = False
+    """A file that was read in an earlier context, before a self-summary, and not yet in this one."""
 
 
 Tool = Callable[["Toolbox", dict[str, Any]], Awaitable[Output]]
@@ -93,16 +102,25 @@ class Toolbox:
         self.todo: list[str] = []
         self.jobs: list[tuple[int, str]] = []
         """Number and command of those that run, as far as was looked."""
+        self.lints = Lints()
+        self.context = 0
+        """Self-summaries so far; the loop says."""
         self.outside = outside or Outside()
+        self.chunk_index: ChunkIndex | None = None
+        """Made by the first search."""
         self._tools = implementations
         self._after_edit = after_edit
         self._shown: dict[str, bytes] = {}
         """Digests of files as the agent last saw them."""
+        self._read: dict[str, int] = {}
+        """The context in which each file was last read, in the order of those reads."""
 
     async def has_edited(self, path: str, data: bytes | None) -> None:
         """Every tool that changes a file says so here; None: it is gone."""
         self.edited[path] = self.edited.get(path, 0) + 1
         self.has_shown(path, data)
+        if data is None:
+            self._read.pop(path, None)
         if self._after_edit is not None:
             await self._after_edit()
 
@@ -123,6 +141,17 @@ class Toolbox:
         else:
             self._shown[path] = xxhash.xxh3_128_digest(data)
 
+    def has_read(self, path: str, data: bytes) -> bool:
+        """The agent looked into a file. Whether it had done so before a self-summary, and not since."""
+        self.has_shown(path, data)
+        before = self._read.pop(path, self.context)
+        self._read[path] = self.context
+        return before < self.context
+
+    def open_files(self) -> list[str]:
+        """Those that the agent has read and that are still there, the last one last."""
+        return list(self._read)
+
     def knows(self, path: str, data: bytes) -> bool:
         """Whether a file is still what the agent saw. Of one that it never saw it believes nothing that could be wrong,
         unless it must look first."""
@@ -132,12 +161,13 @@ class Toolbox:
     def carried(self) -> dict[str, Any]:
         """What it has to know again when a session goes on, as JSON."""
         shown = {path: digest.hex() for path, digest in self._shown.items()}
-        return {"edited": dict(self.edited), "todo": list(self.todo), "shown": shown}
+        return {"edited": dict(self.edited), "todo": list(self.todo), "shown": shown, "read": dict(self._read)}
 
     def carry(self, state: Mapping[str, Any]) -> None:
         """The opposite of `carried`."""
         self.edited = dict(state.get("edited", {}))
         self.todo = list(state.get("todo", []))
+        self._read = dict(state.get("read", {}))
         self._shown = {path: bytes.fromhex(digest) for path, digest in state.get("shown", {}).items()}
 
     def reach(self, call: ToolCall) -> Reach:
@@ -166,7 +196,7 @@ class Toolbox:
                 self.say("malformed", name=call.name, problem=call.problem or "it does not parse"), valid=False
             )
         try:
-            return await self._tools[schema.name](self, schema.check(call.arguments))
+            return await self._tools[schema.name](self, schema.check(call.arguments, strict=self.limits.strict))
         except BadArguments as error:
             return _refusal(self.say("bad_arguments", name=call.name, problem=error), valid=False)
         except ToolProblem as error:

@@ -3,7 +3,8 @@
 Invariant (exact prefix): inside one segment every prompt is the last prompt, plus the ids that were sampled, plus the
 end marker if they were cut off, plus the ids of what was said since. Nothing sampled is encoded again. All of it is
 recorded in a TraceBuilder, one segment per conversation; a format that follows a template which rewrites history begins
-a further one (`SegmentKind.REWRITTEN`) where that template no longer shows what was sampled.
+a further one (`SegmentKind.REWRITTEN`) where that template no longer shows what was sampled, and so does a conversation
+that was cut back, as by an interrupted summary (`SegmentKind.FORK`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Transcript:
         self._segment: int | None = None
         self._given = 0
         """Messages of the conversation that `_exchanges` hold."""
-        self._pending: tuple[str, int, _Next] | None = None
+        self._last: Message | None = None
+        """The last message before the turn that `_exchanges` end with."""
+        self._pending: tuple[str, int, Message, _Next] | None = None
         self._experts_from = 0
 
     def prompt(self, conversation: Conversation) -> list[int]:
@@ -87,18 +90,24 @@ class Transcript:
         self._exchanges = [*following.exchanges, Exchange(following.given, tokens.tolist())]
         self._length = sum(len(given) + len(sampled) for given, sampled in self._exchanges)
         self._given = len(conversation.messages) + 1
+        self._last = conversation.messages[-1]
         self._pending = None
         # The last sampled token was never fed to the network: its experts come with the next request.
         self._experts_from = self._length - 1
 
     def _next(self, conversation: Conversation) -> _Next:
         messages = conversation.messages
-        if self._pending is None or self._pending[:2] != (conversation.id, len(messages)):
-            following = (
-                self._continued(messages) if conversation.id == self._conversation else self._begun(conversation)
-            )
-            self._pending = (conversation.id, len(messages), following)
-        return self._pending[2]
+        known = self._pending
+        if known is None or known[:2] != (conversation.id, len(messages)) or known[2] is not messages[-1]:
+            if conversation.id != self._conversation:
+                following = self._begun(conversation)
+            elif len(messages) < self._given or messages[self._given - 2] is not self._last:
+                # It was cut back to before the last turn, and goes on from there.
+                following = self._begun(conversation)._replace(begins=SegmentKind.FORK)
+            else:
+                following = self._continued(messages)
+            known = self._pending = (conversation.id, len(messages), messages[-1], following)
+        return known[3]
 
     def _begun(self, conversation: Conversation) -> _Next:
         messages = conversation.messages

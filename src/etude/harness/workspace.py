@@ -7,11 +7,12 @@ paths are relative to the workspace; nothing outside it can be named.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Protocol, TypeVar, runtime_checkable
 
 from etude.harness.diff import is_source, unified_diff
+from etude.harness.scratch import BoxScratch
 from etude.harness.terminal import Place, Terminals
 from etude.sandbox.contract import Box, ExecResult, RequestRefused
 
@@ -63,6 +64,20 @@ class Workspace(Protocol):
         changed is seen afterwards."""
         ...
 
+    @property
+    def start(self) -> Mapping[str, bytes]:
+        """The files that `diff` starts from."""
+        ...
+
+    async def snapshot(self) -> Mapping[str, bytes]:
+        """The files as they are."""
+        ...
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        """The command over each of these states of the files, the last of which is a fresh `snapshot`, in a tree beside
+        the workspace (`etude.harness.scratch`), whose files it may change as it likes. Only one call at a time."""
+        ...
+
     async def diff(self) -> str:
         """A unified diff of every text file against the start."""
         ...
@@ -94,6 +109,10 @@ class Runner(Protocol):
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """The files as they are there now."""
+        ...
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        """As a workspace's; the last state is what the place is to hold."""
         ...
 
     async def close(self) -> None: ...
@@ -169,16 +188,26 @@ class OverlayWorkspace:
         if self._runner is None:
             raise NoShell
         place = await self._runner.enter(self._files)
-        self._terminals = self._terminals or Terminals(place, AGENT_ENV)
+        if self._terminals is None or self._terminals.place is not place:
+            self._terminals = Terminals(place, AGENT_ENV)
         try:
             return await use(self._terminals)
         finally:
             self._files = await self._runner.leave(self._files)
 
+    async def snapshot(self) -> Mapping[str, bytes]:
+        return {path: data for path, data in self._files.items() if is_source(path)}
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        if self._runner is None:
+            raise NoShell
+        return await self._runner.aside(states, command, timeout=timeout)
+
     def changed(self) -> dict[str, bytes | None]:
         """Contents of the files that differ from the start; None for a deleted one."""
-        paths = sorted(self.start.keys() | self._files.keys())
-        return {p: self._files.get(p) for p in paths if self.start.get(p) != self._files.get(p) and is_source(p)}
+        other = [path for path, data in self._files.items() if self.start.get(path) != data]
+        gone = [path for path in self.start if path not in self._files]
+        return {path: self._files.get(path) for path in sorted(other + gone) if is_source(path)}
 
     def contents(self) -> Mapping[str, bytes]:
         """All files as they are now; later changes do not change what was given."""
@@ -206,6 +235,7 @@ class BoxWorkspace:
         self._box = box
         self.start = start
         self._terminals = Terminals(box, AGENT_ENV)
+        self._scratch = BoxScratch(box, AGENT_ENV, TOO_LARGE)
 
     @classmethod
     async def open(cls, box: Box) -> BoxWorkspace:
@@ -236,6 +266,12 @@ class BoxWorkspace:
 
     async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
         return await use(self._terminals)
+
+    async def snapshot(self) -> Mapping[str, bytes]:
+        return await read_tree(self._box, self.start)
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        return await self._scratch.run(states, command, timeout=timeout)
 
     async def diff(self) -> str:
         return unified_diff(self.start, await read_tree(self._box, self.start))

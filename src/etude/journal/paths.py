@@ -60,6 +60,11 @@ class RunPaths:
         return self.root / "rl"
 
     @property
+    def live(self) -> Path:
+        """Traces of rollouts that are going on."""
+        return self.root / "live"
+
+    @property
     def continued(self) -> Path:
         """What SFT went on with, round by round."""
         return self.root / "continued"

@@ -19,6 +19,7 @@ import numpy as np
 
 from etude.cluster import Supervised, start_supervised
 from etude.engine.remote import RemoteEngine
+from etude.harness import format_of
 from etude.journal import append_rows, drop_torn_line, read_metrics
 from etude.lineage.contamination import require_separate
 from etude.lineage.context import RunContext
@@ -29,7 +30,6 @@ from etude.rl import dismiss
 from etude.rollout import RolloutSetup, demonstrate, evaluate, oracle
 from etude.tasks import Split, Task, write_task
 from etude.tasks.sources import open_source
-from etude.text import CompactFormat, Tokenizer
 
 _TASKS_PER_DEMONSTRATION = 2
 """Fresh tasks made for each: some are of kinds that SFT does not show."""
@@ -73,7 +73,7 @@ class _Rounds:
         self._context, self._setup, self._trainer, self._worker = context, setup, trainer, worker
         self._deadline = context.recipe.cluster.call_seconds
         self._engine = RemoteEngine(engine.remote, deadline=self._deadline)
-        self._form = CompactFormat(Tokenizer.load(context.paths.tokenizer))
+        self._form = format_of(context.recipe.harness, context.paths.tokenizer)
         self._tasks = usable_tasks(context, Split.TRAIN)
         self._held_out = [task for split in (Split.DEV, Split.TEST) for task in usable_tasks(context, split)]
         self._order = np.random.default_rng(context.recipe.seed).permutation(len(self._tasks))

@@ -11,16 +11,28 @@ from itertools import chain
 from typing import Any
 
 from etude.corpus import gather, open_corpus, write_corpus
-from etude.harness import load_profile
+from etude.harness import format_of, load_profile
 from etude.lineage.contamination import require_separate, without_held_out
 from etude.lineage.context import RunContext
 from etude.lineage.state import LineageError
 from etude.rollout import RolloutSetup, demonstrate, open_setup, oracle
 from etude.tasks import Split, gate_tasks, generate_tasks, list_tasks, write_documents
-from etude.text import CompactFormat, Tokenizer
+from etude.text import Tokenizer
 
 _GATED_TOGETHER = 32
 _SAID_WEIGHT = 300
+
+
+def require_own_format(context: RunContext) -> None:
+    """A line begins with a tokenizer of its own, learnt from its corpus. That of a published model cannot be put in its
+    place yet: nothing here begins with published weights."""
+    harness = context.recipe.harness
+    if harness.format != "compact" or harness.tokenizer:
+        raise LineageError(
+            f"harness.format = {harness.format!r}: a run trains its own tokenizer, which knows no format but compact; "
+            "leave harness.format and harness.tokenizer out, and use published formats where rollouts are made of a "
+            "published model (docs/text.md)"
+        )
 
 
 async def make_tasks(context: RunContext) -> dict[str, Any]:
@@ -90,7 +102,7 @@ def require_long_documents(context: RunContext) -> None:
 async def make_demonstrations(context: RunContext) -> dict[str, Any]:
     """The oracle at work in the unchanged harness, on train tasks of the recipe's kinds."""
     recipe, paths = context.recipe, context.paths
-    form = CompactFormat(Tokenizer.load(paths.tokenizer))
+    form = format_of(recipe.harness, paths.tokenizer)
     async with boxes(context) as setup:
         made = await demonstrate(
             usable_tasks(context, Split.TRAIN),

@@ -8,7 +8,13 @@ from typing import Any
 from etude.lineage.context import RunContext
 from etude.lineage.continued import run_continued
 from etude.lineage.line import Stage
-from etude.lineage.prepare import make_corpus, make_demonstrations, make_tasks, require_long_documents
+from etude.lineage.prepare import (
+    make_corpus,
+    make_demonstrations,
+    make_tasks,
+    require_long_documents,
+    require_own_format,
+)
 from etude.lineage.reinforce import evaluate_test, run_rl
 from etude.lineage.summary import one_edit
 from etude.lineage.supervise import run_service_stage
@@ -56,6 +62,7 @@ _TO_SFT: tuple[Stage, ...] = (
         ("tasks",),
         ("tasks/train", "tasks/dev", "tasks/test"),
         make_tasks,
+        require_own_format,
         beside=("tasks/gate.jsonl", "tasks/separate"),
     ),
     Stage(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isclose
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -67,9 +67,28 @@ class SandboxRecipe(Section):
     """Declared limit of one shell command of the agent; reached on a host that gave it no time, it is our error."""
 
 
+class PricesRecipe(Section):
+    """What a million tokens cost, in whatever currency `harness.max_money` is in."""
+
+    input: float = Field(0.0, ge=0)
+    """Of a prompt."""
+    cached: float = Field(0.0, ge=0)
+    """Of a prompt, where the endpoint says that it had read them before."""
+    output: float = Field(0.0, ge=0)
+    """Sampled, thinking included."""
+
+
 class HarnessRecipe(Section):
+    LATER: ClassVar[frozenset[str]] = frozenset(
+        {"format", "tokenizer", "compaction", "max_tool_seconds", "max_money", "prices"}
+    )
     profile: Literal["compact", "full"] = "compact"
     """Prompts and tools of the agent; "compact" is short enough for a tiny model."""
+    format: Literal["compact", "qwen3", "qwen3-coder", "kimi-k2", "deepseek-v3", "deepseek-v3.1"] = "compact"
+    """The chat format of a model whose tokens we own. "compact" goes with the tokenizer that a run trains, the others
+    with that of their model. An endpoint has a format of its own."""
+    tokenizer: str = ""
+    """Of a published format: the model's folder, or its tokenizer.json; empty: the run's own tokenizer.json."""
     max_turns: int = Field(10, ge=1)
     """Turns of a whole rollout."""
     max_tool_calls: int = Field(20, ge=1)
@@ -82,10 +101,30 @@ class HarnessRecipe(Section):
     """Tokens of context at which the harness asks for a self-summary; 0 never asks."""
     max_summary_tokens: int = Field(48, ge=4)
     """Sampled tokens of one self-summary."""
+    compaction: Literal["self", "prompt"] = "self"
+    """How a summary is asked for: "self" in the profile's own short words, which the model learns to answer; "prompt"
+    with a long instruction that names every section, the usual baseline, which needs a larger `max_summary_tokens`."""
     max_output_tokens: int = Field(200, ge=16)
     """Tokens of one tool's output that the agent sees; the rest is cut, visibly."""
+    max_tool_seconds: float = Field(0.0, ge=0)
+    """Seconds that the commands of a whole rollout may run, by the clocks that bound them; those on a host that was
+    short of time do not count. 0: no limit but that of each command."""
+    max_money: float = Field(0.0, ge=0)
+    """What the tokens of a whole rollout may cost by `prices`; 0: no limit."""
+    prices: PricesRecipe = PricesRecipe()
     wall_seconds: float = Field(300.0, gt=0)
     """Safety net for a whole rollout: its expiry is our error, never the model's failure."""
+    strict: bool = False
+    """Tools take less: a file is changed only once it was read, patches fit exactly, ranges of lines must be there,
+    `null` is no argument left out. A task may ask for it too."""
+    without: list[str] = []
+    """Tools of the profile that the agent does not get. A task may take away more."""
+
+    @model_validator(mode="after")
+    def _priced(self) -> HarnessRecipe:
+        if self.max_money and not (self.prices.input or self.prices.output):
+            raise ValueError("max_money needs prices: nothing costs anything without them")
+        return self
 
 
 class EngineRecipe(Section):

@@ -47,7 +47,7 @@ class RewardRecipe(Section):
     passed: float = Field(1.0, gt=0)
     """Reward of solving; all costs but the KL together stay below half of it."""
     truncated: float = Field(0.1, ge=0)
-    """Cost of running out of turns, tokens or calls instead of finishing."""
+    """Cost of running out of a budget (turns, tokens, calls...) instead of finishing."""
     false_claim: float = Field(0.1, ge=0)
     """Cost of ending a task as done that is not: else giving up is the cheapest way to fail."""
     invalid_call: float = Field(0.02, ge=0)

@@ -4,7 +4,7 @@ table leaves out has the default of the place where it stands."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -18,6 +18,10 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         validate_default=True,
     )
+
+    LATER: ClassVar[frozenset[str]] = frozenset()
+    """Fields that came when runs had been made without them, and whose default means what was done then: at that
+    default they are no part of what a stage was made from, so such runs go on."""
 
     @model_validator(mode="before")
     @classmethod

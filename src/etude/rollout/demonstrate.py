@@ -22,7 +22,7 @@ from etude.rollout.rollout import run_rollout
 from etude.rollout.setup import RolloutSetup, Subject, subject_of
 from etude.tasks.oracle import OraclePolicy
 from etude.tasks.task import Split, Task
-from etude.text.compact import CompactFormat
+from etude.text.format import Format
 from etude.trace.builder import TraceBuilder
 from etude.trace.file import TraceWriter
 from etude.trace.trace import Trace
@@ -64,7 +64,7 @@ def oracle(slip: float = 0.0, rewrites: float = 1.0) -> Expert:
 async def demonstrate(
     tasks: Sequence[Task],
     setup: RolloutSetup,
-    form: CompactFormat,
+    form: Format,
     context: int,
     folder: Path,
     *,
@@ -96,7 +96,7 @@ async def demonstrate(
     episodes = 0
 
     def policy(job: RolloutJob, task: Task, recorder: TraceBuilder) -> RecordingPolicy:
-        return RecordingPolicy(make(task, job.seed), form, setup.profile.schemas(), context, recorder)
+        return RecordingPolicy(make(task, job.seed), form, setup.profile(task).schemas(), context, recorder)
 
     async def episode(number: int) -> RolloutResult:
         task = eligible[number % len(eligible)]

@@ -43,6 +43,13 @@ class Sample:
     seconds: float
     cell: str = ""
     """What of the task was met in training; empty where its source makes no such difference."""
+    summary_tokens: int = 0
+    """Of the sampled tokens, those of self-summaries; this and what follows as in TraceUsage, 0 in older results."""
+    empty_summaries: int = 0
+    cut_summaries: int = 0
+    context_before: int = 0
+    context_after: int = 0
+    rereads: int = 0
 
     @property
     def passed(self) -> bool:
@@ -78,6 +85,12 @@ def sample_of(result: RolloutResult, task: Task) -> Sample:
         summaries=trace.usage.summaries,
         seconds=round(trace.timing.get("total", 0.0), 3),
         cell=task.cell or "",
+        summary_tokens=trace.usage.summary_tokens,
+        empty_summaries=trace.usage.empty_summaries,
+        cut_summaries=trace.usage.cut_summaries,
+        context_before=trace.usage.context_before,
+        context_after=trace.usage.context_after,
+        rereads=trace.usage.rereads,
     )
 
 

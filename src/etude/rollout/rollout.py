@@ -16,11 +16,11 @@ from etude.engine.protocol import EngineError
 from etude.harness.loop import run_agent
 from etude.harness.messages import whole_chain
 from etude.harness.outcome import Outcome
-from etude.harness.plan import tool_limits
 from etude.harness.policy import Conversation, Policy, PolicyError
 from etude.harness.toolbox import Toolbox
 from etude.harness.workspace import Workspace
 from etude.rollout.job import RolloutJob, RolloutResult
+from etude.rollout.live import LiveLog
 from etude.rollout.setup import RolloutSetup, Subject
 from etude.sandbox.contract import SandboxError
 from etude.tasks.task import Task
@@ -57,26 +57,31 @@ async def run_rollout(
 ) -> RolloutResult:
     task = subject.task.require(job.split)
     started, begun = time.time(), time.monotonic()
-    recorder = TraceBuilder()
-    profile = setup.profile
+    live = setup.live_trace(job, task, started)
+    recorder = TraceBuilder(live.steps if live else None)
+    profile = setup.profile(task)
     workspace = setup.workspace(subject, job.id)
     first_edit = _FirstEdit(workspace)
-    limits = tool_limits(setup.sandbox, edits=job.max_edits)
+    limits = setup.limits(task, job.max_edits)
     toolbox = Toolbox(profile.schemas(), workspace, limits, profile, after_edit=first_edit.look)
     policy = make_policy(job, task, recorder)
     outcome = Outcome(Conversation(job.id))
     diff = ""
     try:
         try:
-            told = await setup.surroundings(workspace, policy.count)
+            told = await setup.surroundings(profile, workspace, policy.count)
             conversation = outcome.conversation = profile.open(task.instruction, job.id, told)
-            await run_agent(conversation, policy, toolbox, setup.budgets(task), profile, outcome=outcome)
+            observer = LiveLog(live) if live else None
+            budgets = setup.budgets(task)
+            await run_agent(conversation, policy, toolbox, budgets, profile, observer=observer, outcome=outcome)
             diff = await workspace.diff()
         finally:
             # The engine must hear of it before grading: in lockstep it waits for every open conversation.
             if isinstance(policy, Closing):
                 await asyncio.shield(policy.close())
             await asyncio.shield(workspace.close())
+            if live is not None:
+                live.steps.close()
     except INFRASTRUCTURE as error:
         outcome.stop, outcome.error = StopCause.ERROR, f"{type(error).__name__}: {error}"
     graded = time.monotonic()
@@ -104,6 +109,8 @@ async def run_rollout(
         diff=diff,
         messages=whole_chain(outcome.conversation),
     )
+    if live is not None:
+        live.done()
     return RolloutResult(job, trace, verdict, early)
 
 

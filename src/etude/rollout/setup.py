@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from etude.harness.bounds import Count
 from etude.harness.memo import Memo
 from etude.harness.outcome import Budgets
-from etude.harness.plan import budgets_of, told_limits
-from etude.harness.profile import Profile, load_profile
+from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
+from etude.harness.profile import Profile
 from etude.harness.runner import ExecMemo, lazy_workspace
 from etude.harness.surroundings import Surroundings, look_around
+from etude.harness.toolbox import ToolLimits
 from etude.harness.workspace import OverlayWorkspace, Workspace
 from etude.journal import RunPaths
 from etude.recipe import Recipe
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.rollout.gated import GatedSandboxes
+from etude.rollout.job import RolloutJob
 from etude.sandbox import limits_of, open_sandboxes
 from etude.sandbox.contract import Box, BoxSpec, Feature, Sandboxes
 from etude.sandbox.fleet import Fleet
@@ -30,6 +32,8 @@ from etude.tasks.environment import Environments
 from etude.tasks.grader import Grader
 from etude.tasks.task import Split, SplitViolation, Task
 from etude.tasks.verdict import Verdict
+from etude.trace.live import LiveTrace
+from etude.trace.trace import Trace
 
 
 class Grades(Protocol):
@@ -55,22 +59,24 @@ class RolloutSetup:
     environments: Environments
     """The grader's own: each is prepared once, for the agent's box and for the gradings."""
     memo: ExecMemo = field(default_factory=ExecMemo)
+    live: Path | None = None
+    """The folder where traces are written as they happen; none are if it is None."""
 
-    @property
-    def profile(self) -> Profile:
-        return load_profile(self.harness.profile)
+    def profile(self, task: Task) -> Profile:
+        """Without the tools that the recipe or the task takes away."""
+        return profile_of(self.harness, task.without)
+
+    def limits(self, task: Task, edits: int | None) -> ToolLimits:
+        return tool_limits(self.sandbox, edits=edits, strict=self.harness.strict or task.strict)
 
     def budgets(self, task: Task) -> Budgets:
         """The recipe's budgets, or the task's own where those are tighter."""
         recipe = budgets_of(self.harness)
-        return Budgets(
+        return replace(
+            recipe,
             turns=min(recipe.turns, task.limits.turns),
             tool_calls=min(recipe.tool_calls, task.limits.tool_calls),
             tokens=min(recipe.tokens, task.limits.tokens),
-            turn_tokens=recipe.turn_tokens,
-            output_tokens=recipe.output_tokens,
-            summary_trigger=recipe.summary_trigger,
-            summary_tokens=recipe.summary_tokens,
             wall_seconds=min(recipe.wall_seconds, task.limits.wall_seconds),
         )
 
@@ -89,9 +95,16 @@ class RolloutSetup:
         memo = self.memo if deterministic and Feature.NO_NETWORK in self.sandboxes.features else None
         return lazy_workspace(subject.image, subject.files, open_box, memo, deterministic, subject.workdir)
 
-    async def surroundings(self, workspace: Workspace, count: Count) -> Surroundings | None:
+    def live_trace(self, job: RolloutJob, task: Task, started: float) -> LiveTrace | None:
+        if self.live is None:
+            return None
+        split = task.split.value
+        head = Trace(job.id, task.id, split, job.group, job.member, "", job.seed, started=started)
+        return LiveTrace(self.live, head)
+
+    async def surroundings(self, profile: Profile, workspace: Workspace, count: Count) -> Surroundings | None:
         """What the agent is told of its box; None where its profile tells nothing."""
-        if not self.profile.facts:
+        if not profile.facts:
             return None
         return await look_around(workspace, count, limits=told_limits(self.sandbox))
 

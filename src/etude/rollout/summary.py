@@ -58,7 +58,7 @@ class Summary:
     """Share of the samples at temperature 1 whose first edit alone passes; a sample without an edit counts as no."""
     greedy_first_edit: Estimate | None
     truncated: float
-    """Share of the valid samples that ran out of turns, tokens or calls."""
+    """Share of the valid samples that ran out of a budget."""
     valid_calls: float
     """Share of the calls that were well formed."""
     summarised: float
@@ -70,6 +70,14 @@ class Summary:
     """Empty where the tasks have no cells."""
     by_kind: dict[str, GroupScore]
     by_family: dict[str, GroupScore]
+    compression: float = 0.0
+    """How many times shorter self-summaries made their contexts, over all of them; 0 where there is none."""
+    rereads: float = 0.0
+    """Files read again after a self-summary, per valid sample with one."""
+    empty_summaries: int = 0
+    """Self-summaries of valid samples that said nothing."""
+    cut_summaries: int = 0
+    """Those that their token limit cut off."""
 
 
 def summarise(
@@ -121,7 +129,15 @@ def summarise(
         by_cell={cell: _cell_score(celled[cell], k, seed) for cell in sorted(celled)},
         by_kind=_by(valid, lambda sample: sample.kind),
         by_family=_by(valid, lambda sample: sample.family),
+        compression=_ratio(sum(s.context_before for s in valid), sum(s.context_after for s in valid)),
+        rereads=mean(sample.rereads for sample in valid if sample.summaries),
+        empty_summaries=sum(sample.empty_summaries for sample in valid),
+        cut_summaries=sum(sample.cut_summaries for sample in valid),
     )
+
+
+def _ratio(whole: int, part: int) -> float:
+    return whole / part if part else 0.0
 
 
 def _cell_score(samples: Sequence[Sample], k: int, seed: int) -> CellScore:

@@ -16,6 +16,7 @@ from typing import Any
 from etude.cluster.contract import Remote
 from etude.engine.protocol import Engine, EngineError
 from etude.engine.remote import RemoteEngine
+from etude.harness.plan import format_of
 from etude.harness.token_policy import TokenPolicy, TokenSampling
 from etude.journal import Journal, RunPaths
 from etude.recipe import Recipe
@@ -25,8 +26,6 @@ from etude.rollout.setup import TaskShelf, open_setup
 from etude.rollout.waited import WaitedEngine
 from etude.sandbox.fleet import Fleet
 from etude.tasks.task import Split, Task
-from etude.text.compact import CompactFormat
-from etude.text.tokenizer import Tokenizer
 from etude.trace.builder import TraceBuilder
 
 
@@ -65,8 +64,9 @@ class RolloutWorker:
         )
         self._journal = Journal(self._paths.journal, name)
         self._engine: Engine = WaitedEngine(served, self._journal, deadline)
-        self._form = CompactFormat(Tokenizer.load(self._paths.tokenizer))
+        self._form = format_of(self._recipe.harness, self._paths.tokenizer)
         self._setup, self._grader = open_setup(self._recipe, self._paths, fleet)
+        self._setup.live = self._paths.live
         self._shelf = TaskShelf(self._paths.tasks, [Split(split) for split in splits], self._setup.environments)
         self._stats = WorkerStats()
 
@@ -95,7 +95,7 @@ class RolloutWorker:
         return TokenPolicy(
             self._engine,
             self._form,
-            self._setup.profile.schemas(),
+            self._setup.profile(task).schemas(),
             TokenSampling(self._recipe.engine.context, job.temperature, job.seed),
             recorder,
             conversation=job.id,

@@ -24,7 +24,7 @@ from etude.sandbox.contract import (
     SandboxUnavailable,
     Terminal,
 )
-from etude.sandbox.embedded import EmbeddedSandboxes, temporary_store
+from etude.sandbox.embedded import EmbeddedSandboxes, forget_store, store_in, temporary_store
 from etude.sandbox.oci import OciSandboxes
 from etude.sandbox.open import beside, limits_of, open_sandboxes
 
@@ -52,7 +52,9 @@ __all__ = [
     "Sandboxes",
     "Terminal",
     "beside",
+    "forget_store",
     "limits_of",
     "open_sandboxes",
+    "store_in",
     "temporary_store",
 ]

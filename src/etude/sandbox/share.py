@@ -46,6 +46,11 @@ class Share:
         )
 
     @property
+    def short(self) -> bool:
+        """The host had little time to give, whatever the run would have taken of it."""
+        return self.waited >= WAITED * self.seconds > 0 and self.given < ENOUGH * self.seconds
+
+    @property
     def starved(self) -> bool:
         """Never where nobody measured."""
         short = self.waited >= WAITED * self.seconds > 0

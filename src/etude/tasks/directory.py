@@ -17,6 +17,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from etude.harness.schema import SchemaError, builtin_schema
 from etude.tasks import toml
 from etude.tasks.formats.harbor import Harbor, parse_harbor, parts_of
 from etude.tasks.task import Cell, Split, Task, TaskError, TaskLimits, split_of
@@ -68,6 +69,8 @@ def task_config(task: Task) -> dict[str, Any]:
     if task.verifier:
         ours["verifier"] = copy.deepcopy(task.verifier)
     ours["deterministic"] = list(task.deterministic)
+    if task.strict or task.without:
+        ours.update(strict=task.strict, without=list(task.without))
     return config
 
 
@@ -107,6 +110,8 @@ def read_task(directory: Path, allowed: Collection[Split]) -> Task:
         provenance=dict(problem.table("metadata.etude.provenance")),
         verifier=dict(problem.table("metadata.etude.verifier")),
         deterministic=problem.texts("metadata.etude.deterministic"),
+        strict=problem.flag("metadata.etude.strict"),
+        without=_tools(problem),
         config=config,
         cell=Cell(cell_text) if cell_text else None,
     )
@@ -241,6 +246,16 @@ def _read_text(path: Path) -> str:
         raise TaskError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+def _tools(problem: _Reader) -> tuple[str, ...]:
+    names = problem.texts("metadata.etude.without")
+    for name in names:
+        try:
+            builtin_schema(name)
+        except SchemaError as error:
+            raise problem.error("metadata.etude.without", "names of tools", name) from error
+    return names
+
+
 class _Reader:
     """Looks up dotted fields of a task.toml, and names file, field and expectation when one is of the wrong type."""
 
@@ -266,6 +281,12 @@ class _Reader:
         value = self._value(field, default)
         if not isinstance(value, str):
             raise self.error(field, "text", value)
+        return value
+
+    def flag(self, field: str) -> bool:
+        value = self._value(field, False)
+        if not isinstance(value, bool):
+            raise self.error(field, "true or false", value)
         return value
 
     def texts(self, field: str) -> tuple[str, ...]:

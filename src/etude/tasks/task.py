@@ -77,6 +77,10 @@ class Task:
     deterministic: tuple[str, ...] = ()
     """Commands whose output depends on the workspace's files alone, not on the clock or on random numbers: rollouts
     with equal files may share it. Only whoever makes the task can know, so none is assumed."""
+    strict: bool = False
+    """Whether the harness's tools check more here than a run's recipe asks for."""
+    without: tuple[str, ...] = ()
+    """Tools that the agent does not get here; a command may be called `shell` or `bash`, by the profile."""
     cell: Cell | None = None
     """Used by reports, never shown to the agent; None where the source makes no such difference."""
 

@@ -6,7 +6,11 @@ A trace is the source of truth for training; nothing is re-tokenised from it.
 from etude.trace.atif import to_atif
 from etude.trace.builder import TraceBuilder
 from etude.trace.file import TraceError, TraceWriter, read_traces, write_traces
-from etude.trace.openai import to_openai
+from etude.trace.lines import from_line, to_line
+from etude.trace.live import LiveTrace, read_live
+from etude.trace.markdown import to_markdown
+from etude.trace.openai import to_openai, to_openai_contexts
+from etude.trace.steps import StepsFile, read_steps
 from etude.trace.trace import (
     UNKNOWN_EXPERT,
     UNSAMPLED_VERSION,
@@ -21,8 +25,10 @@ from etude.trace.trace import (
 __all__ = [
     "UNKNOWN_EXPERT",
     "UNSAMPLED_VERSION",
+    "LiveTrace",
     "Segment",
     "SegmentKind",
+    "StepsFile",
     "StopCause",
     "ToolEvent",
     "Trace",
@@ -30,8 +36,14 @@ __all__ = [
     "TraceError",
     "TraceUsage",
     "TraceWriter",
+    "from_line",
+    "read_live",
+    "read_steps",
     "read_traces",
     "to_atif",
+    "to_line",
+    "to_markdown",
     "to_openai",
+    "to_openai_contexts",
     "write_traces",
 ]

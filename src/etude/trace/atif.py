@@ -1,13 +1,14 @@
 """Traces as ATIF 1.7 trajectories (Harbor's exchange format).
 
 What ATIF has no field for goes under `extra`: the weights version of every sampled token, the segment graph, and
-whatever the caller adds (reward, verdict). Experts stay in the trace file, which remains the source of truth.
+whatever the caller adds (reward, verdict). Experts stay in the trace file, which remains the source of truth. Where
+nothing was said one system step says so: a trajectory without a step is none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,16 +20,28 @@ from etude.trace.trace import Segment, Trace
 SCHEMA_VERSION = "ATIF-v1.7"
 
 
-def to_atif(trace: Trace, *, agent_version: str, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A trajectory, ready for json.dumps. `extra` is added to the root's own."""
-    steps = _steps(trace)
-    if steps:
-        steps[0]["timestamp"] = datetime.fromtimestamp(trace.started, UTC).isoformat()
+def to_atif(
+    trace: Trace,
+    *,
+    agent_version: str,
+    extra: Mapping[str, Any] | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """A trajectory, ready for json.dumps. `extra` is added to the root's own; `tools` are the agent's, in OpenAI's
+    schema."""
+    steps = _steps(trace) or [{"step_id": 1, "source": "system", "message": trace.error or "nothing was said"}]
+    steps[0]["timestamp"] = datetime.fromtimestamp(trace.started, UTC).isoformat()
     spans = [span for segment in trace.segments for span in _sampled_spans(segment)]
     return {
         "schema_version": SCHEMA_VERSION,
         "session_id": trace.id,
-        "agent": {"name": "etude", "version": agent_version, "model_name": trace.policy},
+        "trajectory_id": trace.id,
+        "agent": {
+            "name": "etude",
+            "version": agent_version,
+            "model_name": trace.policy,
+            **({"tool_definitions": list(tools)} if tools else {}),
+        },
         "steps": steps,
         "final_metrics": {
             "total_prompt_tokens": sum(span.start for span in spans),
@@ -101,7 +114,7 @@ def _step(number: int, message: Mapping[str, Any], policy: str, span: _Span | No
     step: dict[str, Any] = {"step_id": number, "source": source, "message": message.get("content") or ""}
     if source != "agent":
         return step
-    step["model_name"] = policy
+    step |= {"model_name": policy, "llm_call_count": 1}
     if message.get("reasoning_content"):
         step["reasoning_content"] = message["reasoning_content"]
     if message.get("tool_calls"):
@@ -127,5 +140,14 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _observe(steps: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
-    result = {"source_call_id": str(message["tool_call_id"]), "content": message.get("content") or ""}
-    steps[-1].setdefault("observation", {"results": []})["results"].append(result)
+    """With the step that called; an answer to a call that nobody made names none."""
+    call = str(message.get("tool_call_id"))
+    step = next((s for s in reversed(steps) if any(c["tool_call_id"] == call for c in s.get("tool_calls", ()))), None)
+    result: dict[str, Any] = {"content": message.get("content") or ""}
+    if step is None:
+        if not steps:
+            steps.append({"step_id": 1, "source": "system", "message": ""})
+        step = steps[-1]
+    else:
+        result = {"source_call_id": call, **result}
+    step.setdefault("observation", {"results": []})["results"].append(result)

@@ -8,6 +8,7 @@ filled in by absolute position; a position's experts are written once and never 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,28 @@ from numpy.typing import NDArray
 from etude.trace.trace import UNKNOWN_EXPERT, UNSAMPLED_VERSION, Segment, SegmentKind
 
 
+class TokenSink(Protocol):
+    """Is told of everything that a builder records, once it is recorded (`steps.StepsFile`)."""
+
+    def segment(self, number: int, parent: int | None, kind: SegmentKind, tokens: NDArray[np.int32]) -> None: ...
+
+    def given(self, tokens: NDArray[np.int32]) -> None: ...
+
+    def sampled(
+        self,
+        tokens: NDArray[np.int32],
+        logprobs: NDArray[np.float32],
+        versions: NDArray[np.int32],
+        experts: NDArray[np.uint16] | None,
+        experts_from: int,
+    ) -> None: ...
+
+
 class TraceBuilder:
     """`start_segment`, then `extend` for what was said to the model and `sampled` for what it answered, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, sink: TokenSink | None = None) -> None:
+        self.sink = sink
         self._open: list[_OpenSegment] = []
 
     def start_segment(self, kind: SegmentKind, parent: int | None, prompt_ids: Sequence[int]) -> int:
@@ -28,11 +47,15 @@ class TraceBuilder:
         segment = _OpenSegment(len(self._open), parent, kind)
         segment.append_given(prompt_ids)
         self._open.append(segment)
+        if self.sink is not None:
+            self.sink.segment(segment.id, parent, kind, np.asarray(prompt_ids, np.int32))
         return segment.id
 
     def extend(self, ids: Sequence[int]) -> None:
         """Tokens that the model was given, not sampled."""
         self._current().append_given(ids)
+        if self.sink is not None:
+            self.sink.given(np.asarray(ids, np.int32))
 
     def sampled(
         self,
@@ -47,6 +70,8 @@ class TraceBuilder:
         self._current().append_sampled(tokens, logprobs, versions)
         if experts is not None:
             self._current().place_experts(experts, experts_from)
+        if self.sink is not None:
+            self.sink.sampled(tokens, logprobs, versions, experts, experts_from)
 
     @property
     def length(self) -> int:

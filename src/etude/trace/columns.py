@@ -22,6 +22,7 @@ FORMAT_KEY = b"etude.format"
 
 _UNKNOWN_BYTE = 0xFF
 _USAGE = [field.name for field in fields(TraceUsage)]
+_SECONDS_AND_MONEY = frozenset({"tool_seconds", "cost"})
 
 _SEGMENT = pa.struct(
     [
@@ -57,7 +58,7 @@ SCHEMA = pa.schema(
         ("member", pa.int32()),
         ("seed", pa.int64()),
         ("started", pa.float64()),
-        ("usage", pa.struct([(name, pa.int64()) for name in _USAGE])),
+        ("usage", pa.struct([(name, pa.float64() if name in _SECONDS_AND_MONEY else pa.int64()) for name in _USAGE])),
         ("timing", pa.map_(pa.string(), pa.float64())),
         ("segments", pa.list_(_SEGMENT)),
         ("tools", pa.list_(_TOOL)),

@@ -1,4 +1,4 @@
-"""Traces as OpenAI chat messages, one record per trace: what fine-tuning services and other harnesses read.
+"""Traces as OpenAI chat messages: what fine-tuning services and other harnesses read.
 
 Arguments of calls are strings exactly as the conversation held them. Those that are no valid JSON survive, because a
 malformed call is part of what happened.
@@ -7,22 +7,42 @@ malformed call is part of what happened.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from etude.trace.trace import Trace
 
+Json = dict[str, Any]
 
-def to_openai(trace: Trace) -> dict[str, Any]:
-    """{"messages": [...], "metadata": {...}}, ready for json.dumps."""
+
+def to_openai(trace: Trace, *, tools: Sequence[Mapping[str, Any]] = ()) -> Json:
+    """{"messages": [...], "tools": [...], "metadata": {...}}, ready for json.dumps; no `tools` where none are given."""
     metadata = {name: getattr(trace, name) for name in ("id", "task", "split", "group", "member", "policy", "seed")}
     return {
         "messages": [openai_message(message) for message in trace.messages],
+        **({"tools": list(tools)} if tools else {}),
         "metadata": metadata | {"stop": str(trace.stop)},
     }
 
 
-def openai_message(message: Mapping[str, Any]) -> dict[str, Any]:
+def to_openai_contexts(trace: Trace, *, tools: Sequence[Mapping[str, Any]] = ()) -> list[Json]:
+    """A record per context that the model saw, each a conversation of its own: a self-summary ends one and begins the
+    next. That is what to fine-tune on; messages of all contexts in a row are no conversation that anybody had."""
+    whole = to_openai(trace, tools=tools)
+    starts = [place for place, message in enumerate(whole["messages"]) if place and message["role"] == "system"]
+    edges = [0, *starts, len(whole["messages"])]
+    return [
+        {
+            **whole,
+            "messages": whole["messages"][start:end],
+            "metadata": {**whole["metadata"], "context": number, "contexts": len(edges) - 1},
+        }
+        for number, (start, end) in enumerate(pairwise(edges))
+    ]
+
+
+def openai_message(message: Mapping[str, Any]) -> Json:
     copy = dict(message)
     calls = copy.get("tool_calls")
     if calls:
@@ -30,7 +50,7 @@ def openai_message(message: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _call(call: Mapping[str, Any]) -> Json:
     function = dict(call["function"])
     if not isinstance(function["arguments"], str):
         function["arguments"] = json.dumps(function["arguments"])

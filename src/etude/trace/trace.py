@@ -23,7 +23,8 @@ class SegmentKind(StrEnum):
     """Begins from the summary that its parent ended with."""
     REWRITTEN = "rewritten"
     """Begins with its parent's conversation as a chat template shows it once a user speaks again, less the earlier
-    thinking for example. What it repeats counts as given: it was sampled in the parent, and is trained on there."""
+    thinking for example, or as a session that goes on later renders it. What it repeats counts as given: it was sampled
+    in the parent, and is trained on there."""
     FORK = "fork"
 
 
@@ -37,6 +38,10 @@ class StopCause(StrEnum):
     TURNS = "turns"
     TOKENS = "tokens"
     TOOL_CALLS = "tool_calls"
+    TOOL_SECONDS = "tool_seconds"
+    """Its commands have run for as long as they may, on hosts that gave them time."""
+    MONEY = "money"
+    """Its tokens have cost what they may."""
     CONTEXT = "context"
     """A segment filled up and could not be summarised."""
     CANCELLED = "cancelled"
@@ -47,7 +52,25 @@ class StopCause(StrEnum):
 
     @property
     def truncated(self) -> bool:
-        return self in (StopCause.TURNS, StopCause.TOKENS, StopCause.TOOL_CALLS, StopCause.CONTEXT)
+        """It ran out of a budget: the model's doing, and a fail."""
+        return self in _BUDGETS
+
+    @property
+    def ours(self) -> bool:
+        """Infrastructure, the wall clock or the caller ended it: it says nothing about the model."""
+        return self in (StopCause.ERROR, StopCause.WALL_CLOCK, StopCause.CANCELLED)
+
+
+_BUDGETS = frozenset(
+    {
+        StopCause.TURNS,
+        StopCause.TOKENS,
+        StopCause.TOOL_CALLS,
+        StopCause.TOOL_SECONDS,
+        StopCause.MONEY,
+        StopCause.CONTEXT,
+    }
+)
 
 
 @dataclass(slots=True)
@@ -95,6 +118,31 @@ class TraceUsage:
     message_tokens: int = 0
     """Tokens of plain messages to the user, the final one included."""
     sampled_tokens: int = 0
+    prompt_tokens: int = 0
+    """Tokens that the policy was given, over all turns: each prompt counts whole, also where it extends the last."""
+    cached_tokens: int = 0
+    """Of them, those that the policy's server did not have to read again, as far as it said."""
+    tool_seconds: float = 0.0
+    """That commands ran, by the clocks that bound them, on hosts that gave them time."""
+    cost: float = 0.0
+    """Of the tokens, by the prices of the recipe."""
+    summary_tokens: int = 0
+    """Of the sampled ones, those of self-summaries."""
+    empty_summaries: int = 0
+    """Self-summaries that said nothing."""
+    cut_summaries: int = 0
+    """Self-summaries that the token limit cut off."""
+    context_before: int = 0
+    """Tokens of the contexts that were summarised, together."""
+    context_after: int = 0
+    """Tokens of the contexts that took their places, as they began, together."""
+    rereads: int = 0
+    """Files read again after a self-summary that had been read before it, each once per context."""
+
+    @property
+    def compression(self) -> float:
+        """How many times shorter a self-summary made its context; 0 without one."""
+        return self.context_before / self.context_after if self.context_after else 0.0
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ from textual.pilot import Pilot
 from etude.cli.fronts import EndpointOptions, Rules, Where, endpoint_front, open_session
 from etude.cli.screen.app import ChatApp
 from etude.harness import ChatPolicy, ChatSession
-from etude.harness.outside import Outside
 from etude.harness.sessions import SavedSession
 
 PATIENCE = 120.0
@@ -87,7 +86,7 @@ async def screen(
         policy.on_piece = app.piece
         session = await open_session(
             stack, front, where, policy, saved=saved, observer=app.observer, ask=app.agree,
-            outside=Outside(ask=app.question),
+            question=app.question,
         )  # fmt: skip
         app.begin(session, policy)
         async with app.run_test(size=size) as pilot:

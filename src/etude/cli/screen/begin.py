@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from etude.cli.fronts import Front, Where, open_session
 from etude.cli.screen.app import ChatApp
 from etude.harness import ChatPolicy
-from etude.harness.outside import Outside
 from etude.harness.sessions import SavedSession
 
 
@@ -21,7 +20,7 @@ async def run_screen(front: Front, where: Where, task: str | None, saved: SavedS
             policy.on_piece = app.piece
         session = await open_session(
             stack, front, where, policy, saved=saved, observer=app.observer, ask=app.agree,
-            outside=Outside(ask=app.question),
+            question=app.question,
         )  # fmt: skip
         app.begin(session, policy)
         following = await app.run_async()

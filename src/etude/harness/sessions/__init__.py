@@ -2,7 +2,22 @@
 
 A session that was killed goes on after its last whole turn."""
 
-from etude.harness.sessions.record import FORMAT, SessionError, SessionRecord
-from etude.harness.sessions.replay import SavedSession, list_sessions, load_session
+from etude.harness.sessions.as_trace import as_trace, tool_schemas
+from etude.harness.sessions.kept import look_after, look_after_all
+from etude.harness.sessions.record import FORMAT, SessionError, SessionRecord, being_written
+from etude.harness.sessions.replay import SavedSession, list_sessions, load_session, sessions_of
 
-__all__ = ["FORMAT", "SavedSession", "SessionError", "SessionRecord", "list_sessions", "load_session"]
+__all__ = [
+    "FORMAT",
+    "SavedSession",
+    "SessionError",
+    "SessionRecord",
+    "as_trace",
+    "being_written",
+    "list_sessions",
+    "load_session",
+    "look_after",
+    "look_after_all",
+    "sessions_of",
+    "tool_schemas",
+]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from etude.harness.loop import Observer
 from etude.harness.policy import Conversation, Message, Turn
@@ -12,14 +14,48 @@ from etude.harness.workspace import OverlayWorkspace
 from etude.trace.trace import ToolEvent, TraceUsage
 
 
+class _FirstPiece:
+    """Stands where a policy that streams tells its pieces (`policy.on_piece`): when did the first of a turn come?"""
+
+    def __init__(self, tell: Callable[[Any], None]) -> None:
+        self._tell = tell
+        self.came: float | None = None
+
+    def __call__(self, piece: Any) -> None:
+        if self.came is None:
+            self.came = time.monotonic()
+        self._tell(piece)
+
+
+def _listening(policy: Any) -> _FirstPiece | None:
+    tell = getattr(policy, "on_piece", None)
+    if tell is None or isinstance(tell, _FirstPiece):
+        return tell
+    policy.on_piece = _FirstPiece(tell)
+    return cast(_FirstPiece, policy.on_piece)
+
+
 class SessionLog(Observer):
-    """Hands everything on to `inner` as well."""
+    """Hands everything on to `inner` as well. How long `inner` takes is nobody's latency: it is not counted."""
 
     def __init__(self, record: SessionRecord, workspace: OverlayWorkspace, toolbox: Toolbox, inner: Observer) -> None:
         self._record, self._workspace, self._toolbox, self._inner = record, workspace, toolbox, inner
+        self._first = _listening(record.policy)
+        self._seconds: dict[str, float] = {}
+        self._wait()
+
+    def _wait(self) -> None:
+        """From now on it is the policy's time."""
+        self._since = time.monotonic()
+        if self._first is not None:
+            self._first.came = None
 
     async def turn(self, conversation: Conversation, turn: Turn) -> None:
+        self._seconds = {"policy": time.monotonic() - self._since}
+        if self._first is not None and self._first.came is not None:
+            self._seconds["first_piece"] = self._first.came - self._since
         await self._inner.turn(conversation, turn)
+        self._since = time.monotonic()
 
     async def tool(self, event: ToolEvent) -> None:
         await self._inner.tool(event)
@@ -27,11 +63,14 @@ class SessionLog(Observer):
     async def answered(
         self, turn: Turn, tools: Sequence[ToolEvent], told: Sequence[Message], usage: TraceUsage
     ) -> None:
+        seconds = {**self._seconds, "tools": time.monotonic() - self._since if tools else 0.0}
         start = self._workspace.start
         files = {path: (start.get(path), data) for path, data in self._workspace.changed().items()}
-        self._record.turned(turn, tools, told, usage, files, self._toolbox.carried())
+        self._record.turned(turn, tools, told, usage, files, self._toolbox.carried(), seconds)
         await self._inner.answered(turn, tools, told, usage)
+        self._wait()
 
     async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
-        self._record.summarised(conversation, turn, usage)
+        self._record.summarised(conversation, turn, usage, self._seconds)
         await self._inner.summary(conversation, turn, usage)
+        self._wait()

@@ -1,29 +1,42 @@
-"""Writes a session as it happens: `session.jsonl`, a line per whole turn, and `blobs/`, the files that turns changed.
+"""Writes a session as it happens: `session.jsonl`, a line per whole turn, `blobs/`, the files that turns changed, and
+`tokens.steps`, the ids of a policy that owns ids.
 
 Invariants: a line is on its way to the disk when the call returns, its blobs before it, so a kill at any moment loses
 at most the turn that was going on; a torn last line is no line; nothing that is written is ever changed. Each blob is
 named by the digest of its bytes. The folder is its owner's alone: what an agent read stands in it.
+
+Nothing waits for the disk, since many sessions share one loop: a power cut may cost the last seconds, and what it tore
+is seen by the digests.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
-from etude.harness.policy import Conversation, Message, Turn
-from etude.journal.files import disk_problem, write_atomically
+from etude.harness.policy import Conversation, Message, ToolCall, Turn
+from etude.harness.sessions.signals import Clock
+from etude.journal.files import disk_problem
+from etude.trace.builder import TraceBuilder
+from etude.trace.steps import StepsFile
 from etude.trace.trace import ToolEvent, TraceUsage
 
 FORMAT = "etude-session/1"
-LOG, BLOBS = "session.jsonl", "blobs"
+LOG, BLOBS, STEPS = "session.jsonl", "blobs", "tokens.steps"
+EDITS = ("edits_accepted", "edits_rejected")
+
+Sides = tuple[str | None, str | None]
+"""Digests of a file at the session's start (or when it was last accepted) and now."""
 
 
 class SessionError(Exception):
@@ -33,15 +46,21 @@ class SessionError(Exception):
 class SessionRecord:
     """`open` begins a session's folder or goes on with it; one writer at a time."""
 
-    def __init__(self, folder: Path, descriptor: int, seen: Mapping[str, str | None]) -> None:
+    def __init__(self, folder: Path, descriptor: int, seen: Mapping[str, Sides], steps: int = 0) -> None:
         self.folder = folder
+        self.clock = Clock()
+        self.policy: object = None
         self._descriptor = descriptor
         self._seen = dict(seen)
-        """Digests of changed files, as the log has them."""
+        """Of changed files, as the log has them."""
+        self._contents: dict[str, bytes | None] = {}
+        """What the later of those digests are of, where it was written here."""
+        self._keep = steps
+        self._steps: StepsFile | None = None
 
     @classmethod
     def begin(cls, place: Path, /, **about: object) -> SessionRecord:
-        """`about`: profile, model, the user's folder, whether the user agreed to the session's use."""
+        """`about`: profile, model, the user's folder, `consent`: whether the user agreed to training on the session."""
         try:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
             (place / BLOBS).mkdir(mode=0o700)
@@ -50,34 +69,77 @@ class SessionRecord:
             raise SessionError(f"{place} has a session already: go on with it, or name another") from None
         except OSError as error:
             raise SessionError(f"cannot write a session to {place}: {disk_problem(error)}") from error
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
         record = cls(place, descriptor, {})
         record._line("session", format=FORMAT, **about)
         return record
 
     @classmethod
-    def go_on(cls, folder: Path, size: int, seen: Mapping[str, str | None]) -> SessionRecord:
-        """`size`: of the log's whole lines; `seen`: what they say of changed files (replay.py knows both)."""
+    def go_on(cls, folder: Path, size: int, seen: Mapping[str, Sides], steps: int = 0) -> SessionRecord:
+        """`size`: of the log's whole lines; `seen`: what they say of changed files; `steps`: how much of the ids
+        belongs to them (replay.py knows all three)."""
         try:
             descriptor = os.open(folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            os.ftruncate(descriptor, size)
         except OSError as error:
             raise SessionError(f"cannot go on with the session in {folder}: {disk_problem(error)}") from error
-        return cls(folder, descriptor, seen)
+        _drop_torn_line(folder, descriptor, size)
+        return cls(folder, descriptor, seen, steps)
+
+    @classmethod
+    def beside(cls, folder: Path) -> SessionRecord:
+        """For a signal to a session that is at rest, or that somebody else is writing."""
+        try:
+            descriptor = os.open(folder / LOG, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(descriptor, (folder / LOG).read_bytes().rfind(b"\n") + 1)
+            except BlockingIOError:
+                pass  # whoever writes now has cut it
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        except OSError as error:
+            raise SessionError(f"{folder} is no session that can be written to: {disk_problem(error)}") from error
+        return cls(folder, descriptor, {})
+
+    def follow(self, policy: object) -> None:
+        """Who acts. If the policy owns ids (it has a `recorder`), they are written beside the session from now on."""
+        self.policy = policy
+        recorder = getattr(policy, "recorder", None)
+        if isinstance(recorder, TraceBuilder):
+            self._steps = StepsFile(self.folder / STEPS, keep=self._keep)
+            recorder.sink = self._steps
 
     def opened(self, conversation: Conversation) -> None:
         """The first context begins, with messages that the agent did not write."""
+        self.clock.asked(time.time())
         self._line("opened", **_beginning(conversation))
 
     def asked(self, message: Message) -> None:
         """The user goes on."""
+        after = self.clock.asked(time.time())
         self._line("asked", text=message.text)
+        self.signal("follow_up", after_seconds=after)
 
-    def summarised(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
+    def summarised(
+        self,
+        conversation: Conversation,
+        turn: Turn,
+        usage: TraceUsage,
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
         """A context ends with the request for a summary and the summary, and another begins: in one line, since half of
         it would be no state to go on from."""
         assert conversation.parent is not None
         request = conversation.parent.messages[-2].text
-        self._line("summarised", request=request, turn=asdict(turn), usage=asdict(usage), next=_beginning(conversation))
+        self._line(
+            "summarised",
+            request=request,
+            turn=_turn(turn),
+            usage=_plain(usage),
+            next=_beginning(conversation),
+            seconds=_rounded(seconds),
+            steps=self._step_bytes(),
+        )
+        self.clock.summarised(seconds or {})
 
     def turned(
         self,
@@ -87,36 +149,74 @@ class SessionRecord:
         usage: TraceUsage,
         files: Mapping[str, tuple[bytes | None, bytes | None]],
         state: Mapping[str, object],
+        seconds: Mapping[str, float] | None = None,
     ) -> None:
         """A turn with the answers to its calls and what the harness said to it. `files`: path -> content at the start
-        and now, of each that differs; `state`: what the toolbox carries (to-do list, counts of edits)."""
+        and now, of each that differs; `state`: what the toolbox carries (to-do list, counts of edits); `seconds`: how
+        long the policy took, and the tools."""
         changed: dict[str, dict[str, str | None]] = {}
         for path, (before, now) in files.items():
-            digest = self._blob(now)
-            if path not in self._seen or self._seen[path] != digest:
-                changed[path] = {"before": self._blob(before), "now": digest}
-                self._seen[path] = digest
+            if path in self._contents and self._contents[path] is now:
+                continue
+            digest, self._contents[path] = self._blob(now), now
+            if path not in self._seen or self._seen[path][1] != digest:
+                start = self._seen[path][0] if path in self._seen else self._blob(before)
+                changed[path] = {"before": start, "now": digest}
+                self._seen[path] = (start, digest)
         for path in self._seen.keys() - files.keys():
             changed[path] = {}
             del self._seen[path]
+            self._contents.pop(path, None)
         self._line(
             "turn",
-            turn=asdict(turn),
-            tools=[asdict(event) for event in tools],
+            turn=_turn(turn),
+            tools=[_plain(event) for event in tools],
             told=[message.text for message in told],
-            usage=asdict(usage),
+            usage=_plain(usage),
             files=changed,
             state=dict(state),
+            seconds=_rounded(seconds),
+            steps=self._step_bytes(),
         )
+        self.clock.turned(seconds or {})
+
+    def rebased(self, files: Mapping[str, tuple[bytes | None, bytes | None] | None]) -> None:
+        """Between two runs: contents that count as the start and as the agent's own from here on; None for a file that
+        is taken as the folder has it."""
+        changed = {
+            path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
+        }
+        self._line("rebased", files=changed)
 
     def stopped(self, stop: str, error: str) -> None:
+        spent = self.clock.stopped(time.time())
+        if stop == "cancelled":
+            self.signal("interrupted", turns=spent["turns"], after_seconds=spent["total_seconds"])
+        self.signal("latency", **spent)
         self._line("stopped", stop=stop, error=error)
 
     def signal(self, what: str, /, **fields: object) -> None:
-        """What the user made of it: changes accepted, rejected, still there after a while, a follow-up, a wait."""
+        """What the user made of it: changes accepted, rejected, still there after a while, a follow-up, a wait
+        (docs/trace.md has all). Files that are accepted are the folder's: later changes count from there."""
+        if what in EDITS and "changes" not in fields:
+            fields["changes"] = self._settled(fields.get("files"), gone=what == "edits_accepted")
         self._line("signal", what=what, **fields)
 
+    def _settled(self, files: object, *, gone: bool) -> dict[str, dict[str, str | None]]:
+        paths = [path for path in files if path in self._seen] if isinstance(files, list) else []
+        sides = {path: self._seen[path] for path in paths}
+        if gone:
+            for path in sides:
+                del self._seen[path]
+                self._contents.pop(path, None)
+        return {path: {"before": before, "now": now} for path, (before, now) in sides.items()}
+
+    def _step_bytes(self) -> int:
+        return self._steps.size if self._steps else self._keep
+
     def close(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -124,11 +224,11 @@ class SessionRecord:
     def _blob(self, data: bytes | None) -> str | None:
         if data is None:
             return None
-        digest = hashlib.blake2b(data, digest_size=20).hexdigest()
+        digest = digest_of(data)
         path = self.folder / BLOBS / digest
         if not path.exists():
             try:
-                write_atomically(path, zstandard.compress(data))
+                _write_whole(path, zstandard.compress(data))
             except OSError as error:
                 raise SessionError(f"cannot write the session in {self.folder}: {disk_problem(error)}") from error
         return digest
@@ -141,6 +241,68 @@ class SessionRecord:
             raise SessionError(f"cannot write the session in {self.folder}: {disk_problem(error)}") from error
         if written != len(line) + 1:
             raise SessionError(f"cannot write the session in {self.folder}: the disk is full")
+
+
+def digest_of(data: bytes) -> str:
+    """What a blob is named by."""
+    return hashlib.blake2b(data, digest_size=20).hexdigest()
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        aside.write_bytes(data)
+        aside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+
+
+_FIELDS = {kind: [field.name for field in fields(kind)] for kind in (Turn, ToolCall, ToolEvent, TraceUsage)}
+
+
+def _plain(value: Turn | ToolCall | ToolEvent | TraceUsage) -> dict[str, Any]:
+    """As JSON takes it. `asdict` would copy all that is in it, which costs more than the rest of the turn."""
+    return {name: getattr(value, name) for name in _FIELDS[type(value)]}
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    return {**_plain(turn), "calls": [_plain(call) for call in turn.calls]}
+
+
+def being_written(folder: Path) -> bool:
+    """Whether some process has the session open."""
+    try:
+        descriptor = os.open(folder / LOG, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _drop_torn_line(folder: Path, descriptor: int, size: int) -> None:
+    """Who writes shares a lock on the log. What somebody else is writing is not torn: only the last one may cut."""
+    try:
+        if os.fstat(descriptor).st_size > size:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, size)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise SessionError(f"the session in {folder} is being written by another process: wait for its end") from None
+    except OSError as error:
+        os.close(descriptor)
+        raise SessionError(f"cannot go on with the session in {folder}: {disk_problem(error)}") from error
+
+
+def _rounded(seconds: Mapping[str, float] | None) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in (seconds or {}).items()}
 
 
 def _beginning(conversation: Conversation) -> dict[str, Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
 from etude.harness.policy import Conversation, Message, Role, ToolCall, Turn
-from etude.harness.sessions.record import BLOBS, FORMAT, LOG, SessionError, SessionRecord
+from etude.harness.sessions.record import BLOBS, FORMAT, LOG, STEPS, SessionError, SessionRecord, digest_of
 from etude.trace.trace import ToolEvent, TraceUsage
 
 
@@ -27,31 +28,73 @@ class SavedSession:
     """Digests of changed files at the session's start and now."""
     state: dict[str, Any] = field(default_factory=dict)
     signals: list[dict[str, Any]] = field(default_factory=list)
+    requests: int = 0
+    turns: int = 0
+    """Of all requests; `usage` is that of the last one."""
+    reviewed: str = ""
+    """The user's last word on the changes: accepted, rejected, or none since the last request."""
     stop: str = ""
     """Empty while a run goes on, or went on when it was killed."""
+    error: str = ""
+    spent: TraceUsage = field(default_factory=TraceUsage)
+    """Of all requests but the last."""
+    seconds: dict[str, float] = field(default_factory=lambda: {"policy": 0.0, "tools": 0.0})
+    steps: int = 0
+    """Bytes of tokens.steps that belong to whole turns."""
+    stopped: float = 0.0
+    """When its last run ended, Unix seconds; 0 before any did."""
     size: int = 0
     """Of the whole lines."""
 
+    @property
+    def consent(self) -> bool:
+        """Whether training on it is agreed to: the user's last word."""
+        given = [signal["given"] for signal in self.signals if signal["what"] == "consent"]
+        return bool(given[-1] if given else self.about.get("consent", False))
+
+    def total(self) -> TraceUsage:
+        """Of all requests."""
+        return _sum(self.spent, self.usage)
+
+    @property
+    def tokens(self) -> Path:
+        """Where the ids are, of a policy that owned ids."""
+        return self.folder / STEPS
+
     def changed(self) -> dict[str, tuple[bytes | None, bytes | None]]:
-        return {path: (self._content(before), self._content(now)) for path, (before, now) in self.files.items()}
+        return {path: (self.content(before), self.content(now)) for path, (before, now) in self.files.items()}
 
     def go_on(self) -> SessionRecord:
-        return SessionRecord.go_on(self.folder, self.size, {path: now for path, (_, now) in self.files.items()})
+        record = SessionRecord.go_on(self.folder, self.size, self.files, self.steps)
+        record.clock.was_stopped(self.stopped if self.stop else None)
+        return record
 
-    def _content(self, digest: str | None) -> bytes | None:
+    def content(self, digest: str | None) -> bytes | None:
         if digest is None:
             return None
         path = self.folder / BLOBS / digest
         try:
-            return zstandard.decompress(path.read_bytes())
+            content = zstandard.decompress(path.read_bytes())
         except (OSError, zstandard.ZstdError) as error:
             raise SessionError(f"the session in {self.folder} lacks {path.name}, a file's content: {error}") from error
+        if digest_of(content) != digest:
+            raise SessionError(f"the session in {self.folder} has a damaged content of a file, {path.name}")
+        return content
 
 
 def list_sessions(folder: Path) -> Iterator[Path]:
     """Newest first."""
     found = [path.parent for path in folder.glob(f"*/{LOG}")]
     return iter(sorted(found, key=lambda path: (path / LOG).stat().st_mtime, reverse=True))
+
+
+def sessions_of(folder: Path, user: Path) -> Iterator[Path]:
+    """Those that began in the user's folder, newest first; what cannot be read is passed over."""
+    mine = str(user.resolve())
+    for place in list_sessions(folder):
+        with suppress(OSError, ValueError, TypeError), (place / LOG).open("rb") as log:
+            if json.loads(log.readline()).get("folder") == mine:
+                yield place
 
 
 def load_session(folder: Path) -> SavedSession:
@@ -86,19 +129,24 @@ def _begun(folder: Path, entry: dict[str, Any]) -> SavedSession:
 def _opened(session: SavedSession, entry: dict[str, Any]) -> None:
     session.conversation = _conversation(entry, None)
     session.stop = ""
+    session.requests += 1
 
 
 def _asked(session: SavedSession, entry: dict[str, Any]) -> None:
     conversation = _open(session)
     conversation.messages.append(Message(Role.USER, entry["text"]))
     conversation.task = entry["text"]
-    session.usage, session.stop = TraceUsage(), ""
+    session.spent = _sum(session.spent, session.usage)
+    session.usage, session.stop, session.reviewed = TraceUsage(), "", ""
+    session.requests += 1
 
 
 def _summarised(session: SavedSession, entry: dict[str, Any]) -> None:
     old, turn = _open(session), _turn_of(entry["turn"])
     old.messages += [Message(Role.USER, entry["request"]), Message(Role.ASSISTANT, turn.text, turn=turn)]
-    session.usage = TraceUsage(**entry["usage"])
+    session.usage = _usage(entry["usage"])
+    session.steps = entry.get("steps", 0)
+    _add_seconds(session, entry)
     session.conversation = _conversation(entry["next"], old)
 
 
@@ -120,22 +168,55 @@ def _turn(session: SavedSession, entry: dict[str, Any]) -> None:
     messages += [Message(Role.TOOL, event.output, call=call) for call, event in zip(turn.calls, events, strict=False)]
     messages += [Message(Role.USER, text) for text in entry["told"]]
     session.tools += events
-    session.usage = TraceUsage(**entry["usage"])
-    session.state = entry["state"]
+    session.usage = _usage(entry["usage"])
+    session.state, session.steps = entry["state"], entry.get("steps", 0)
+    _add_seconds(session, entry)
+    session.turns += 1
     for path, change in entry["files"].items():
         if change:
             before = session.files[path][0] if path in session.files else change["before"]
             session.files[path] = (before, change["now"])
         else:
-            del session.files[path]
+            session.files.pop(path, None)
 
 
 def _stopped(session: SavedSession, entry: dict[str, Any]) -> None:
-    session.stop = entry["stop"]
+    session.stop, session.error = entry["stop"], entry.get("error", "")
+    session.stopped = entry["time"]
+
+
+def _rebased(session: SavedSession, entry: dict[str, Any]) -> None:
+    # A run that was broken off ends here: the next request says what has changed under it.
+    session.stop = "rebased"
+    for path, change in entry["files"].items():
+        if change:
+            session.files[path] = (change["before"], change["now"])
+        else:
+            session.files.pop(path, None)
 
 
 def _signal(session: SavedSession, entry: dict[str, Any]) -> None:
     session.signals.append({key: value for key, value in entry.items() if key != "kind"})
+    if entry["what"] in ("edits_accepted", "edits_rejected"):
+        session.reviewed = entry["what"].removeprefix("edits_")
+    if entry["what"] == "edits_accepted":
+        # They are the folder's now, and later changes count from there.
+        for path in entry["files"]:
+            session.files.pop(path, None)
+
+
+def _add_seconds(session: SavedSession, entry: dict[str, Any]) -> None:
+    for name in session.seconds:
+        session.seconds[name] += entry.get("seconds", {}).get(name, 0.0)
+
+
+def _usage(raw: dict[str, int]) -> TraceUsage:
+    """Counts that this version does not keep are passed over."""
+    return TraceUsage(**{f.name: raw.get(f.name, 0) for f in fields(TraceUsage)})
+
+
+def _sum(one: TraceUsage, other: TraceUsage) -> TraceUsage:
+    return TraceUsage(**{f.name: getattr(one, f.name) + getattr(other, f.name) for f in fields(TraceUsage)})
 
 
 def _open(session: SavedSession) -> Conversation:
@@ -149,6 +230,7 @@ _TAKES = {
     "asked": _asked,
     "turn": _turn,
     "summarised": _summarised,
+    "rebased": _rebased,
     "stopped": _stopped,
     "signal": _signal,
 }

@@ -5,7 +5,9 @@ from etude.harness.tools.files import edit, list_files, read
 from etude.harness.tools.finish import finish
 from etude.harness.tools.glob import glob
 from etude.harness.tools.grep import grep
+from etude.harness.tools.lints import lints
 from etude.harness.tools.outside import ask, web_fetch, web_search
+from etude.harness.tools.search import search
 from etude.harness.tools.shell import shell
 from etude.harness.tools.terminal import bash, job, job_input, job_kill
 from etude.harness.tools.todo import todo
@@ -21,6 +23,8 @@ BUILTIN = {
     "delete": delete,
     "grep": grep,
     "glob": glob,
+    "lints": lints,
+    "search": search,
     "shell": shell,
     "bash": bash,
     "job": job,

@@ -5,11 +5,15 @@ Nothing is changed unless all that was asked fits, and nothing that was read bef
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
+from etude.harness.diff import as_text
 from etude.harness.patch import ADD, DELETE, UPDATE, BadPatch, apply_patch, parse_patch
 from etude.harness.toolbox import Output, Toolbox, ToolProblem
 from etude.harness.tools.files import numbered, read_text, split_lines
+from etude.harness.tools.known import require_known
 from etude.harness.workspace import clean_path
 
 SHOWN_AROUND = 3
@@ -53,22 +57,22 @@ async def patch(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
             for path in {change.path, change.target} - {""}:
                 if await exists(toolbox, path):
                     files[path] = await _current(toolbox, path)
-        after = apply_patch(changes, files)
+        after = apply_patch(changes, files, exactly=toolbox.limits.strict)
     except BadPatch as error:
         raise ToolProblem(toolbox.say("bad_patch", problem=error)) from None
     toolbox.require_edits(len(after))
-    gone = {path: None for path, text in after.items() if text is None and path in files}
-    await toolbox.agree(gone | {path: text.encode() for path, text in after.items() if text is not None})
-    said: list[str] = []
+    await _require_places(toolbox, after)
+    gone = [path for path, text in after.items() if text is None]
+    deleted = {path: None for path in gone if path in files}
+    await toolbox.agree(deleted | {path: text.encode() for path, text in after.items() if text is not None})
+    for path in deleted:
+        await toolbox.workspace.delete(path)
+        await toolbox.has_edited(path, None)
     for path, text in after.items():
         if text is not None:
             await store(toolbox, path, text)
-        elif path in files:
-            await toolbox.workspace.delete(path)
-            await toolbox.has_edited(path, None)
-        kind = DELETE if text is None else UPDATE if path in files else ADD
-        said.append(f"{kind.removeprefix('*** ')}{path}")
-    return Output(said)
+    kinds = {path: DELETE if path in gone else UPDATE if path in files else ADD for path in after}
+    return Output([f"{kind.removeprefix('*** ')}{path}" for path, kind in kinds.items()])
 
 
 async def move(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
@@ -79,10 +83,7 @@ async def move(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
         raise ToolProblem(toolbox.say("exists", path=target))
     data = await _bytes(toolbox, source)
     await toolbox.agree({target: data, source: None})
-    try:
-        await toolbox.workspace.write(target, data)
-    except NotADirectoryError:
-        raise ToolProblem(toolbox.say("not_a_folder", path=target)) from None
+    await _put(toolbox, target, data)
     await toolbox.workspace.delete(source)
     await toolbox.has_edited(source, None)
     await toolbox.has_edited(target, data)
@@ -111,22 +112,42 @@ async def exists(toolbox: Toolbox, path: str) -> bool:
 async def store(toolbox: Toolbox, path: str, text: str) -> None:
     toolbox.require_edits()
     data = text.encode()
+    await _put(toolbox, path, data)
+    await toolbox.has_edited(path, data)
+
+
+async def _put(toolbox: Toolbox, path: str, data: bytes) -> None:
     try:
         await toolbox.workspace.write(path, data)
     except NotADirectoryError:
         raise ToolProblem(toolbox.say("not_a_folder", path=path)) from None
-    await toolbox.has_edited(path, data)
+    except IsADirectoryError:
+        raise ToolProblem(toolbox.say("not_a_file", path=path)) from None
+
+
+async def _require_places(toolbox: Toolbox, after: Mapping[str, str | None]) -> None:
+    """Before the first of them is written: no file comes to lie where a folder is, nor below a file."""
+    written = {path for path, text in after.items() if text is not None}
+    there = {*await toolbox.workspace.files(), *written} - (after.keys() - written)
+    for path in written:
+        if any(str(folder) in there for folder in PurePosixPath(path).parents):
+            raise ToolProblem(toolbox.say("not_a_folder", path=path))
+        if any(name.startswith(f"{path}/") for name in there):
+            raise ToolProblem(toolbox.say("not_a_file", path=path))
 
 
 async def _bytes(toolbox: Toolbox, path: str) -> bytes:
+    """Of a file that is to go."""
     if not await exists(toolbox, path):
         raise ToolProblem(toolbox.say("no_file", path=path, hint=""))
-    return await toolbox.workspace.read(path)
+    data = await toolbox.workspace.read(path)
+    if toolbox.limits.strict and as_text(data) is not None:
+        require_known(toolbox, path, data)
+    return data
 
 
 async def _current(toolbox: Toolbox, path: str) -> str:
     """The file's text, if it is what the agent believes it to be."""
     text = await read_text(toolbox, path)
-    if not toolbox.knows(path, text.encode()):
-        raise ToolProblem(toolbox.say("stale", path=path))
+    require_known(toolbox, path, text.encode())
     return text

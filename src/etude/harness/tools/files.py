@@ -12,6 +12,7 @@ from typing import Any
 
 from etude.harness.diff import as_text
 from etude.harness.toolbox import Output, Toolbox, ToolProblem
+from etude.harness.tools.known import require_known
 from etude.harness.workspace import clean_path
 from etude.text.calls import numbered_lines
 
@@ -29,21 +30,24 @@ async def list_files(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
 async def read(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     path = clean_path(arguments["path"], toolbox.workspace.workdir)
     text = await read_text(toolbox, path)
-    toolbox.has_shown(path, text.encode())
+    reread = toolbox.has_read(path, text.encode())
     lines = split_lines(text)
     first = arguments.get("first", 1)
     last = arguments.get("last", len(lines))
     if not lines:
-        return Output([toolbox.say("empty")])
-    if first < 1 or first > len(lines) or last < first:
+        return Output([toolbox.say("empty")], reread=reread)
+    beyond = toolbox.limits.strict and last > len(lines)
+    if first < 1 or first > len(lines) or last < first or beyond:
         raise ToolProblem(toolbox.say("bad_range", path=path, first=first, last=last, lines=len(lines)))
-    return Output(numbered(lines, first, min(last, len(lines))))
+    return Output(numbered(lines, first, min(last, len(lines))), reread=reread)
 
 
 async def edit(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     toolbox.require_edits()
     path = clean_path(arguments["path"], toolbox.workspace.workdir)
     text = await read_text(toolbox, path)
+    if toolbox.limits.strict:
+        require_known(toolbox, path, text.encode())
     lines = split_lines(text)
     wanted = by_number(arguments["lines"])
     for number in wanted:

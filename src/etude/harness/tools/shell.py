@@ -26,7 +26,8 @@ async def shell(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     elif result.code:
         lines.append(toolbox.say("exit", code=result.code))
     ok = result.code == 0 and not limit
-    return Output(lines or [toolbox.say("done")], keep_end=True, ok=ok)
+    counted = 0.0 if result.share.short else result.seconds
+    return Output(lines or [toolbox.say("done")], keep_end=True, ok=ok, seconds=counted)
 
 
 def _printable(stream: bytes) -> str:

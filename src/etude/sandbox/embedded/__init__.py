@@ -3,6 +3,6 @@
 A zygote holds the boxes; what runs within one is in `inside`."""
 
 from etude.sandbox.embedded.backend import EmbeddedSandboxes
-from etude.sandbox.embedded.temporary import temporary_store
+from etude.sandbox.embedded.temporary import forget_store, store_in, temporary_store
 
-__all__ = ["EmbeddedSandboxes", "temporary_store"]
+__all__ = ["EmbeddedSandboxes", "forget_store", "store_in", "temporary_store"]

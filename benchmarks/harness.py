@@ -1,0 +1,248 @@
+"""What a turn costs in the harness: 500 conversations at once on one core, with a free model and tools that are free.
+
+The loop, the tools, their budgets and the sessions on disk are those that ship; only the model is a script. First all
+conversations go as fast as they can, to fifty turns each: turns per second of CPU time, and memory. Then each answer
+takes a model's time, about a second: what the harness adds to a turn of so long a conversation, from the answer to the
+next question, by the wall clock, and by CPU time for busy machines (other conversations' turns in between included).
+Then fewer conversations as in training, where each token is recorded.
+
+The peer is mini-swe-agent (`_mini_swe.toml`) with a scripted model of its own. It says the same, and is given what our
+tools answered, by an environment that costs it nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+import tomllib
+import venv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from _harness_work import TASK, compact_turn, repository, turn
+from _report import finish
+
+from etude.harness import (
+    Budgets,
+    Conversation,
+    Outcome,
+    OverlayWorkspace,
+    RecordingPolicy,
+    ScriptedPolicy,
+    Toolbox,
+    ToolLimits,
+    load_profile,
+    run_agent,
+)
+from etude.harness.loop import Observer
+from etude.harness.policy import ToolCall, Turn
+from etude.harness.sessions import SessionRecord
+from etude.harness.sessions.log import SessionLog
+from etude.text import CompactFormat, Tokenizer
+from etude.trace import Trace, TraceBuilder, TraceWriter
+
+CONVERSATIONS, TURNS, PACED = 500, 50, 10
+RECORDED = 64
+ANSWER_SECONDS = 1.0
+"""What an answer takes in the second part, on average."""
+PROFILE = load_profile("full")
+SETTINGS = Path(__file__).with_name("_mini_swe.toml")
+
+
+class Script:
+    """Answers at once up to `TURNS`; then, when all conversations are there, after a model's time."""
+
+    def __init__(self, number: int, clock: Clock) -> None:
+        self.name, self._number, self._clock = "script", number, clock
+        self._turns = 0
+        self._waits = random.Random(number)
+
+    async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
+        self._clock.asked(self._number, self._turns)
+        if self._turns < TURNS:
+            await asyncio.sleep(0)
+        else:
+            if self._turns == TURNS:
+                await self._clock.all_there()
+            await asyncio.sleep(self._waits.uniform(0, 2 * ANSWER_SECONDS))
+        text, calls = turn(self._turns)
+        self._turns += 1
+        made = tuple(
+            ToolCall(f"{self._turns}.{place}", name, arguments, json.dumps(arguments))
+            for place, (name, arguments) in enumerate(calls)
+        )
+        self._clock.answered(self._number)
+        if self._turns > TURNS + PACED:
+            return Turn("done", sampled_tokens=1)
+        return Turn(text, calls=made, sampled_tokens=40, call_tokens=30, message_tokens=10)
+
+    def tokens(self, conversation: Conversation) -> int:
+        raise AssertionError("no summary was asked for")
+
+    def count(self, text: str) -> int:
+        return len(text) // 4
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.process = psutil.Process()
+        self.before = self._memory()
+        self.begun = (time.process_time(), time.perf_counter())
+        self.spent = (0.0, 0.0)
+        self.mib = 0.0
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+        self._there = 0
+        self._go_on = asyncio.Event()
+        self._since: dict[int, tuple[float, float]] = {}
+
+    def _memory(self) -> float:
+        gc.collect()
+        return float(self.process.memory_info().rss) / 2**20
+
+    async def all_there(self) -> None:
+        self._there += 1
+        if self._there == CONVERSATIONS:
+            self.spent = (time.process_time() - self.begun[0], time.perf_counter() - self.begun[1])
+            self.mib = (self._memory() - self.before) / CONVERSATIONS
+            self._go_on.set()
+        await self._go_on.wait()
+
+    def answered(self, number: int) -> None:
+        self._since[number] = (time.perf_counter(), time.process_time())
+
+    def asked(self, number: int, turns: int) -> None:
+        if turns > TURNS:
+            self.wall.append(time.perf_counter() - self._since[number][0])
+            self.cpu.append(time.process_time() - self._since[number][1])
+
+
+async def play(place: Path, start: dict[str, bytes]) -> tuple[Clock, list[Outcome]]:
+    clock = Clock()
+
+    async def one(number: int) -> Outcome:
+        workspace = OverlayWorkspace(start)
+        toolbox = Toolbox(PROFILE.schemas(), workspace, ToolLimits(), PROFILE)
+        record = SessionRecord.begin(place / str(number), profile=PROFILE.name)
+        conversation = PROFILE.open(TASK, str(number))
+        record.opened(conversation)
+        log = SessionLog(record, workspace, toolbox, Observer())
+        budgets = Budgets(turns=TURNS + PACED + 1, tool_calls=1000)
+        outcome = await run_agent(conversation, Script(number, clock), toolbox, budgets, PROFILE, observer=log)
+        record.stopped(outcome.stop.value, outcome.error)
+        record.close()
+        return outcome
+
+    outcomes = await asyncio.gather(*(one(number) for number in range(CONVERSATIONS)))
+    return clock, outcomes
+
+
+def ours(place: Path) -> tuple[dict[str, Any], list[str]]:
+    start = repository()
+    clock, outcomes = asyncio.run(play(place, start))
+    for outcome in outcomes:
+        assert outcome.stop == "replied", outcome
+        assert all(event.ok for event in outcome.tools)
+    turns = CONVERSATIONS * TURNS
+    written = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    result = {
+        "turns_per_second_core": turns / clock.spent[0],
+        "turns_per_second_wall": turns / clock.spent[1],
+        "p50_ms": 1000 * float(np.percentile(clock.wall, 50)),
+        "p99_ms": 1000 * float(np.percentile(clock.wall, 99)),
+        "p99_cpu_ms": 1000 * float(np.percentile(clock.cpu, 99)),
+        "conversations": CONVERSATIONS,
+        "mib_per_conversation": clock.mib,
+        "kib_on_disk_per_turn": written / 1024 / (CONVERSATIONS * (TURNS + PACED + 1)),
+    }
+    return result, [event.output for event in outcomes[0].tools]
+
+
+def peers_python(requirement: str) -> Path:
+    """Of an environment of its own, kept in the user's cache: what it needs is none of ours."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude" / "benchmarks"
+    place, ready = cache / requirement, cache / requirement / "ready"
+    if not ready.exists():
+        print(f"installing {requirement} into {place}")
+        shutil.rmtree(place, ignore_errors=True)
+        venv.create(place, with_pip=True)
+        subprocess.run([place / "bin" / "pip", "install", "--quiet", requirement], check=True)
+        ready.touch()
+    return place / "bin" / "python"
+
+
+def mini_swe(folder: Path, outputs: list[str]) -> dict[str, float]:
+    """Turns per second of CPU time, by when it writes its trajectory."""
+    settings = tomllib.loads(SETTINGS.read_text(encoding="utf-8"))
+    answers = iter(outputs)
+    turns = [
+        {
+            "text": text,
+            "calls": [
+                {"command": f"{name} {json.dumps(arguments)}", "answer": next(answers)} for name, arguments in calls
+            ],
+        }
+        for text, calls in map(turn, range(TURNS + PACED))
+    ]
+    work = {"task": TASK, "turns": turns, "settings": settings, "folder": str(folder)}
+    command = [peers_python(settings["requirement"]), SETTINGS.with_suffix(".py")]
+    done = subprocess.run(command, input=json.dumps(work), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+async def recorded(start: dict[str, bytes], place: Path) -> float:
+    """Turns per second of CPU time with token-exact traces, written when their conversations are over."""
+    profile = load_profile("compact")
+    texts = [*profile.texts(), *(data.decode() for data in start.values())]
+    form = CompactFormat(Tokenizer.train(texts, 1024))
+    steps = [*map(compact_turn, range(TURNS)), "done"]
+    budgets = Budgets(turns=TURNS + 1, tool_calls=1000, tokens=1_000_000)
+    writer = TraceWriter(place)
+
+    async def one(number: int) -> Trace:
+        recorder = TraceBuilder()
+        script = ScriptedPolicy(steps, profile)
+        policy = RecordingPolicy(script, form, profile.schemas(), 1 << 20, recorder)
+        toolbox = Toolbox(profile.schemas(), OverlayWorkspace(start), ToolLimits(), profile)
+        outcome = await run_agent(profile.open(TASK, str(number)), policy, toolbox, budgets, profile)
+        assert outcome.stop == "replied", outcome
+        trace = Trace(str(number), TASK, "train", "bench", number, policy.name, 0, segments=recorder.segments())
+        trace.tools, trace.usage, trace.stop = outcome.tools, outcome.usage, outcome.stop
+        return trace
+
+    begun = time.process_time()
+    for batch in range(RECORDED // 16):
+        writer.write(await asyncio.gather(*(one(batch * 16 + number) for number in range(16))))
+    return RECORDED * TURNS / (time.process_time() - begun)
+
+
+def main() -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    runs = Path(__file__).resolve().parent.parent / "runs"
+    runs.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=runs, prefix="bench-harness-") as folder:
+        result, outputs = ours(Path(folder) / "ours")
+        result["recorded_turns_per_second_core"] = asyncio.run(recorded(repository(), Path(folder) / "traces"))
+        peer = mini_swe(Path(folder), outputs)
+    result["mini_swe_turns_per_second"] = peer["end"]
+    result["mini_swe_written_each_turn"] = peer["step"]
+    result["ratio"] = result["turns_per_second_core"] / peer["end"]
+    result["ratio_written_each_turn"] = result["turns_per_second_core"] / peer["step"]
+    os.sched_setaffinity(0, allowed)
+    finish("harness", result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""etude agents apply, reject, stop, remove: what the user makes of an agent's work.
+
+Invariant: nothing that is unreviewed is lost without --force, and an agent's folder is written by one process at a
+time: whoever decides holds its lock.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from hashlib import blake2b
+from pathlib import Path
+
+from etude.cli.agents.events import count
+from etude.cli.agents.worker import BOXES
+from etude.cli.visible import visible
+from etude.harness.background import (
+    LOCK,
+    Agent,
+    Ended,
+    Fit,
+    Queue,
+    State,
+    Step,
+    alone,
+    count_lines,
+    find,
+    held,
+    holder,
+    is_held,
+    look,
+    preview,
+    signal_holder,
+    steps,
+    write,
+    write_ended,
+)
+from etude.harness.sessions import SavedSession, SessionError
+from etude.sandbox import forget_store
+from etude.trace import StopCause
+
+_APPLY_SECONDS, _STOP_SECONDS, _LOOK_SECONDS = 60.0, 60.0, 0.05
+
+
+def apply_command(sessions: Path, word: str, files: list[str], *, merging: bool, dry_run: bool, as_json: bool) -> int:
+    sessions = sessions.resolve()
+    place = find(sessions, word)
+    with held(place, "apply"):
+        agent = look(place, at_rest=True)
+        session = _with_changes(agent)
+        with alone(_lock_of(sessions, agent.order.folder), seconds=_APPLY_SECONDS, whom="another `etude agents apply`"):
+            planned = steps(agent.order.folder, agent.changes, files)
+            if dry_run:
+                _show(planned, as_json)
+                return 0
+            paths = write(agent.order.folder, planned, merging=merging)
+        lines = [count_lines(*agent.changes[step.path]) for step in planned]
+        added, removed = (sum(counts) for counts in zip(*lines, strict=True)) if lines else (0, 0)
+        _signal(session, "edits_accepted", files=paths, added=added, removed=removed)
+    merged = [step.path for step in planned if step.fit is Fit.MERGES]
+    if as_json:
+        print(json.dumps({"applied": paths, "merged": merged}))
+        return 0
+    if merged:
+        # What was written there nobody has seen yet.
+        sys.stdout.write(visible(preview([step for step in planned if step.fit is Fit.MERGES])))
+    remarks = {Fit.MERGES: " (merged)", Fit.THERE: " (had it already)"}
+    told = [f"{step.path}{remarks.get(step.fit, '')}" for step in planned]
+    print(f"applied to {visible(', '.join(told))}", file=sys.stderr)
+    return 0
+
+
+def _show(planned: list[Step], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"steps": [{"path": s.path, "fit": s.fit, "why": s.why} for s in planned]}))
+        return
+    sys.stdout.write(visible(preview([step for step in planned if step.fit is not Fit.CONFLICTS])))
+    for step in planned:
+        said = {Fit.MERGES: "would be merged", Fit.CONFLICTS: step.why, Fit.THERE: "has the change already"}
+        if step.fit in said:
+            print(visible(f"{step.path}: {said[step.fit]}"), file=sys.stderr)
+
+
+def reject_command(sessions: Path, words: list[str]) -> int:
+    for place in _each(sessions, words):
+        with held(place, "reject"):
+            agent = look(place, at_rest=True)
+            _signal(_with_changes(agent), "edits_rejected", files=sorted(agent.changes))
+        print(f"rejected {agent.order.id}: {count(len(agent.changes), 'file')}", file=sys.stderr)
+    return 0
+
+
+def stop_command(sessions: Path, words: list[str]) -> int:
+    places = _each(sessions, words)
+    for place in places:
+        agent = look(place)
+        if not agent.state.lives:
+            raise SessionError(f"{agent.order.id} is not at work: it is {agent.state}")
+    for place in places:
+        _ask_to_stop(place)
+    for place in places:
+        _wait_for_end(place)
+        print(f"stopped {look(place).order.id}", file=sys.stderr)
+    return 0
+
+
+def remove_command(sessions: Path, words: list[str], force: bool) -> int:
+    places = _each(sessions, words)
+    for place in places:
+        agent = look(place)
+        reviewed = agent.state in (State.APPLIED, State.REJECTED)
+        if agent.changes and not agent.state.lives and not reviewed and not force:
+            files = count(len(agent.changes), "file")
+            raise SessionError(
+                f"{agent.order.id} has changes to {files} that you neither applied nor rejected: --force drops them"
+            )
+    for place in places:
+        with held(place, "remove"):
+            forget_store(place / BOXES)
+            Queue(place.parent).leave(place.name)
+            shutil.rmtree(place)
+    return 0
+
+
+def _each(sessions: Path, words: Iterable[str]) -> list[Path]:
+    return list(dict.fromkeys(find(sessions.resolve(), word) for word in words))
+
+
+def _with_changes(agent: Agent) -> SavedSession:
+    if agent.session is None or not agent.changes:
+        raise SessionError(f"{agent.order.id} is {agent.state} and has no changes to decide on")
+    return agent.session
+
+
+def _signal(session: SavedSession, what: str, **fields: object) -> None:
+    record = session.go_on()
+    try:
+        record.signal(what, **fields)
+    finally:
+        record.close()
+
+
+def _lock_of(sessions: Path, folder: Path) -> Path:
+    return sessions / "applying" / blake2b(str(folder).encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+
+def _ask_to_stop(place: Path) -> None:
+    deadline = time.monotonic() + _STOP_SECONDS
+    while is_held(place / LOCK) and not signal_holder(place / LOCK, signal.SIGTERM):
+        if time.monotonic() > deadline:
+            raise SessionError(f"the process of {place.name} does not start: look at {place / 'log'}")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _wait_for_end(place: Path) -> None:
+    deadline = time.monotonic() + _STOP_SECONDS
+    while is_held(place / LOCK):
+        if time.monotonic() > deadline:
+            raise SessionError(
+                f"{place.name} was asked to stop and has not in {_STOP_SECONDS:g} s: process "
+                f"{holder(place / LOCK)} can be killed, what it did is kept"
+            )
+        time.sleep(_LOOK_SECONDS)
+    if look(place).state is State.INTERRUPTED:
+        # It had hardly started, and went without a word: its user's will all the same.
+        write_ended(place, Ended(stop=StopCause.CANCELLED))

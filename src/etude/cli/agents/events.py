@@ -1,0 +1,156 @@
+"""What happens in an agent, a line as it happens, in `events.jsonl`; and how such lines look.
+
+The session is written turn by turn and is what counts; these lines are for those who watch, and are cut to what fits
+one. A torn last line is no line."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+
+from etude.cli.visible import visible
+from etude.harness import Conversation, Observer, Turn
+from etude.harness.background import Ended
+from etude.trace import StopCause, ToolEvent, TraceUsage
+
+EVENTS = "events.jsonl"
+_KEPT, _SHOWN_LINES, _SHOWN_ARGUMENT = 4_000, 8, 100
+
+
+class EventLog(Observer):
+    """Writes them."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+            os.write(self._descriptor, b"\n")  # behind the line in which the last process was killed
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+    async def turn(self, conversation: Conversation, turn: Turn) -> None:
+        self._line("turn", thinking=turn.thinking[:_KEPT], text=turn.text[:_KEPT], calls=[c.name for c in turn.calls])
+
+    async def tool(self, event: ToolEvent) -> None:
+        self._line(
+            "tool",
+            name=event.name,
+            arguments=event.arguments[:_KEPT],
+            ok=event.ok,
+            seconds=round(event.seconds, 3),
+            output=event.output[:_KEPT],
+            lines=event.output.count("\n") + bool(event.output),
+        )
+
+    async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
+        self._line("summary", text=turn.text[:_KEPT])
+
+    def waits(self, ahead: int) -> None:
+        self._line("waits", ahead=ahead)
+
+    def asked(self, prompt: str) -> None:
+        self._line("asked", text=prompt[:_KEPT])
+
+    def goes_on(self) -> None:
+        self._line("goes_on")
+
+    def ended(self, ended: Ended) -> None:
+        self._line("ended", stop=ended.stop, error=ended.error)
+
+    def _line(self, kind: str, **fields: object) -> None:
+        line = json.dumps({"time": round(time.time(), 3), "kind": kind, **fields}, separators=(",", ":"))
+        os.write(self._descriptor, f"{line}\n".encode())
+
+
+def read_events(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """Those in whole lines from there on, and where the next begins."""
+    if not path.exists():
+        return [], offset
+    with path.open("rb") as file:
+        file.seek(offset)
+        data = file.read()
+    whole = data[: data.rfind(b"\n") + 1]
+    return list(_parsed(whole)), offset + len(whole)
+
+
+def _parsed(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in data.splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue  # torn when its process was killed
+
+
+def show_event(console: Console, event: dict[str, Any]) -> None:
+    match event["kind"]:
+        case "waits":
+            _say(console, f"(waits: {event['ahead']} before it)", "dim")
+        case "asked":
+            _say(console, event["text"].strip(), "bold")
+        case "goes_on":
+            _say(console, "(goes on after its last whole turn)", "dim")
+        case "turn":
+            for text in (event["thinking"], event["text"]):
+                if text.strip():
+                    _say(console, text.strip(), "italic")
+        case "tool":
+            _say(console, f"> {event['name']} {_brief(event['arguments'])}", "cyan" if event["ok"] else "red")
+            lines = event["output"].splitlines()[:_SHOWN_LINES]
+            if lines:
+                _say(console, "\n".join(f"  {line}" for line in lines), "dim")
+            if (more := event["lines"] - len(lines)) > 0:
+                _say(console, f"  ({count(more, 'more line')})", "dim")
+        case "summary":
+            _say(console, "(the agent summarised itself and goes on from its notes)", "dim")
+        case "ended":
+            why = f": {event['error']}" if event["error"] else ""
+            _say(console, f"({STOPS.get(event['stop'], event['stop'])}{why})", "dim")
+
+
+STOPS: dict[str, str] = {
+    StopCause.FINISHED: "done",
+    StopCause.REPLIED: "done",
+    StopCause.TURNS: "out of turns",
+    StopCause.TOKENS: "out of tokens",
+    StopCause.TOOL_CALLS: "out of tool calls",
+    StopCause.CONTEXT: "out of context",
+    StopCause.CANCELLED: "stopped",
+    StopCause.WALL_CLOCK: "out of time",
+    StopCause.ERROR: "failed",
+}
+
+
+def _brief(arguments: str) -> str:
+    """The values alone, each on a line's part: names are the tool's, and do not change."""
+    try:
+        parsed = json.loads(arguments)
+    except ValueError:
+        return _cut(arguments)
+    values = parsed.values() if isinstance(parsed, dict) else [parsed]
+    return " ".join(_cut(value if isinstance(value, str) else json.dumps(value)) for value in values)
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _cut(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _SHOWN_ARGUMENT else f"{flat[: _SHOWN_ARGUMENT - 1]}…"
+
+
+def _say(console: Console, text: str, style: str) -> None:
+    console.print(visible(text), style=style, markup=False, highlight=False)

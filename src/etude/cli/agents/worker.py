@@ -1,0 +1,109 @@
+"""The process of one agent in the background: waits for its place, works, and says how it ended.
+
+Started by start.py with the agent's lock, which it holds until its end. Invariant: while it waits it holds no box, no
+view of the folder and no connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+from etude.cli.agent import AgentOptions
+from etude.cli.agents.events import EVENTS, EventLog
+from etude.cli.agents.start import read_options
+from etude.cli.fronts import Front, Where, about, endpoint_front, open_session
+from etude.harness import Outcome
+from etude.harness.background import Agent, Ended, Queue, last_words, look, sign, write_ended
+from etude.harness.sessions import SavedSession, SessionError, SessionRecord, load_session
+from etude.harness.sessions.record import BLOBS, LOG
+from etude.trace import StopCause
+
+BOXES = "boxes"
+_LOOK_SECONDS = 0.25
+
+
+def main(place: Path, lock: int) -> int:
+    os.set_inheritable(lock, False)
+    sign(lock)
+    queue = Queue(place.parent)
+    ended = Ended(stop=StopCause.CANCELLED)
+    with EventLog(place / EVENTS) as events:
+        try:
+            with suppress(asyncio.CancelledError, KeyboardInterrupt):
+                ended = asyncio.run(_work(place, queue, events))
+        except Exception as error:
+            line = next(iter(str(error).splitlines()), "") or type(error).__name__
+            ended = Ended(stop=StopCause.ERROR, error=line)
+            raise
+        finally:
+            queue.leave(place.name)
+            write_ended(place, ended)
+            events.ended(ended)
+    return 0 if ended.stop in (StopCause.FINISHED, StopCause.REPLIED) else 1
+
+
+async def _work(place: Path, queue: Queue, events: EventLog) -> Ended:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    # Once: a second one must not break off what the first has begun to clear away.
+    loop.add_signal_handler(signal.SIGTERM, lambda: task.cancelling() or task.cancel())
+    agent = look(place)
+    waited = False
+    while (ahead := queue.before(place.name)) >= agent.order.at_once:
+        if not waited:
+            events.waits(ahead)
+            waited = True
+        await asyncio.sleep(_LOOK_SECONDS)
+    outcome = await _act(agent, read_options(place), events)
+    session = load_session(place)
+    if outcome is None:
+        # It had answered everything, and failed only afterwards.
+        return Ended(stop=session.stop, text=last_words(session))
+    return Ended(stop=outcome.stop, error=outcome.error, text=last_words(session))
+
+
+async def _act(agent: Agent, options: AgentOptions, events: EventLog) -> Outcome | None:
+    if not options.folder.is_dir():
+        raise SessionError(f"{options.folder} is not there any more")
+    front = endpoint_front(options.endpoint)
+    where = Where(options.folder, shell=options.shell, consent=options.consent, boxes=agent.place / BOXES)
+    async with AsyncExitStack() as stack:
+        policy = front.open_policy(stack)
+        saved = _to_go_on(agent)
+        record = None if saved else _begin(agent.place, front, where)
+        session = await open_session(stack, front, where, policy, saved=saved, observer=events, record=record)
+        outcome: Outcome | None = None
+        if session.interrupted:
+            events.goes_on()
+            outcome = await session.go_on()
+        for prompt in agent.pending:
+            if outcome is not None and outcome.failed_by_us:
+                break
+            events.asked(prompt)
+            outcome = await session.run(prompt)
+        return outcome
+
+
+def _to_go_on(agent: Agent) -> SavedSession | None:
+    saved = agent.session
+    if saved is not None and saved.stop in (StopCause.CANCELLED, StopCause.ERROR, StopCause.WALL_CLOCK):
+        # None of the agent's own doing: the request is still to be answered.
+        saved.stop = ""
+    return saved
+
+
+def _begin(place: Path, front: Front, where: Where) -> SessionRecord:
+    # What a process left that was killed before its session's first line was whole.
+    (place / LOG).unlink(missing_ok=True)
+    if (place / BLOBS).exists():
+        (place / BLOBS).rmdir()
+    return SessionRecord.begin(place, **about(front, where))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,62 @@
+"""Agents in the background: started, queued, looked at, and their changes applied when the folder has moved on.
+
+All state lies on disk, in the folders of their sessions."""
+
+from etude.harness.background.agent import Agent, Change, State, held, last_words, look, look_at_all, take_agent
+from etude.harness.background.applying import Changes, Fit, Step, count_lines, preview, steps, write
+from etude.harness.background.locks import alone, holder, is_held, sign, signal_holder, take
+from etude.harness.background.merge import merge
+from etude.harness.background.order import (
+    Ended,
+    Order,
+    agents,
+    find,
+    is_agent,
+    place_for,
+    read_ended,
+    read_model,
+    read_order,
+    readable,
+    write_ended,
+    write_order,
+)
+from etude.harness.background.queue import LOCK, Queue
+
+__all__ = [
+    "LOCK",
+    "Agent",
+    "Change",
+    "Changes",
+    "Ended",
+    "Fit",
+    "Order",
+    "Queue",
+    "State",
+    "Step",
+    "agents",
+    "alone",
+    "count_lines",
+    "find",
+    "held",
+    "holder",
+    "is_agent",
+    "is_held",
+    "last_words",
+    "look",
+    "look_at_all",
+    "merge",
+    "place_for",
+    "preview",
+    "read_ended",
+    "read_model",
+    "read_order",
+    "readable",
+    "sign",
+    "signal_holder",
+    "steps",
+    "take",
+    "take_agent",
+    "write",
+    "write_ended",
+    "write_order",
+]

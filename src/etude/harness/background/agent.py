@@ -1,0 +1,179 @@
+"""One agent in the background, as its folder says at this moment.
+
+Invariant: the state is derived, never stored: from the lock that the agent's process holds, the queue, the session's
+lines and `ended.json`. So no kill and no reboot can leave a state that is not true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from os import close
+from pathlib import Path
+
+from etude.harness.background.applying import Changes, count_lines
+from etude.harness.background.locks import is_held, take
+from etude.harness.background.order import Ended, Order, agents, is_agent, read_ended, read_order
+from etude.harness.background.queue import LOCK, Queue
+from etude.harness.policy import Role
+from etude.harness.sessions import SavedSession, SessionError, load_session
+from etude.harness.sessions.record import LOG
+from etude.harness.workspace import TOO_LARGE
+from etude.trace import StopCause
+
+
+class State(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    """It came to an end: of its own, or of its budgets."""
+    STOPPED = "stopped"
+    """By its user."""
+    FAILED = "failed"
+    """The endpoint, a box, the disk: says nothing about the agent."""
+    INTERRUPTED = "interrupted"
+    """Its process is gone without a word."""
+    APPLIED = "applied"
+    PARTLY = "partly applied"
+    REJECTED = "rejected"
+
+    @property
+    def lives(self) -> bool:
+        return self in (State.QUEUED, State.RUNNING)
+
+
+_OF_STOP = {
+    StopCause.CANCELLED: State.STOPPED,
+    StopCause.ERROR: State.FAILED,
+    StopCause.WALL_CLOCK: State.FAILED,
+    "": State.INTERRUPTED,
+}
+_REVIEWED = {"accepted": State.APPLIED, "rejected": State.REJECTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Of an agent: those that wait for a decision or, once all are applied, those."""
+
+    files: int
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    place: Path
+    order: Order
+    state: State
+    ahead: int
+    """While it is queued: those who are before it, running ones included."""
+    ended: Ended
+    session: SavedSession | None
+    """None until it has begun."""
+
+    @property
+    def changes(self) -> Changes:
+        """What is neither applied nor withdrawn, without files that became too large to be read."""
+        return _open_changes(self.session) if self.session is not None else {}
+
+    @property
+    def left_out(self) -> list[str]:
+        changed = self.session.changed() if self.session is not None else {}
+        return sorted(changed.keys() - self.changes.keys())
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Prompts that the session does not know of yet."""
+        return self.order.prompts[self.session.requests if self.session else 0 :]
+
+    @property
+    def unfinished(self) -> bool:
+        """There is something to go on with, without another prompt."""
+        return bool(self.pending) or self.state in (State.STOPPED, State.FAILED, State.INTERRUPTED)
+
+    def change(self) -> Change:
+        counted = [count_lines(*pair) for pair in self.changes.values()]
+        if counted or self.session is None:
+            return Change(len(counted), sum(added for added, _ in counted), sum(removed for _, removed in counted))
+        kept = [signal for signal in self.session.signals if signal["what"] == "edits_accepted"]
+        paths = {path for signal in kept for path in signal["files"]}
+        return Change(len(paths), *(sum(signal.get(what, 0) for signal in kept) for what in ("added", "removed")))
+
+
+def look(place: Path, *, at_rest: bool = False) -> Agent:
+    """`at_rest`: the caller holds the agent's lock, so its process does not."""
+    order = read_order(place)
+    lives = not at_rest and is_held(place / LOCK)
+    session = load_session(place) if begun(place) else None
+    waiting = len(order.prompts) > (session.requests if session else 0)
+    ended = None if lives else (read_ended(place) or _end_of(None if waiting else session))
+    ahead = Queue(place.parent).before(place.name) if lives else 0
+    if ended is None:
+        state = State.QUEUED if ahead >= order.at_once else State.RUNNING
+    else:
+        state = _OF_STOP.get(ended.stop, State.DONE)
+        if session is not None and session.reviewed and not waiting:
+            state = _REVIEWED[session.reviewed]
+            if state is State.APPLIED and _open_changes(session):
+                state = State.PARTLY
+    return Agent(place, order, state, ahead, ended or Ended(stop=""), session)
+
+
+def look_at_all(sessions: Path) -> tuple[list[Agent], list[str]]:
+    """The newest first, and what is to say of those that cannot be read."""
+    found, problems = [], []
+    for place in agents(sessions):
+        try:
+            found.append(look(place))
+        except SessionError as error:
+            # Somebody may have removed it meanwhile.
+            if is_agent(place):
+                problems.append(str(error))
+    return sorted(found, key=lambda agent: agent.order.begun, reverse=True), problems
+
+
+@contextmanager
+def held(place: Path, doing: str) -> Iterator[None]:
+    """Keeps its process from being started again meanwhile; SessionError if it is alive, or another holds it."""
+    descriptor = take_agent(place, doing)
+    try:
+        yield
+    finally:
+        close(descriptor)
+
+
+def take_agent(place: Path, doing: str) -> int:
+    descriptor = take(place / LOCK)
+    if descriptor is None:
+        raise SessionError(f"{read_order(place).id} is at work: `etude agents stop` it before you {doing} it")
+    return descriptor
+
+
+def begun(place: Path) -> bool:
+    """A session whose first line is not whole was killed before it began, and holds nothing."""
+    log = place / LOG
+    if not log.exists():
+        return False
+    with log.open("rb") as file:
+        return file.readline().endswith(b"\n")
+
+
+def _open_changes(session: SavedSession) -> Changes:
+    return {path: pair for path, pair in session.changed().items() if pair[1] != TOO_LARGE}
+
+
+def _end_of(session: SavedSession | None) -> Ended:
+    """Of a process that went without a word: its session's, if that came to an end."""
+    if session is None:
+        return Ended(stop="")
+    return Ended(stop=session.stop, text=last_words(session))
+
+
+def last_words(session: SavedSession) -> str:
+    """What a finish said, or the last message."""
+    if session.stop == StopCause.FINISHED and session.tools and session.tools[-1].output:
+        return session.tools[-1].output
+    messages = session.conversation.messages if session.conversation else []
+    return next((message.text for message in reversed(messages) if message.role is Role.ASSISTANT), "")

@@ -1,0 +1,73 @@
+"""A merge of two changes to one text, by lines.
+
+Invariant: a region that only one side changed is that side's, one that both changed alike is what both made of it, and
+anything else is a conflict: changes that touch each other are never joined, since nobody has seen the result.
+
+Why not `git merge-file`: it need not be there, and what may be written must not depend on that. Tests compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+
+from etude.harness.diff import as_text
+
+Lines = Sequence[str]
+
+
+def merge(start: bytes, ours: bytes, theirs: bytes) -> bytes | None:
+    """The text with both changes; None where they conflict, or where one of the three is no text."""
+    texts = [as_text(data) for data in (start, ours, theirs)]
+    if ours == theirs or start == theirs:
+        return ours
+    if start == ours:
+        return theirs
+    lines = [text.split("\n") for text in texts if text is not None]
+    if len(lines) < 3:
+        return None
+    merged: list[str] = []
+    for base, left, right in _regions(*lines):
+        if left == base:
+            merged += right
+        elif right in (base, left):
+            merged += left
+        else:
+            return None
+    return "\n".join(merged).encode()
+
+
+def _regions(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[Lines, Lines, Lines]]:
+    """All three texts cut at the same places: pieces that are equal in all, and what lies between them."""
+    at_base = at_left = at_right = 0
+    for in_base, in_left, in_right, size in _common(base, left, right):
+        yield base[at_base:in_base], left[at_left:in_left], right[at_right:in_right]
+        kept = base[in_base : in_base + size]
+        yield kept, kept, kept
+        at_base, at_left, at_right = in_base + size, in_left + size, in_right + size
+    yield base[at_base:], left[at_left:], right[at_right:]
+
+
+def _common(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[int, int, int, int]]:
+    """Where in each of them, and how long, pieces lie that both sides kept."""
+    kept_left, kept_right = _kept(base, left), _kept(base, right)
+    i = j = 0
+    while i < len(kept_left) and j < len(kept_right):
+        (base_l, in_left, size_l), (base_r, in_right, size_r) = kept_left[i], kept_right[j]
+        begin, end = max(base_l, base_r), min(base_l + size_l, base_r + size_r)
+        if begin < end:
+            yield begin, in_left + begin - base_l, in_right + begin - base_r, end - begin
+        if base_l + size_l < base_r + size_r:
+            i += 1
+        else:
+            j += 1
+
+
+def _kept(base: Lines, side: Lines) -> list[tuple[int, int, int]]:
+    # What begins and ends alike first: the rest is compared in time that grows with its square.
+    shorter = min(len(base), len(side))
+    head = next((n for n in range(shorter) if base[n] != side[n]), shorter)
+    tail = next((n for n in range(shorter - head) if base[-1 - n] != side[-1 - n]), shorter - head)
+    middle = SequenceMatcher(None, base[head : len(base) - tail], side[head : len(side) - tail], autojunk=False)
+    found = [(m.a + head, m.b + head, m.size) for m in middle.get_matching_blocks() if m.size]
+    return [(0, 0, head), *found, (len(base) - tail, len(side) - tail, tail)]

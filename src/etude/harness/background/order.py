@@ -1,0 +1,122 @@
+"""What an agent was asked, in `agent.json` of its session's folder, and how its process ended, in `ended.json`.
+
+Invariant: both files are whole or absent. `agent.json` is there before its process is; `ended.json` is written by a
+process that comes to an end in order, and goes when the agent is started again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from etude.harness.sessions import SessionError
+from etude.journal.files import disk_problem, write_atomically
+
+ORDER, ENDED = "agent.json", "ended.json"
+M = TypeVar("M", bound=BaseModel)
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    """Six hexadecimal digits; any beginning that no other agent's shares will do."""
+    name: str
+    """The user's own, or nothing."""
+    folder: Path
+    model: str
+    prompts: tuple[str, ...]
+    """In order; how many of them the session knows says which are still to be asked."""
+    at_once: int
+    """It runs once fewer than so many agents are before it."""
+    begun: float
+    """Unix time."""
+
+
+class Ended(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stop: str
+    """A StopCause."""
+    error: str = ""
+    text: str = ""
+    """The agent's last words to the user."""
+
+
+def place_for(sessions: Path) -> tuple[str, Path]:
+    """A new id, and the folder that its session will have."""
+    taken = {path.name.rpartition("-")[2] for path in agents(sessions)}
+    while (new := secrets.token_hex(3)) in taken:
+        pass
+    return new, sessions / f"{time.strftime('%Y%m%d-%H%M%S')}-{new}"
+
+
+def agents(sessions: Path) -> Iterator[Path]:
+    """Their folders."""
+    return (path.parent for path in sessions.glob(f"*/{ORDER}"))
+
+
+def is_agent(place: Path) -> bool:
+    return (place / ORDER).is_file()
+
+
+def readable(sessions: Path) -> dict[Path, Order]:
+    """By folder; one that cannot be read must not hide the others."""
+    found = {}
+    for place in agents(sessions):
+        with suppress(SessionError):
+            found[place] = read_order(place)
+    return found
+
+
+def find(sessions: Path, word: str) -> Path:
+    """By its name, its folder's name, or a beginning of its id."""
+    orders = readable(sessions)
+    exact = [place for place, order in orders.items() if word in (order.name, order.id, place.name)]
+    found = exact or [place for place, order in orders.items() if word and order.id.startswith(word)]
+    if not found:
+        raise SessionError(f"there is no agent {word!r} in {sessions}: `etude agents` lists them")
+    if len(found) > 1:
+        names = ", ".join(sorted(orders[place].id for place in found))
+        raise SessionError(f"{word!r} may be any of {names}: give more of it")
+    return found[0]
+
+
+def write_order(place: Path, order: Order) -> None:
+    _write(place / ORDER, order)
+
+
+def read_order(place: Path) -> Order:
+    return read_model(place / ORDER, Order)
+
+
+def write_ended(place: Path, ended: Ended) -> None:
+    _write(place / ENDED, ended)
+
+
+def read_ended(place: Path) -> Ended | None:
+    return read_model(place / ENDED, Ended) if (place / ENDED).exists() else None
+
+
+def read_model(path: Path, kind: type[M]) -> M:
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise SessionError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        raise SessionError(
+            f"{path} is not what this version of etude writes ({error.errors()[0]['msg']}): delete its folder"
+        ) from error
+
+
+def _write(path: Path, model: BaseModel) -> None:
+    try:
+        write_atomically(path, model.model_dump_json(indent=1).encode())
+    except OSError as error:
+        raise SessionError(f"cannot write {path}: {disk_problem(error)}") from error

@@ -1,0 +1,25 @@
+"""Search by words and by meaning: files as chunks, BM25 over their terms, vectors of an embedder where there is one.
+
+Runs in our process, on the files of any workspace; no box is asked for anything but its files."""
+
+from etude.harness.chunks.choice import usual_embedder
+from etude.harness.chunks.chunk import Chunk, chunks_of
+from etude.harness.chunks.embedder import Embedder, EmbeddingFailed, EndpointEmbedder
+from etude.harness.chunks.index import ChunkIndex, Found, TooManyFiles
+from etude.harness.chunks.shipped import ShippedEmbedder, has_shipped_model
+from etude.harness.chunks.vectors import VectorStore
+
+__all__ = [
+    "Chunk",
+    "ChunkIndex",
+    "Embedder",
+    "EmbeddingFailed",
+    "EndpointEmbedder",
+    "Found",
+    "ShippedEmbedder",
+    "TooManyFiles",
+    "VectorStore",
+    "chunks_of",
+    "has_shipped_model",
+    "usual_embedder",
+]

@@ -1,0 +1,99 @@
+"""Embedder: texts become vectors, outside of every box, in our process or at an endpoint that somebody configured.
+
+Nothing is sent anywhere unless an `EndpointEmbedder` was made with that address. Whatever goes wrong is an
+EmbeddingFailed, whose text is one line for the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+
+
+class EmbeddingFailed(Exception):
+    """Texts could not be embedded; search goes on by words and says so."""
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    @property
+    def name(self) -> str:
+        """Of the model: vectors of one name may be compared, and are kept on disk under it."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """Texts of one call: few enough that a call takes seconds."""
+        ...
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """A row per text, of length one; EmbeddingFailed."""
+        ...
+
+
+class EndpointEmbedder:
+    """`/embeddings` of the OpenAI protocol. `url` is what stands before it."""
+
+    batch = 64
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        api_key: str = "",
+        seconds: float = 60.0,
+        attempts: int = 3,
+        pause_seconds: float = 1.0,
+    ) -> None:
+        self.name = f"{url.rstrip('/')} {model}"
+        self._model = model
+        self._url = f"{url.rstrip('/')}/embeddings"
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._seconds = seconds
+        self._attempts = attempts
+        self._pause = pause_seconds
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        body = {"model": self._model, "input": list(texts)}
+        problem = ""
+        for attempt in range(self._attempts):
+            if attempt:
+                await asyncio.sleep(self._pause * 2 ** (attempt - 1))
+            try:
+                async with httpx.AsyncClient(timeout=self._seconds, headers=self._headers) as client:
+                    answer = await client.post(self._url, json=body)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                problem = type(error).__name__
+                continue
+            if answer.status_code == 429 or answer.status_code >= 500:
+                problem = f"status {answer.status_code}"
+                continue
+            if answer.status_code != 200:
+                raise EmbeddingFailed(f"{self._url} answered with status {answer.status_code}")
+            return self._read(answer, len(texts))
+        raise EmbeddingFailed(f"{self._url} did not answer: {problem}")
+
+    def _read(self, answer: httpx.Response, count: int) -> Vectors:
+        try:
+            data: list[dict[str, Any]] = answer.json()["data"]
+            rows = [each["embedding"] for each in sorted(data, key=lambda each: int(each["index"]))]
+            vectors = np.array(rows, dtype=np.float32)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise EmbeddingFailed(f"{self._url}: the answer holds no embeddings ({type(error).__name__})") from error
+        if vectors.ndim != 2 or len(vectors) != count or not np.isfinite(vectors).all():
+            raise EmbeddingFailed(f"{self._url}: expected {count} vectors of finite numbers, found {vectors.shape}")
+        return unit(vectors)
+
+
+def unit(vectors: Vectors) -> Vectors:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Vectors = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    return scaled

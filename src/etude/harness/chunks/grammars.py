@@ -1,0 +1,200 @@
+"""Where a file's definitions are, told by tree-sitter's grammars where they are (`pip install 'etude[search]'`).
+
+Nothing here fails: a file that does not parse gives the definitions that were recognised, a language without a grammar
+none. Grammars come inside of their wheels; nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    first: int
+    """Its lines, from 0, with the comments, decorators and attributes right before it."""
+    last: int
+    name: str
+    kind: str
+    """function or class: whatever holds definitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    module: str
+    functions: frozenset[str]
+    classes: frozenset[str]
+    entry: str = "language"
+
+
+def _language(module: str, functions: str, classes: str, entry: str = "language") -> Language:
+    return Language(module, frozenset(functions.split()), frozenset(classes.split()), entry)
+
+
+_JS = "function_declaration generator_function_declaration method_definition"
+_TS = f"{_JS} function_signature abstract_method_signature"
+_TS_CLASSES = (
+    "class_declaration abstract_class_declaration interface_declaration enum_declaration internal_module module "
+    "type_alias_declaration"
+)
+_C_CLASSES = "struct_specifier union_specifier enum_specifier"
+_CPP = _language("tree_sitter_cpp", "function_definition", f"{_C_CLASSES} class_specifier namespace_definition")
+_JAVASCRIPT = _language("tree_sitter_javascript", _JS, "class_declaration")
+_C = _language("tree_sitter_c", "function_definition", _C_CLASSES)
+_TYPESCRIPT = _language("tree_sitter_typescript", _TS, _TS_CLASSES, "language_typescript")
+
+LANGUAGES = {
+    ".py": _language("tree_sitter_python", "function_definition", "class_definition"),
+    ".pyi": _language("tree_sitter_python", "function_definition", "class_definition"),
+    ".js": _JAVASCRIPT,
+    ".jsx": _JAVASCRIPT,
+    ".mjs": _JAVASCRIPT,
+    ".cjs": _JAVASCRIPT,
+    ".ts": _TYPESCRIPT,
+    ".mts": _TYPESCRIPT,
+    ".cts": _TYPESCRIPT,
+    ".tsx": _language("tree_sitter_typescript", _TS, _TS_CLASSES, "language_tsx"),
+    ".go": _language("tree_sitter_go", "function_declaration method_declaration", "type_declaration"),
+    ".rs": _language(
+        "tree_sitter_rust",
+        "function_item macro_definition",
+        "impl_item trait_item struct_item enum_item union_item mod_item",
+    ),
+    ".java": _language(
+        "tree_sitter_java",
+        "method_declaration constructor_declaration compact_constructor_declaration",
+        "class_declaration interface_declaration enum_declaration record_declaration annotation_type_declaration",
+    ),
+    ".c": _C,
+    ".h": _C,
+    ".cc": _CPP,
+    ".cpp": _CPP,
+    ".cxx": _CPP,
+    ".hh": _CPP,
+    ".hpp": _CPP,
+    ".hxx": _CPP,
+    ".rb": _language("tree_sitter_ruby", "method singleton_method", "class module singleton_class"),
+}
+
+_WRAPPERS = frozenset({"decorated_definition", "export_statement", "template_declaration", "linkage_specification"})
+_BEFORE = frozenset({"comment", "line_comment", "block_comment", "attribute_item", "decorator"})
+_ASSIGNED = frozenset({"arrow_function", "function_expression", "generator_function", "class"})
+_DEEPEST = 200
+"""Definitions lie nowhere near so deep; hostile files do."""
+
+
+def definitions(suffix: str, data: bytes) -> list[Definition]:
+    """Outer ones before those inside of them, in the order of the file."""
+    language = LANGUAGES.get(suffix.lower())
+    grammar = _grammar(language) if language else None
+    if language is None or grammar is None:
+        return []
+    core, known = grammar
+    found: list[Definition] = []
+    # A parser of its own for each file: one must not be used by two threads.
+    root = core.Parser(known).parse(data).root_node
+    # A stack, not recursion: how deep a file nests is its author's choice.
+    waiting: list[tuple[Any, tuple[str, ...], int | None, int]] = [(root, (), None, 0)]
+    while waiting:
+        node, outer, begins, depth = waiting.pop()
+        kind = _kind(node, language)
+        inside, wraps = outer, None
+        if kind is not None:
+            inside = (*outer, *_name(node))
+            first = _begin(node) if begins is None else begins
+            found.append(Definition(first, _last(node), ".".join(inside), kind))
+        elif node.type in _WRAPPERS:
+            wraps = _begin(node) if begins is None else begins
+        if depth < _DEEPEST:
+            children = node.named_children
+            holds_one = wraps is not None and sum(_kind(child, language) is not None for child in children) == 1
+            for child in reversed(children):
+                waiting.append((child, inside, wraps if holds_one else None, depth + 1))
+    return found
+
+
+@cache
+def _grammar(language: Language) -> tuple[Any, Any] | None:
+    """tree-sitter and the language; None where one of them is not installed."""
+    try:
+        core = importlib.import_module("tree_sitter")
+        grammar = importlib.import_module(language.module)
+    except ModuleNotFoundError:
+        return None
+    return core, core.Language(getattr(grammar, language.entry)())
+
+
+def has_grammars() -> bool:
+    return _grammar(LANGUAGES[".py"]) is not None
+
+
+def _kind(node: Any, language: Language) -> str | None:
+    kind = node.type
+    if kind in language.functions:
+        return "function"
+    if kind in language.classes:
+        # A mention of a type (struct stat buffer) is no definition; those of C and C++ have a body.
+        return None if kind.endswith("_specifier") and node.child_by_field_name("body") is None else "class"
+    if kind == "variable_declarator" and (value := node.child_by_field_name("value")) is not None:
+        return ("class" if value.type == "class" else "function") if value.type in _ASSIGNED else None
+    return None
+
+
+def _begin(node: Any) -> int:
+    first = int(node.start_point[0])
+    if node.type == "variable_declarator" and node.parent is not None:
+        node = node.parent
+        first = int(node.start_point[0])
+    before = node.prev_named_sibling
+    while before is not None and before.type in _BEFORE and first - 1 <= before.end_point[0] <= first:
+        # A comment at the end of a line of code belongs to that code.
+        further = before.prev_sibling
+        if further is not None and further.end_point[0] == before.start_point[0] and further.type not in _BEFORE:
+            break
+        first, before = int(before.start_point[0]), before.prev_named_sibling
+    return first
+
+
+def _last(node: Any) -> int:
+    row, column = node.end_point
+    return int(row - 1 if column == 0 and row > node.start_point[0] else row)
+
+
+def _name(node: Any) -> tuple[str, ...]:
+    """As its language says it: with the type that a Go method, or a C++ one outside of its class, belongs to."""
+    named = node.child_by_field_name("name")
+    if named is None and (declarator := node.child_by_field_name("declarator")) is not None:
+        named = _declared(declarator)
+    if named is None and node.type == "type_declaration" and node.named_children:
+        named = node.named_children[0].child_by_field_name("name")
+    named = named or node.child_by_field_name("type")
+    return tuple(part for part in (_receiver(node.child_by_field_name("receiver")), _text(named)) if part)
+
+
+def _declared(declarator: Any) -> Any:
+    """The name inside of a C declarator, through pointers, references and argument lists."""
+    for _ in range(_DEEPEST):
+        inner = declarator.child_by_field_name("declarator")
+        if inner is None and declarator.type in ("reference_declarator", "parenthesized_declarator"):
+            inner = next(iter(declarator.named_children), None)
+        if inner is None:
+            return declarator
+        declarator = inner
+    return declarator
+
+
+def _receiver(node: Any) -> str:
+    if node is None or node.type != "parameter_list" or not node.named_children:
+        return ""
+    kind = node.named_children[0].child_by_field_name("type")
+    return _text(kind).lstrip("*").partition("[")[0] if kind is not None else ""
+
+
+def _text(node: Any) -> str:
+    """One line, whatever the author wrote between the parts of a name."""
+    if node is None:
+        return ""
+    return "".join(node.text[:200].decode("utf-8", "replace").split())[:120]

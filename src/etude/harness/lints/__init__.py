@@ -1,0 +1,10 @@
+"""Lints: what the linters that a repository uses say of its files, with what is new told from what was there before.
+
+Linters are data (`linters/*.toml`); `Lints.look` runs those that a workspace's files ask for."""
+
+from etude.harness.lints.compare import unmatched
+from etude.harness.lints.diagnostic import Diagnostic
+from etude.harness.lints.linter import Linter, builtin_linters, parse_linter
+from etude.harness.lints.run import Lints, Report
+
+__all__ = ["Diagnostic", "Linter", "Lints", "Report", "builtin_linters", "parse_linter", "unmatched"]

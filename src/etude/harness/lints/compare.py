@@ -1,0 +1,162 @@
+"""New problems told from old ones, although lines move.
+
+An old and a new problem are the same if linter, rule and message are (numbers of lines in it aside), and so is their
+place: the same line of an unchanged piece, else a line of the same text, else a line of the piece that was changed in
+place of the old one. Each old problem answers for one new one at most. So what only moves is never new, and of two
+equal problems where there was one, one is new.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from etude.harness.lints.diagnostic import Diagnostic
+
+Files: TypeAlias = Mapping[str, bytes]
+MOST_COMPARED = 4_000_000
+"""Pairs of lines of a changed piece: a larger one is not compared line by line."""
+MOST_PAIRS = 400
+"""Of files that came and files that went: where there are more, only files of one name are compared."""
+ALIKE = 0.5
+"""Share of its lines that a file under a new name must have in common with one that is gone."""
+
+_LINE_NUMBERS = re.compile(r"(\blines? |:)\d+(?::\d+)?|\(\d+,\d+\)")
+
+
+def unmatched(before: Sequence[Diagnostic], after: Sequence[Diagnostic], old: Files, new: Files) -> list[Diagnostic]:
+    """Those of `after` that nothing in `before` answers for; `old` and `new` are the files of then and now."""
+    names = renamed(old, new)
+    left_before, left_after = list(before), list(after)
+    comparisons: dict[str, Comparison] = {}
+
+    def compared(path: str) -> Comparison:
+        if path not in comparisons:
+            comparisons[path] = Comparison(_lines(old.get(names.get(path, path))), _lines(new.get(path)))
+        return comparisons[path]
+
+    now_at = {was: now for now, was in names.items()}
+
+    def place_of(problem: Diagnostic) -> str:
+        return now_at.get(problem.path, problem.path)
+
+    by_line: tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]] = (
+        lambda problem: ("line", problem.line),
+        lambda problem: ("line", compared(problem.path).old_line(problem.line)),
+    )
+    by_text: tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]] = (
+        lambda problem: ("text", compared(place_of(problem)).old_text(problem.line)),
+        lambda problem: ("text", compared(problem.path).new_text(problem.line)),
+    )
+    by_piece: tuple[Callable[[Diagnostic], Hashable], Callable[[Diagnostic], Hashable]] = (
+        lambda problem: ("piece", compared(place_of(problem)).old_piece(problem.line) or ("before", problem)),
+        lambda problem: ("piece", compared(problem.path).new_piece(problem.line) or ("after", problem)),
+    )
+    for of_before, of_after in (by_line, by_text, by_piece):
+        waiting: defaultdict[Hashable, list[Diagnostic]] = defaultdict(list)
+        for problem in sorted(left_before, reverse=True):
+            waiting[place_of(problem), _kind(problem), of_before(problem)].append(problem)
+        remaining = []
+        for problem in sorted(left_after):
+            if same := waiting[problem.path, _kind(problem), of_after(problem)]:
+                same.pop()
+            else:
+                remaining.append(problem)
+        left_before, left_after = [problem for kept in waiting.values() for problem in kept], remaining
+    return left_after
+
+
+def _kind(problem: Diagnostic) -> tuple[str, str, str]:
+    return problem.linter, problem.code, _LINE_NUMBERS.sub(r"\1#", problem.message)
+
+
+class Comparison:
+    """Where the lines of one file were before. Lines count from 1."""
+
+    def __init__(self, old: Sequence[str], new: Sequence[str]) -> None:
+        self._old, self._new = old, new
+        self._was: dict[int, int] = {}
+        self._old_piece: dict[int, int] = {}
+        self._new_piece: dict[int, int] = {}
+        for number, (tag, first, last, begin, end) in enumerate(_opcodes(old, new), 1):
+            if tag == "equal":
+                self._was.update(zip(range(begin + 1, end + 1), range(first + 1, last + 1), strict=True))
+            else:
+                self._old_piece.update(dict.fromkeys(range(first + 1, last + 1), number))
+                self._new_piece.update(dict.fromkeys(range(begin + 1, end + 1), number))
+
+    def old_line(self, line: int) -> int | None:
+        """None for a line that was not there; what names no line stays what it is."""
+        return self._was.get(line) if line else 0
+
+    def old_piece(self, line: int) -> int | None:
+        return self._old_piece.get(line)
+
+    def new_piece(self, line: int) -> int | None:
+        return self._new_piece.get(line)
+
+    def old_text(self, line: int) -> str:
+        return _text(self._old, line)
+
+    def new_text(self, line: int) -> str:
+        return _text(self._new, line)
+
+
+def _text(lines: Sequence[str], line: int) -> str:
+    """Without its indentation, which changes when a piece is moved. A line after the last is empty."""
+    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
+Opcode: TypeAlias = tuple[str, int, int, int, int]
+
+
+def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
+    """As difflib's; what is equal at both ends is found without it."""
+    shorter = min(len(old), len(new))
+    head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
+    tail = next((at for at in range(shorter - head) if old[-1 - at] != new[-1 - at]), shorter - head)
+    first, last = old[head : len(old) - tail], new[head : len(new) - tail]
+    if len(first) * len(last) > MOST_COMPARED:
+        middle: list[Opcode] = [("replace", 0, len(first), 0, len(last))]
+    else:
+        middle = [*difflib.SequenceMatcher(None, first, last).get_opcodes()]
+    moved = [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in middle]
+    ends: list[Opcode] = [("equal", len(old) - tail, len(old), len(new) - tail, len(new))] if tail else []
+    return [("equal", 0, head, 0, head), *moved, *ends]
+
+
+def renamed(old: Files, new: Files) -> dict[str, str]:
+    """For each file that came in place of one that is gone, what it was called: the one that it is most like."""
+    gone = {path: Counter(_lines(old[path])) for path in old.keys() - new.keys()}
+    come = sorted(new.keys() - old.keys())
+    few = len(gone) * len(come) <= MOST_PAIRS
+    names: dict[str, str] = {}
+    for path in come:
+        lines = Counter(_lines(new[path]))
+        share = {
+            other: _alike(lines, counted)
+            for other, counted in gone.items()
+            if few or other.rpartition("/")[2] == path.rpartition("/")[2]
+        }
+        best = max(sorted(share), key=lambda other: share[other], default=None)
+        if best is not None and share[best] >= ALIKE:
+            names[path] = best
+            del gone[best]
+    return names
+
+
+def _alike(one: Counter[str], other: Counter[str]) -> float:
+    most = max(one.total(), other.total())
+    return (one & other).total() / most if most else 0.0
+
+
+def _lines(data: bytes | None) -> list[str]:
+    return data.decode("utf-8", "replace").split("\n") if data else []
+
+
+def in_order(problems: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Each once, by place."""
+    return sorted(set(problems))

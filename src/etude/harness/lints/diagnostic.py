@@ -1,0 +1,37 @@
+"""The Diagnostic noun: one problem that one linter has with one place. Its texts are single lines of bounded length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+MESSAGE_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Diagnostic:
+    """Ordered by place."""
+
+    path: str
+    """Relative to the workspace."""
+    line: int
+    """From 1; 0 where no line is named."""
+    column: int
+    """From 1, as the linter counts; 0 where none is named."""
+    severity: Severity = field(compare=False)
+    code: str
+    """The rule's name; empty where the linter names none."""
+    message: str
+    linter: str
+
+    def told(self) -> str:
+        place = ":".join([self.path, *(str(number) for number in (self.line, self.column) if number)])
+        rule = f"{self.linter} {self.code}" if self.code else self.linter
+        return f"{place} {self.severity} {self.message} [{rule}]"
+
+
+def one_line(text: str) -> str:
+    """A linter's words as one line that cannot flood."""
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return words if len(words) <= MESSAGE_CHARACTERS else f"{words[:MESSAGE_CHARACTERS]}..."

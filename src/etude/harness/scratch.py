@@ -1,0 +1,181 @@
+"""A second tree beside a workspace, which goes through states of its files: what commands write there nobody sees.
+
+Invariant: when a command runs, the tree's own files are those of the state that it is to see. Folders of installed
+packages, links and large files are the workspace's. What is written is newer than all before it, since programs with a
+cache ask a file's time (in whole seconds) whether it changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from os import utime
+from pathlib import Path, PurePosixPath
+
+from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
+
+SCRATCH = "/tmp/etude-scratch"
+"""Where commands and their output see the tree."""
+PREPARE_SECONDS = 60.0
+LINKED = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox"})
+"""Folders of installed packages."""
+_CARGO_BUILDS = "target"
+_AT_ONCE = 200
+_MAX_TREE_FILES, _MAX_TREE_BYTES = 100_000, 1 << 30
+
+# What a workspace does not hold as text, and nobody changes, the tree has by links. For an empty .git folder programs
+# respect .gitignore.
+_PREPARE = r"""
+tree=$1
+[ -z "$2" ] || rm -rf "$tree"
+if [ ! -d "$tree" ]; then mkdir -p "$tree/.git" || exit 1; echo fresh; fi
+find . -type d \( -name .git -prune -o \
+    \( -name node_modules -o -name .venv -o -name venv -o -name .tox -o -name .nox \) -prune -print \) \
+  -o -type l -print -o -type f -size +1000000c -print | while IFS= read -r path; do
+  [ -e "$tree/$path" ] || [ -L "$tree/$path" ] || {
+    mkdir -p "$tree/${path%/*}"
+    if [ -L "$path" ]; then cp -P -- "$path" "$tree/$path"; else ln -s "$PWD/${path#./}" "$tree/$path"; fi
+  }
+done
+"""
+_DELETE = """
+for path; do
+  rm -f -- "$path"
+  case "$path" in */*) rmdir -p -- "${path%/*}" 2>/dev/null;; esac
+done
+true
+"""
+
+
+def is_own(path: str, files: Mapping[str, bytes]) -> bool:
+    """Not of an installed package, and not built by cargo."""
+    parts = path.split("/")[:-1]
+    if LINKED.intersection(parts):
+        return False
+    if _CARGO_BUILDS in parts:
+        above = parts[: parts.index(_CARGO_BUILDS)]
+        return "/".join([*above, "Cargo.toml"]) not in files
+    return True
+
+
+class BoxScratch:
+    def __init__(self, box: Box, env: Mapping[str, str], too_large: bytes) -> None:
+        """`too_large` stands for contents that are not known: such a file stays as it is."""
+        self._box = box
+        self._env = dict(env)
+        self._too_large = too_large
+        self._held: Mapping[str, bytes] | None = None
+        """None while nobody knows."""
+        self._clock = _Clock()
+
+    async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        """The command over each state. The last one is what the workspace holds."""
+        prepare = ["sh", "-c", _PREPARE, "prepare", SCRATCH, "" if self._held is not None else "anew"]
+        made = await self._box.exec(prepare, timeout=PREPARE_SECONDS)
+        if made.code:  # also when it takes too long
+            words = " ".join(made.stderr.decode("utf-8", "replace").split())
+            raise RequestRefused(f"no files can be put beside the workspace, in {SCRATCH}: {words}")
+        if b"fresh" in made.stdout:
+            self._held = {}
+        results = []
+        for state in states:
+            await self._hold(_own(state))
+            results.append(await self._box.exec(command, timeout=timeout, cwd=SCRATCH, env=self._env))
+        return results
+
+    async def _hold(self, files: Mapping[str, bytes]) -> None:
+        held, self._held = self._held or {}, None
+        changed = {path: data for path, data in files.items() if held.get(path) != data and data != self._too_large}
+        gone = sorted(held.keys() - files.keys())
+        try:
+            for at in range(0, len(gone), _AT_ONCE):
+                delete = ["sh", "-c", _DELETE, "delete", *gone[at : at + _AT_ONCE]]
+                await self._box.exec(delete, timeout=PREPARE_SECONDS, cwd=SCRATCH)
+            if changed:
+                tar = await asyncio.to_thread(_tar, changed, self._clock.tick())
+                await self._box.write_tree(SCRATCH, tar, max_bytes=_MAX_TREE_BYTES, max_files=_MAX_TREE_FILES)
+        except (OSError, DiskFull) as error:
+            raise RequestRefused(f"no files can be put beside the workspace, in {SCRATCH}: {error}") from error
+        self._held = files
+
+
+HostExec = Callable[[str, Path, float, bytes], Awaitable[ExecResult]]
+"""Command, folder, seconds, and what stands for the folder's name in the output."""
+
+
+class HostScratch:
+    def __init__(self, execute: HostExec) -> None:
+        self._execute = execute
+        self._folder: Path | None = None
+        self._held: Mapping[str, bytes] | None = None
+        self._clock = _Clock()
+
+    async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        results = []
+        for state in states:
+            try:
+                folder = await asyncio.to_thread(self._hold, state)
+            except OSError as error:
+                raise RequestRefused(f"no files can be put beside the workspace: {error.strerror}") from error
+            results.append(await self._execute(command, folder, timeout, SCRATCH.encode()))
+        return results
+
+    def _hold(self, files: Mapping[str, bytes]) -> Path:
+        if self._folder is None or self._held is None:
+            self._remove()
+            self._folder = Path(tempfile.mkdtemp(prefix="etude-scratch-"))
+            (self._folder / ".git").mkdir()
+        folder, held, self._held = self._folder, self._held or {}, None
+        for path in held.keys() - files.keys():
+            (folder / path).unlink(missing_ok=True)
+            for above in PurePosixPath(path).parents[:-1]:
+                if any((folder / above).iterdir()):
+                    break
+                (folder / above).rmdir()
+        now = self._clock.tick()
+        for path, data in files.items():
+            if held.get(path) != data:
+                target = folder / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+                utime(target, (now, now))
+        self._held = files
+        return folder
+
+    def _remove(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._remove)
+
+
+class _Clock:
+    """Whole seconds, each later than the last and than the present."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def tick(self) -> int:
+        self._last = max(self._last + 1, int(time.time()) + 2)
+        return self._last
+
+
+def _own(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {path: data for path, data in files.items() if is_own(path, files)}
+
+
+def _tar(files: Mapping[str, bytes], modified: int) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(files):
+            member = tarfile.TarInfo(path)
+            member.size, member.mtime, member.mode = len(files[path]), modified, 0o644
+            tar.addfile(member, io.BytesIO(files[path]))
+    return packed.getvalue()

@@ -1,0 +1,98 @@
+"""A session as a trace: for exports, and for training where the user agreed to it.
+
+Invariant: its segments are the recorded ids of whole turns, never made from text; a session whose policy owned no ids
+has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from etude.harness.diff import binary_changes, unified_diff
+from etude.harness.messages import whole_chain
+from etude.harness.policy import Conversation, Role
+from etude.harness.profile import load_profile
+from etude.harness.schema import SchemaError
+from etude.harness.sessions.replay import SavedSession
+from etude.trace.steps import read_steps
+from etude.trace.trace import Segment, StopCause, Trace
+
+
+def as_trace(session: SavedSession) -> Trace:
+    """`task` is what the user asked first; `split` is empty: a session is of no split."""
+    conversation = session.conversation
+    return Trace(
+        id=session.folder.name,
+        task=first_request(session).strip().split("\n", 1)[0],
+        split="",
+        group="",
+        member=0,
+        policy=str(session.about.get("model", "")),
+        seed=0,
+        segments=_segments(session),
+        tools=list(session.tools),
+        usage=session.total(),
+        stop=StopCause(session.stop) if session.stop else StopCause.CANCELLED,
+        error=session.error,
+        started=float(session.about.get("time", 0.0)),
+        timing=dict(session.seconds),
+        diff="".join(_changes(session)),
+        messages=_messages(conversation) if conversation is not None else [],
+    )
+
+
+def first_request(session: SavedSession) -> str:
+    """What the user asked first; nothing if the session was killed before."""
+    said = _chain(session.conversation)[0].messages if session.conversation is not None else []
+    return next((message.text for message in said if message.role is Role.USER), "")
+
+
+def tool_schemas(session: SavedSession) -> list[dict[str, Any]]:
+    """The tools that the agent had, in OpenAI's schema; none where the session does not say its profile."""
+    name = session.about.get("profile")
+    try:
+        return [schema.openai() for schema in load_profile(str(name)).schemas()] if name else []
+    except SchemaError:
+        return []  # a profile that this version does not have
+
+
+def _segments(session: SavedSession) -> list[Segment]:
+    if not session.steps or not session.tokens.exists():
+        return []
+    return read_steps(session.tokens, keep=session.steps)[0]
+
+
+def _messages(conversation: Conversation) -> list[dict[str, object]]:
+    """With the model's thinking, which is not sent to an endpoint again."""
+    turns = [m.turn for link in _chain(conversation) for m in link.messages if m.role is Role.ASSISTANT]
+    messages: list[dict[str, object]] = []
+    left = iter(turns)
+    for message in whole_chain(conversation):
+        turn = next(left) if message["role"] == "assistant" else None
+        thinking = {"reasoning_content": turn.thinking} if turn is not None and turn.thinking else {}
+        messages.append({**message, **thinking})
+    return messages
+
+
+def _chain(conversation: Conversation) -> list[Conversation]:
+    links = [conversation]
+    while (above := links[-1].parent) is not None:
+        links.append(above)
+    return links[::-1]
+
+
+def _changes(session: SavedSession) -> Iterator[str]:
+    """What was accepted, then what is still open."""
+    for signal in session.signals:
+        if signal["what"] == "edits_accepted":
+            yield _diff(session, {path: (c["before"], c["now"]) for path, c in signal.get("changes", {}).items()})
+    yield _diff(session, session.files)
+
+
+def _diff(session: SavedSession, sides: Mapping[str, tuple[str | None, str | None]]) -> str:
+    before, now = (
+        {path: data for path, both in sides.items() if (data := session.content(both[side])) is not None}
+        for side in (0, 1)
+    )
+    return unified_diff(before, now) + binary_changes(before, now)

@@ -1,0 +1,77 @@
+"""What is known to be a secret without looking like one: values of the environment, and who and where the user is."""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import json
+import re
+import socket
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|DSN|DATABASE_URL", re.IGNORECASE)
+_NO_SECRET_NAME = re.compile(
+    r"_FILE$|_PATH$|_DIR$|KEYBOARD|SSH_AUTH_SOCK|XAUTHORITY|KEYRING|^PWD$|OLDPWD", re.IGNORECASE
+)
+_SHORTEST = 6
+"""Of a value: shorter ones stand in any text by chance."""
+_COMMON_NAMES = frozenset({"root", "user", "admin", "ubuntu", "debian", "node", "app", "runner", "git", "nobody"})
+_COMMON_NAMES |= {"test", "agent", "data", "home", "work", "task", "main", "code", "build"}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    kind: str
+    value: str
+    whole: bool = False
+    """Only where no letter or digit stands beside it: a name, not a key."""
+
+    def spellings(self) -> Iterator[str]:
+        """As it stands in texts, JSON, addresses and headers; each line of one with several."""
+        yield self.value
+        if self.whole:
+            return
+        yield json.dumps(self.value)[1:-1]
+        yield json.dumps(self.value, ensure_ascii=False)[1:-1]
+        yield quote(self.value, safe="")
+        yield quote_plus(self.value)
+        if len(self.value) >= 8:
+            yield base64.b64encode(self.value.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+        lines = self.value.splitlines()
+        if len(lines) > 1:
+            yield from (line.strip() for line in lines if len(line.strip()) >= 8)
+
+
+def known_here(environment: Mapping[str, str], named: Collection[str] = ()) -> list[Known]:
+    """Of this user on this machine: `named` are variables that hold a secret, whatever they are called."""
+    found = [
+        Known("env", value)
+        for name, value in environment.items()
+        if len(value) >= _SHORTEST
+        and not _is_switch(value)
+        and (name in named or (_SECRET_NAME.search(name) and not _NO_SECRET_NAME.search(name)))
+    ]
+    home = str(Path.home())
+    if len(home) > 1:
+        found.append(Known("home", home, whole=True))
+    user = _user()
+    if len(user) >= 3 and user.lower() not in _COMMON_NAMES:
+        found.append(Known("user", user, whole=True))
+    host = socket.gethostname()
+    if len(host) >= 4 and host != "localhost":
+        found.append(Known("host", host, whole=True))
+    return found
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a process whose user has no name
+        return ""
+
+
+def _is_switch(value: str) -> bool:
+    return value.lower() in ("enabled", "disabled", "required", "optional", "default", "always")

@@ -1,0 +1,173 @@
+"""Replaces secrets in texts and JSON by placeholders.
+
+Invariants: the same secret has the same placeholder in everything that one Redactor has cleaned; what is learnt from
+one text of a document is taken out of all of them; a text without a secret comes back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from etude.trace.redact.known import Known
+from etude.trace.redact.patterns import patterns, unlikely_elsewhere
+
+_BREAKS = (re.compile(r"\r?\n"), re.compile(r"\r?\n[ +-]"), re.compile(r"\\n"))
+"""Where a long line may have been broken: in a text, in a diff, in JSON."""
+_SHORTEST_BROKEN = 8
+
+
+class _Found(NamedTuple):
+    start: int
+    end: int
+    kind: str
+    secret: str
+
+
+class Redactor:
+    def __init__(self, known: Iterable[Known] = ()) -> None:
+        self.counts: Counter[str] = Counter()
+        """Occurrences that were taken out, by kind."""
+        self._known: dict[str, Known] = {}
+        """By spelling."""
+        self._names: dict[str, str] = {}
+        self._numbers: Counter[str] = Counter()
+        for item in known:
+            self.add(item)
+
+    def add(self, known: Known) -> None:
+        for spelling in known.spellings():
+            self._known.setdefault(spelling, known)
+
+    def redact(self, document: Any) -> Any:
+        """A copy of JSON values without secrets."""
+        self.learn(document)
+        return self.clean(document)
+
+    def learn(self, document: Any) -> None:
+        """Remembers the secrets of a document that are to be taken out wherever their text stands."""
+        for text in _texts(document):
+            lowered = text.lower()
+            for pattern in patterns():
+                if not pattern.spread:
+                    continue
+                for start, end in pattern.find(text, lowered):
+                    if unlikely_elsewhere(text[start:end]):
+                        self.add(Known(pattern.name, text[start:end]))
+
+    def clean(self, document: Any) -> Any:
+        if isinstance(document, str):
+            return self._text(document)
+        if isinstance(document, dict):
+            return {self.clean(name): self.clean(value) for name, value in document.items()}
+        if isinstance(document, list | tuple):
+            return [self.clean(value) for value in document]
+        return document
+
+    def arguments(self, raw: str) -> str:
+        """The arguments of a call: JSON as a model wrote it, which may spell a secret as it likes."""
+        values = json_of(raw)
+        cleaned = self.clean(values)
+        return self._text(raw if cleaned == values else json.dumps(cleaned, ensure_ascii=False))
+
+    def _text(self, text: str) -> str:
+        found = sorted(self._find(text), key=lambda f: (f.start, -f.end))
+        if not found:
+            return text
+        parts, at = [], 0
+        for start, end, kind, secret in _merged(found, text):
+            parts += [text[at:start], self._placeholder(kind, secret)]
+            self.counts[kind] += 1
+            at = end
+        return "".join([*parts, text[at:]])
+
+    def _find(self, text: str) -> Iterator[_Found]:
+        lowered = text.lower()
+        for pattern in patterns():
+            for start, end in pattern.find(text, lowered):
+                yield _Found(start, end, pattern.name, text[start:end])
+        for spelling, known in self._known.items():
+            for start in _places(text, spelling):
+                end = start + len(spelling)
+                if not known.whole or not _inside_word(text, start, end):
+                    yield _Found(start, end, known.kind, known.value)
+        for breaks in _BREAKS:
+            yield from self._broken(text, breaks)
+
+    def _broken(self, text: str, breaks: re.Pattern[str]) -> Iterator[_Found]:
+        """Known secrets with a line's end in them."""
+        pieces, starts, at = [], [], 0
+        for match in breaks.finditer(text):
+            pieces.append(text[at : match.start()])
+            starts.append(at)
+            at = match.end()
+        if not pieces:
+            return
+        joined = "".join([*pieces, text[at:]])
+        starts.append(at)
+        offsets = [0, *accumulate(len(piece) for piece in pieces)]
+
+        def place(offset: int) -> int:
+            piece = bisect_right(offsets, offset) - 1
+            return starts[piece] + offset - offsets[piece]
+
+        for spelling, known in self._known.items():
+            if known.whole or len(spelling) < _SHORTEST_BROKEN:
+                continue
+            for start in _places(joined, spelling):
+                yield _Found(place(start), place(start + len(spelling) - 1) + 1, known.kind, known.value)
+
+    def _placeholder(self, kind: str, secret: str) -> str:
+        if secret not in self._names:
+            self._numbers[kind] += 1
+            self._names[secret] = f"[redacted:{kind}-{self._numbers[kind]}]"
+        return self._names[secret]
+
+
+def json_of(text: str) -> Any:
+    """What a text says as JSON; None if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _merged(found: list[_Found], text: str) -> Iterator[_Found]:
+    """Without overlaps: what overlaps is taken out together."""
+    last = found[0]
+    for item in found[1:]:
+        if item.start >= last.end:
+            yield last
+            last = item
+        elif item.end > last.end:
+            last = _Found(last.start, item.end, last.kind, text[last.start : item.end])
+    yield last
+
+
+def _places(text: str, piece: str) -> Iterator[int]:
+    at = text.find(piece)
+    while at >= 0:
+        yield at
+        at = text.find(piece, at + len(piece))
+
+
+def _inside_word(text: str, start: int, end: int) -> bool:
+    before, behind = text[start - 1 : start] if start else "", text[end : end + 1]
+    return any(c.isalnum() or c == "_" for c in (before, behind) if c)
+
+
+def _texts(document: Any) -> Iterator[str]:
+    if isinstance(document, str):
+        yield document
+    elif isinstance(document, dict):
+        for name, value in document.items():
+            yield from _texts(name)
+            yield from _texts(value)
+    elif isinstance(document, list | tuple):
+        for value in document:
+            yield from _texts(value)

@@ -1,0 +1,178 @@
+"""The tokens of a rollout or session as they come: an append-only file, a frame per thing that was recorded.
+
+Invariants: a frame is on its way to the disk when the call returns, so a kill loses at most the turn that was going on;
+a torn last frame is no frame, damage anywhere else is an error; what is read back are the recorded segments, token for
+token. The format `etude-steps/1` is described in docs/trace.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from etude.journal.files import disk_problem
+from etude.trace.builder import TraceBuilder
+from etude.trace.file import TraceError
+from etude.trace.trace import Segment, SegmentKind
+
+FORMAT = "etude-steps/1"
+_MAGIC = b"etude-steps/"
+_FIRST_LINE = FORMAT.encode() + b"\n"
+_FRAME = struct.Struct("<II")
+"""Length and CRC-32 of what follows."""
+_MOST_BYTES = 1 << 30
+
+Frame = tuple[dict[str, Any], bytes, int]
+"""Its head, its arrays, and where in the file it ends."""
+
+
+class StepsFile:
+    """A sink of a TraceBuilder (`builder.sink`). One that goes on with a file numbers its segments after those that are
+    there: the first one repeats what their model had been shown, so it is a rewritten child of the last."""
+
+    def __init__(self, path: Path, *, keep: int | None = None) -> None:
+        """`keep`: the bytes of an existing file that count, all that is whole if None; what is behind goes."""
+        self.path = path
+        self.size = 0
+        self._offset = 0
+        self._zstd = zstandard.ZstdCompressor(level=1)
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            found = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise TraceError(f"cannot write {path}: {disk_problem(error)}") from error
+        if not found or keep == 0:
+            os.ftruncate(self._descriptor, 0)
+            self._put(_FIRST_LINE)
+            return
+        frames = list(_frames(path, keep))
+        self.size = frames[-1][2] if frames else len(_FIRST_LINE)
+        self._offset = sum(head["kind"] == "segment" for head, _, _ in frames)
+        os.ftruncate(self._descriptor, self.size)
+
+    def segment(self, number: int, parent: int | None, kind: SegmentKind, tokens: NDArray[np.int32]) -> None:
+        place, above = number + self._offset, parent + self._offset if parent is not None else None
+        if above is None and place:
+            above, kind = place - 1, SegmentKind.REWRITTEN
+        self._frame({"kind": "segment", "id": place, "parent": above, "begins": kind.value}, tokens=tokens)
+
+    def given(self, tokens: NDArray[np.int32]) -> None:
+        if len(tokens):
+            self._frame({"kind": "given"}, tokens=tokens)
+
+    def sampled(
+        self,
+        tokens: NDArray[np.int32],
+        logprobs: NDArray[np.float32],
+        versions: NDArray[np.int32],
+        experts: NDArray[np.uint16] | None,
+        experts_from: int,
+    ) -> None:
+        head: dict[str, Any] = {"kind": "sampled"}
+        arrays: dict[str, NDArray[Any]] = {"tokens": tokens, "logprobs": logprobs, "versions": versions}
+        if experts is not None:
+            head["experts_from"], head["shape"] = experts_from, list(experts.shape)
+            arrays["experts"] = experts.reshape(-1)
+        self._frame(head, **arrays)
+
+    def note(self, what: str, /, **fields: object) -> None:
+        """Something that is no token: JSON."""
+        self._frame({"kind": "note", "what": what, **fields})
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _frame(self, head: Mapping[str, Any], **arrays: NDArray[Any]) -> None:
+        sizes = {name: len(array) for name, array in arrays.items()}
+        text = json.dumps({**head, "arrays": sizes}, separators=(",", ":")).encode()
+        raw = b"".join(array.astype(_TYPES[name], copy=False).tobytes() for name, array in arrays.items())
+        payload = self._zstd.compress(text + b"\n" + raw)
+        self._put(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
+
+    def _put(self, data: bytes) -> None:
+        try:
+            written = os.write(self._descriptor, data)
+            if written != len(data):
+                os.ftruncate(self._descriptor, self.size)
+        except OSError as error:
+            raise TraceError(f"cannot write {self.path}: {disk_problem(error)}") from error
+        if written != len(data):
+            raise TraceError(f"cannot write {self.path}: the disk is full; free some space")
+        self.size += len(data)
+
+
+_TYPES = {"tokens": "<i4", "logprobs": "<f4", "versions": "<i4", "experts": "<u2"}
+
+
+def read_steps(path: Path, *, keep: int | None = None) -> tuple[list[Segment], list[dict[str, Any]]]:
+    """The segments and the notes of a file that may still be written to; of its first `keep` bytes, if given."""
+    builder, notes = TraceBuilder(), []
+    for head, raw, _ in _frames(path, keep):
+        try:
+            if head["kind"] == "note":
+                notes.append({key: value for key, value in head.items() if key not in ("kind", "arrays")})
+            else:
+                _record(builder, head, _arrays(head, raw))
+        except (KeyError, ValueError, TypeError) as error:
+            raise TraceError(f"{path} is damaged: a frame says what cannot be ({error!r})") from error
+    return builder.segments(), notes
+
+
+def _record(builder: TraceBuilder, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+    if head["kind"] == "segment":
+        builder.start_segment(SegmentKind(head["begins"]), head["parent"], arrays["tokens"].tolist())
+    elif head["kind"] == "given":
+        builder.extend(arrays["tokens"].tolist())
+    elif head["kind"] == "sampled":
+        experts = arrays["experts"].reshape(head["shape"]) if "experts" in arrays else None
+        start = head.get("experts_from", 0)
+        builder.sampled(arrays["tokens"], arrays["logprobs"], arrays["versions"], experts=experts, experts_from=start)
+    else:
+        raise ValueError(f"a frame of kind {head['kind']}")
+
+
+def _arrays(head: dict[str, Any], raw: bytes) -> dict[str, NDArray[Any]]:
+    found, at = {}, 0
+    for name, count in head["arrays"].items():
+        found[name] = np.frombuffer(raw, _TYPES[name], count, at)
+        at += found[name].nbytes
+    return found
+
+
+def _frames(path: Path, keep: int | None) -> Iterator[Frame]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror}") from error
+    first = data[: len(_FIRST_LINE)]
+    if first != _FIRST_LINE:
+        if _FIRST_LINE.startswith(data):
+            return  # killed before the first line was whole
+        found = data[:40].split(b"\n")[0].decode(errors="replace")
+        if found.startswith(_MAGIC.decode()):
+            raise TraceError(f"{path} is {found}, this version reads {FORMAT}: update étude")
+        raise TraceError(f"{path} holds no steps of a trace: expected it to begin with {FORMAT}, found {found!r}")
+    at, end = len(_FIRST_LINE), len(data) if keep is None else min(keep, len(data))
+    while at + _FRAME.size <= end:
+        length, check = _FRAME.unpack_from(data, at)
+        until = at + _FRAME.size + length
+        if until > end:
+            return
+        payload = data[at + _FRAME.size : until]
+        if zlib.crc32(payload) != check:
+            raise TraceError(f"{path} is damaged at byte {at}: what is there is not what was written")
+        plain = zstandard.decompress(payload, max_output_size=_MOST_BYTES)
+        text, _, raw = plain.partition(b"\n")
+        yield json.loads(text), raw, until
+        at = until

@@ -1,0 +1,254 @@
+"""Self-summaries at their edges: in a burst of calls, empty, too long, thought about, interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.harness.parts import SAMPLE, ScriptedEngine, compact_format, playing, written
+
+from etude.engine.protocol import EngineError
+from etude.harness import (
+    Budgets,
+    ContextFull,
+    Conversation,
+    Message,
+    Observer,
+    Outcome,
+    OverlayWorkspace,
+    Role,
+    ScriptedPolicy,
+    TokenPolicy,
+    TokenSampling,
+    Toolbox,
+    ToolLimits,
+    Turn,
+    load_profile,
+    profile_of,
+    run_agent,
+)
+from etude.harness.profile import MOST_READ, compaction_request
+from etude.recipe.acting import HarnessRecipe
+from etude.trace import SegmentKind, StopCause, TraceBuilder
+
+FULL, COMPACT = load_profile("full"), load_profile("compact")
+FORM = compact_format()
+
+
+def run(steps, budgets, profile=FULL, *, files=SAMPLE, observer=None) -> Outcome:
+    toolbox = Toolbox(profile.schemas(), OverlayWorkspace(files), ToolLimits(), profile)
+    opened = profile.open("make check pass")
+    return asyncio.run(run_agent(opened, ScriptedPolicy(steps, profile), toolbox, budgets, profile, observer=observer))
+
+
+def trigger(more: int, profile=FULL) -> int:
+    return ScriptedPolicy([], profile).tokens(profile.open("make check pass")) + more
+
+
+def tokens_of(turns, budgets, *, context=1 << 16, profile=COMPACT):
+    """The loop over sampled turns; `turns` are ids."""
+    engine, recorder = ScriptedEngine(playing(turns)), TraceBuilder()
+    policy = TokenPolicy(engine, FORM, profile.schemas(), TokenSampling(context), recorder, conversation="r")
+    toolbox = Toolbox(profile.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), profile)
+    outcome = asyncio.run(run_agent(profile.open("make check pass"), policy, toolbox, budgets, profile))
+    return outcome, recorder.segments(), engine
+
+
+def test_the_new_context_names_what_was_read_and_what_was_edited():
+    steps = ["> read check.py\n> read calc.py\n> read pack/other.py", "> delete pack/other.py", "so far", "> finish"]
+    outcome = run([*steps[:1], "> edit calc.py 3 return max(a, b)", *steps[1:]], Budgets(summary_trigger=trigger(64)))
+    said = outcome.conversation.messages[1].text
+    assert "\nso far\n" in said
+    assert "Files edited so far: calc.py pack/other.py. Files read so far: check.py calc.py. Jobs" in said
+
+
+def test_of_very_many_files_the_last_ones_are_named():
+    files = {f"f{number}.py": b"x = 1\n" for number in range(MOST_READ + 5)}
+    steps = ["\n".join(f"> read {path}" for path in files), "so far", "> finish"]
+    said = run(steps, Budgets(summary_trigger=trigger(20)), files=files).conversation.messages[1].text
+    assert f" f{MOST_READ + 4}.py (and 5 before)." in said
+    assert " f4.py" not in said
+
+
+def test_a_trigger_in_a_burst_waits_until_all_its_calls_are_answered():
+    steps = [written("read calc.py", "read check.py", "list", "read calc.py"), written(text="seen"), written("finish")]
+    budgets = Budgets(summary_trigger=len(FORM.opening(COMPACT.system_text(), "make check pass")) + 30)
+    outcome, (first, second), engine = tokens_of(steps, budgets)
+    assert (outcome.stop, outcome.usage.summaries) == (StopCause.FINISHED, 1)
+    old = outcome.conversation.parent
+    assert old is not None
+    roles = [message.role for message in old.messages[2:]]
+    assert roles == [Role.ASSISTANT, *[Role.TOOL] * 4, Role.USER, Role.ASSISTANT]
+    outputs = [event.output for event in outcome.tools[:4]]
+    asked = [*FORM.tool_outputs(outputs)[:-1], *FORM.user_message(COMPACT.summary_request)]
+    assert engine.requests[1].prompt.tolist()[-len(asked) :] == asked
+    assert (first.kind, second.kind) == (SegmentKind.START, SegmentKind.SUMMARY)
+    assert first.tokens[first.sampled].tolist() == [*steps[0], *steps[1]]
+
+
+def test_an_empty_summary_goes_on_and_is_seen():
+    outcome = run(["> read calc.py", "", "> finish"], Budgets(summary_trigger=trigger(10)))
+    assert (outcome.stop, outcome.usage.empty_summaries) == (StopCause.FINISHED, 1)
+    assert "so far:\n(you wrote none)\n" in outcome.conversation.messages[1].text
+    compact = run(["> read calc.py", "", "> finish"], Budgets(summary_trigger=20), COMPACT)
+    assert compact.conversation.messages[1].text.startswith("make check pass\nnote 1 \nedit none\n")
+
+
+def test_a_summary_that_is_all_thinking_or_calls_is_an_empty_one():
+    think = FORM.tokenizer.special.think
+    budgets = Budgets(summary_trigger=40, turns=9)
+    for summary in (
+        FORM.render_turn("", "", ["list"]),
+        [think, *FORM.tokenizer.encode("make check"), FORM.stop_ids[0]],
+    ):
+        outcome, _, _ = tokens_of([written("read calc.py"), summary, written("finish")], budgets)
+        assert (outcome.stop, outcome.usage.empty_summaries) == (StopCause.FINISHED, 1)
+        assert outcome.conversation.messages[1].text.startswith("make check pass\nnote 1 \nedit none\n")
+
+
+def test_what_was_thought_before_a_summary_is_not_carried():
+    summary = FORM.render_turn("the larger of two", "calc.py line 3", [])
+    outcome, segments, _ = tokens_of([written("read calc.py"), summary, written("finish")], Budgets(summary_trigger=40))
+    assert outcome.conversation.messages[1].text.startswith("make check pass\nnote 1 calc.py line 3\n")
+    assert outcome.usage.thinking_tokens > 0
+    assert "the larger of two" not in FORM.tokenizer.decode(segments[1].tokens.tolist())
+    # It was sampled, so it is trained on: in the context that it was sampled in.
+    assert segments[0].tokens[segments[0].sampled].tolist()[-len(summary) :] == summary
+
+
+def test_a_summary_that_its_limit_cuts_off_is_cut_visibly():
+    long = written(text="calc.py line 3 " * 30)
+    turns = [written("read calc.py"), long, written("finish")]
+    outcome, segments, _ = tokens_of(turns, Budgets(summary_trigger=40, summary_tokens=12))
+    assert (outcome.stop, outcome.usage.cut_summaries) == (StopCause.FINISHED, 1)
+    assert outcome.usage.summary_tokens == 12
+    assert segments[0].tokens.tolist()[-12:] == long[:12]
+    steps = ["> read calc.py", Turn("the plan is", sampled_tokens=3, cut_off=True), "> finish"]
+    said = run(steps, Budgets(summary_trigger=trigger(10))).conversation.messages[1].text
+    assert "\nthe plan is\n[it was cut off here, at its token limit]\n" in said
+
+
+def test_a_summary_that_would_outgrow_the_window_is_cut_off_at_it():
+    turns = [written("read calc.py"), written(text="calc.py line 3 " * 60), written("finish")]
+    outcome, segments, engine = tokens_of(turns, Budgets(summary_trigger=40, summary_tokens=400), context=130)
+    assert (outcome.stop, outcome.usage.cut_summaries) == (StopCause.FINISHED, 1)
+    assert all(len(request.prompt) + request.sampling.max_tokens <= 130 for request in engine.requests)
+    assert len(segments[0].tokens) == 130
+
+
+class _Narrow(ScriptedPolicy):
+    """Of a window that holds so much, whatever the limit of a summary says."""
+
+    window = 0
+
+    async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
+        if self.tokens(conversation) > self.window:
+            raise ContextFull(f"more than {self.window} tokens")
+        return await super().act(conversation, max_tokens=max_tokens)
+
+
+def test_a_summary_longer_than_the_window_ends_with_a_typed_stop():
+    policy = _Narrow(["> read calc.py", "line " * 300, "> finish"], FULL)
+    policy.window = trigger(200)
+    toolbox = Toolbox(FULL.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), FULL)
+    budgets = Budgets(summary_trigger=trigger(10))
+    outcome = asyncio.run(run_agent(FULL.open("make check pass"), policy, toolbox, budgets, FULL))
+    assert (outcome.stop, outcome.usage.summaries) == (StopCause.CONTEXT, 1)
+    assert outcome.stop.truncated
+    assert outcome.usage.compression < 1, "it is seen that it was no compression"
+
+
+def test_no_room_for_the_request_is_a_typed_stop_too():
+    turns = [written("read calc.py"), written(text="x"), written("finish")]
+    opened = len(FORM.opening(COMPACT.system_text(), "make check pass"))
+    read = len(FORM.tool_outputs(["1 # the larger of two\n2 def larger(a, b):\n3     return min(a, b)"]))
+    room = opened + len(turns[0]) + read + 2
+    outcome, _, _ = tokens_of(turns, Budgets(summary_trigger=10), context=room)
+    assert (outcome.stop, outcome.usage.summaries) == (StopCause.CONTEXT, 0)
+    assert outcome.conversation.messages[-1].role is Role.TOOL, "a request that nobody answered is no part of it"
+
+
+def test_what_summaries_cost_and_save_is_counted():
+    steps = ["> read calc.py", "one two", "> read calc.py", "three", "> read check.py\n> read calc.py", "", "> finish"]
+    outcome = run(steps, Budgets(summary_trigger=trigger(10)))
+    usage = outcome.usage
+    assert (usage.summaries, usage.empty_summaries, usage.summary_tokens) == (3, 1, 3)
+    assert usage.rereads == 2, "calc.py, in each of two later contexts"
+    assert usage.context_before > 3 * trigger(10)
+    assert usage.context_after > 3 * trigger(0)
+    assert usage.compression == usage.context_before / usage.context_after
+    assert Outcome(Conversation("x")).usage.compression == 0
+
+
+def test_the_baseline_asks_with_a_long_instruction_and_changes_nothing_else():
+    recipe = HarnessRecipe(profile="full", compaction="prompt")
+    profile = profile_of(recipe)
+    assert profile == replace(FULL, summary_request=compaction_request())
+    assert profile_of(HarnessRecipe(profile="full")) is FULL
+    assert len(compaction_request()) > 5 * len(FULL.summary_request)
+    outcome = run(["> read calc.py", "1. Task: check", "> finish"], Budgets(summary_trigger=trigger(10)), profile)
+    old = outcome.conversation.parent
+    assert old is not None
+    assert old.messages[-2].text == compaction_request()
+    assert "\n1. Task: check\n" in outcome.conversation.messages[1].text
+
+
+class _Cancelling(Observer):
+    """Cancels the run when the summary is there and nobody has heard of it."""
+
+    async def turn(self, conversation: Conversation, turn: Turn) -> None:
+        if conversation.messages[-2].text in (FULL.summary_request, COMPACT.summary_request):
+            raise asyncio.CancelledError
+
+
+def test_an_interrupted_summary_leaves_the_conversation_as_it_was():
+    profile = COMPACT
+    engine = ScriptedEngine(playing([written("read calc.py"), written(text="seen"), written("finish")]))
+    recorder = TraceBuilder()
+    policy = TokenPolicy(engine, FORM, profile.schemas(), TokenSampling(1 << 16), recorder, conversation="r")
+    toolbox = Toolbox(profile.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), profile)
+    outcome = Outcome(profile.open("make check pass"))
+
+    async def play() -> None:
+        budgets = Budgets(summary_trigger=40)
+        with pytest.raises(asyncio.CancelledError):
+            await run_agent(
+                outcome.conversation, policy, toolbox, budgets, profile, observer=_Cancelling(), outcome=outcome
+            )
+        conversation = outcome.conversation
+        assert [message.role for message in conversation.messages[2:]] == [Role.ASSISTANT, Role.TOOL]
+        conversation.messages += [Message(Role.USER, "go on"), Message(Role.USER, "please")]
+        await run_agent(conversation, policy, toolbox, Budgets(), profile)
+
+    asyncio.run(play())
+    first, second = recorder.segments()
+    # The ids of the summary stay where they were sampled; what goes on without it is a context of its own.
+    assert (first.kind, second.kind, second.parent) == (SegmentKind.START, SegmentKind.FORK, first.id)
+    assert second.tokens[second.sampled].tolist() == written("finish")
+    said = FORM.tokenizer.decode(second.tokens.tolist())
+    assert "go on" in said
+    assert "seen" not in said
+
+
+def test_a_summary_whose_engine_fails_can_be_asked_for_again():
+    def fail(request):
+        if len(engine.generations) == 1:
+            engine.generations.append(engine.generations[0])
+            raise EngineError("lost")
+        return next(turns)
+
+    turns = iter([written("read calc.py"), written(text="seen"), written("finish")])
+    engine, recorder = ScriptedEngine(fail), TraceBuilder()
+    policy = TokenPolicy(engine, FORM, COMPACT.schemas(), TokenSampling(1 << 16), recorder, conversation="r")
+    toolbox = Toolbox(COMPACT.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), COMPACT)
+
+    async def play() -> tuple[Outcome, Outcome]:
+        budgets = Budgets(summary_trigger=40)
+        lost = await run_agent(COMPACT.open("make check pass"), policy, toolbox, budgets, COMPACT)
+        return lost, await run_agent(lost.conversation, policy, toolbox, budgets, COMPACT)
+
+    lost, again = asyncio.run(play())
+    assert (lost.stop, lost.usage.summaries) == (StopCause.ERROR, 0)
+    assert (again.stop, again.usage.summaries) == (StopCause.FINISHED, 1)
+    assert [segment.kind for segment in recorder.segments()] == [SegmentKind.START, SegmentKind.SUMMARY]

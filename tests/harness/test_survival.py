@@ -1,0 +1,305 @@
+"""What a session outlives: commands of every bad kind, a policy that gets nowhere, a dying box, a kill at any turn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.contract.sandbox.ends import first_process_above
+from tests.harness.hostile import FILES, HUGE
+from tests.harness.parts import SAMPLE, open_boxes
+from tests.harness.test_sessions import BOX, HARNESS, REQUEST, STEPS, Following, as_it_was, repository
+from tests.harness.test_terminal_tools import Bench, in_boxes
+
+from etude.harness import (
+    Budgets,
+    ChatPolicy,
+    ChatSession,
+    Conversation,
+    Endpoint,
+    Outcome,
+    OverlayWorkspace,
+    Role,
+    ScriptedPolicy,
+    Toolbox,
+    ToolLimits,
+    Turn,
+    lazy_workspace,
+    load_profile,
+    run_agent,
+)
+from etude.harness.nudges import REPEATS, SILENCES
+from etude.harness.profile import Profile
+from etude.harness.sessions import SessionRecord, load_session
+from etude.sandbox import BoxSpec
+from etude.trace import StopCause
+
+ROOMY = HARNESS.model_copy(update={"summary_trigger": 0})
+REBASE = """
+git init -q /tmp/r && cd /tmp/r && git config user.email me@here && git config user.name me
+echo 1 > a && git add a && git commit -qm one && echo 2 > a && git commit -qam two && git rebase -i HEAD~1
+"""
+FULL, COMPACT = load_profile("full"), load_profile("compact")
+
+
+def test_commands_that_wait_for_somebody_hang_nobody(images: Path) -> None:
+    """Each goes on as a job, and can be answered."""
+
+    async def play(bench: Bench) -> None:
+        async def waits(command: str, prompt: str) -> int:
+            said = await bench.say("bash", command=command, seconds=2)
+            number = int(said.rpartition("job_input")[0].rpartition("as job ")[2].partition(":")[0])
+            for _ in range(20):
+                if prompt in said:
+                    return number
+                said += await bench.say("job", id=number, seconds=1)
+            raise AssertionError(said)
+
+        async def ends(number: int, *lines: str) -> str:
+            heard = [await bench.say("job_input", id=number, text=line) for line in lines]
+            for _ in range(20):
+                if "(it goes on as job" not in heard[-1]:
+                    return "\n".join(heard)
+                heard.append(await bench.say("job", id=number, seconds=1))
+            raise AssertionError(heard)
+
+        python = await waits("python3 -i", ">>> ")
+        assert "\n42\n" in "\n" + await ends(python, "print(6 * 7)", "exit()")
+        secret = await waits("python3 -c 'import getpass; print(len(getpass.getpass()))'", "Password")
+        assert "hunter2" not in (said := await ends(secret, "hunter2"))
+        assert "7" in said
+        eater = await waits("cat", "")
+        assert "echoed" in await ends(eater, "echoed", "^D")
+        assert await bench.say("bash", command="read -t 1 x < /dev/null; echo $?") == "1"
+        assert await bench.say("bash", command="less calc.py") == SAMPLE["calc.py"].decode().rstrip()
+        pages = await waits("seq 999 > /tmp/n; less /tmp/n", "")
+        assert "(exit code" in await bench.say("job_kill", id=pages) or not bench.toolbox.jobs
+        assert "Successfully rebased" in await bench.say("bash", command=REBASE)
+        assert await bench.say("bash", command="$EDITOR calc.py && $GIT_EDITOR calc.py && echo edited") == "edited"
+        assert bench.toolbox.jobs == []
+
+    in_boxes(images, play)
+
+
+def test_commands_that_never_end_flood_and_daemonise(images: Path) -> None:
+    async def play(bench: Bench) -> None:
+        flood = await bench.call("bash", command="yes | head -c 3000000; sleep 100", seconds=1)
+        assert len(flood.output) <= 4_000
+        assert "goes on as job 1" in flood.output
+        assert "(exit code" in await bench.say("job_kill", id=1)
+        hung = await bench.say("bash", command="trap '' INT TERM; sleep 100", seconds=1)
+        assert "goes on as job 2" in hung
+        assert "(exit code" in await bench.say("job_kill", id=2)
+        daemon = "setsid sleep 100 > /dev/null 2>&1 < /dev/null & echo up"
+        assert await bench.say("bash", command=daemon) == "up"
+        assert await bench.say("bash", command="printf 'a\\377\\376b\\n\\033[31mred\\033[0m'") == "a\ufffd\ufffdb\nred"
+        assert await bench.say("bash", command="ls pack") == "other.py"
+
+    in_boxes(images, play)
+
+
+@pytest.mark.usefixtures("with_time_enough")
+def test_the_plain_shell_outlives_the_same(images: Path) -> None:
+    async def play() -> None:
+        sandboxes = open_boxes(images)
+        try:
+            image = await sandboxes.add_image(dict(SAMPLE))
+            workspace = lazy_workspace(image, SAMPLE, lambda: sandboxes.create(BoxSpec(image)))
+            toolbox = Toolbox(COMPACT.schemas(), workspace, ToolLimits(command_seconds=1.5), COMPACT)
+            steps = [
+                "> shell yes | head -c 3000000; sleep 100",
+                "> shell sleep 100",
+                "> shell cat; read x; echo $?",
+                "> shell python3 -i",
+            ]
+            steps += ["> shell setsid sleep 100 & echo up", "> shell printf 'a\\377b'", "> finish"]
+            budgets = Budgets(output_tokens=60)
+            outcome = await run_agent(COMPACT.open("go"), ScriptedPolicy(steps, COMPACT), toolbox, budgets, COMPACT)
+            assert outcome.stop is StopCause.FINISHED, outcome.error
+            said = [event.output for event in outcome.tools]
+            assert said[0].endswith("time limit")
+            assert said[1] == "time limit"
+            assert said[2] == "1"
+            assert "exit" not in said[3].split("\n")[-1]
+            assert said[4:6] == ["up", "a\ufffdb"]
+            await workspace.close()
+        finally:
+            await sandboxes.close()
+
+    asyncio.run(play())
+
+
+def test_files_that_are_no_text_are_huge_or_missing() -> None:
+    bench = Bench(OverlayWorkspace({**FILES, "huge.txt": HUGE.encode()}))
+
+    def say(name: str, **arguments: object) -> str:
+        return asyncio.run(bench.say(name, **arguments))
+
+    assert say("read", path="logo.png") == "'logo.png' is not a text file."
+    assert say("replace", path="latin.txt", old="caf", new="tea") == "'latin.txt' is not a text file."
+    assert "at most 1000000 can be read" in say("read", path="huge.txt")
+    assert say("read", path="calc.pi") == "There is no file 'calc.pi'. Did you mean calc.py?"
+    assert say("read", path="pack") == "'pack' is a folder, not a file."
+    assert say("grep", pattern="PNG") == "No line matches."
+    assert say("grep", pattern="value") == "pack/other.py:1 value = 1"
+
+
+class Policy:
+    """Calls a function for each turn."""
+
+    name = "made up"
+
+    def __init__(self, act: Callable[[], Awaitable[Turn]]) -> None:
+        self._act = act
+
+    async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
+        return await self._act()
+
+    def tokens(self, conversation: Conversation) -> int:
+        return 0
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+
+def run(policy: Policy | ScriptedPolicy, budgets: Budgets | None = None, profile: Profile = FULL) -> Outcome:
+    toolbox = Toolbox(profile.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), profile)
+    return asyncio.run(run_agent(profile.open("go"), policy, toolbox, budgets or Budgets(turns=9), profile))
+
+
+def told(outcome: Outcome) -> list[str]:
+    return [message.text for message in outcome.conversation.messages[2:] if message.role is Role.USER]
+
+
+def test_a_policy_that_does_not_answer_ends_with_the_clock() -> None:
+    first = iter(["> read calc.py"])
+
+    async def act() -> Turn:
+        for line in first:
+            return await ScriptedPolicy([line], FULL).act(FULL.open("go"), max_tokens=9)
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    outcome = run(Policy(act), Budgets(wall_seconds=1.0))
+    assert outcome.stop is StopCause.WALL_CLOCK
+    assert (outcome.usage.turns, len(outcome.tools)) == (1, 1), "what was done is kept"
+
+
+def test_an_endpoint_that_takes_a_request_and_never_answers() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def play() -> Outcome:
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        policy = ChatPolicy(Endpoint(url, "model", seconds=0.3, attempts=2, pause_seconds=0.0), FULL.schemas())
+        toolbox = Toolbox(FULL.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), FULL)
+        try:
+            return await run_agent(FULL.open("go"), policy, toolbox, Budgets(), FULL)
+        finally:
+            await policy.aclose()
+            server.close()
+
+    outcome = asyncio.run(play())
+    assert outcome.stop is StopCause.ERROR
+    assert "no answer in 2 attempts, last: ReadTimeout" in outcome.error
+
+
+def test_a_policy_that_says_nothing_is_asked_twice() -> None:
+    outcome = run(ScriptedPolicy([Turn(), Turn(" \n"), "> read calc.py", Turn(), Turn(), Turn()], FULL))
+    assert (outcome.stop, outcome.final_text, outcome.usage.turns) == (StopCause.REPLIED, "", 6)
+    assert told(outcome) == [FULL.silent] * 2 * SILENCES
+    assert run(ScriptedPolicy([Turn()], COMPACT), profile=COMPACT).stop is StopCause.REPLIED
+
+
+def test_a_policy_that_repeats_itself_is_told_and_ends_with_its_budget() -> None:
+    outcome = run(ScriptedPolicy(["> read calc.py"] * 20, FULL))
+    assert (outcome.stop, outcome.usage.turns) == (StopCause.TURNS, 9)
+    assert told(outcome) == [FULL.repeated.format(count=count) for count in range(REPEATS, 10, REPEATS)]
+    other = ["> read calc.py", "> read check.py"] * 4 + ["> finish"]
+    assert told(run(ScriptedPolicy(other, FULL))) == []
+    assert told(run(ScriptedPolicy(["> read calc.py"] * 20, COMPACT), profile=COMPACT)) == []
+
+
+def test_a_box_that_dies_in_the_middle_of_a_call_costs_that_turn_alone(tmp_path: Path, images: Path) -> None:
+    folder, place = repository(tmp_path / "repository"), tmp_path / "session"
+    nap = ["sleep", f"300.{os.getpid()}"]
+    steps = ["> edit calc.py 3 return max(a, b)", "> bash ls", f"> bash {' '.join(nap)}"]
+    steps += ["> bash python3 check.py", "> read calc.py", "it is done"]
+
+    async def play() -> None:
+        sandboxes = open_boxes(images)
+        record = SessionRecord.begin(place, profile="full")
+        try:
+            policy = ScriptedPolicy(steps, FULL)
+            async with ChatSession(folder, policy, ROOMY, BOX, sandboxes, record=record) as session:
+                working = asyncio.create_task(session.run(REQUEST))
+                (await first_process_above(nap)).kill()
+                lost = await working
+                assert lost.stop is StopCause.ERROR
+                assert lost.error.startswith("SandboxLost: ")
+                assert [event.name for event in lost.tools][:2] == ["edit", "bash"]
+                saved = load_session(place)
+                assert (saved.stop, [event.name for event in saved.tools][:2]) == ("error", ["edit", "bash"])
+                assert "+    return max(a, b)" in await session.diff()
+                again = await session.run("go on")
+                assert again.stop is StopCause.REPLIED
+                assert again.tools[0].output == "ok", "another box has the files as they were"
+        finally:
+            await sandboxes.close()
+
+    asyncio.run(play())
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.harness.test_sessions import BOX, HARNESS, REQUEST, Following
+from etude.harness import ChatSession
+from etude.harness.sessions import SessionRecord
+
+class UntilKilled(Following):
+    async def act(self, conversation, *, max_tokens):
+        self.left -= 1
+        if self.left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().act(conversation, max_tokens=max_tokens)
+
+folder, places, answers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+for number in range(answers):
+    child = os.fork()
+    if child == 0:
+        policy = UntilKilled()
+        policy.left = number
+        session = ChatSession(folder, policy, HARNESS, BOX, record=SessionRecord.begin(places / str(number)))
+        asyncio.run(session.run(REQUEST))
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+"""
+
+
+def test_killed_at_any_turn_it_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "repository")
+
+    def played(session: ChatSession) -> object:
+        outcome = asyncio.run(session.go_on() if session.interrupted else session.run(REQUEST))
+        assert outcome.final_text == "it is done"
+        assert outcome.usage.turns == len(STEPS), "budgets go on where they were"
+        return as_it_was(session)
+
+    whole = ChatSession(folder, Following(), HARNESS, BOX, record=SessionRecord.begin(tmp_path / "whole"))
+    ended = played(whole)
+    answers = len(STEPS) + load_session(tmp_path / "whole").usage.summaries
+    assert answers > len(STEPS)
+    command = [sys.executable, "-c", KILLED, str(folder), str(tmp_path / "killed"), str(answers)]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, env={**os.environ, "PYTHONPATH": "src"})
+    for number in range(answers):
+        saved = load_session(tmp_path / "killed" / str(number))
+        assert saved.stop == ""
+        assert played(ChatSession(folder, Following(), HARNESS, BOX, saved=saved)) == ended
