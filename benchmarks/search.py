@@ -1,4 +1,6 @@
-"""Search in the kernel's source (over 60,000 files), beside ripgrep: forty patterns in four classes of selectivity.
+"""Search in the kernel's source (over 60,000 files), beside ripgrep, and how often a description finds its function.
+
+Forty patterns in four classes of selectivity; the second part is _recall.py's.
 
 Before each search a line that matches is written into some file of the tree, so that what it takes to see changes is
 inside of the measured time; every file gets its contents back at the end. Both sides start ripgrep and take its whole
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _recall import recall
 from _report import finish
 
 from etude.harness.search import Found, Grep, Pattern
@@ -70,13 +73,13 @@ def ripgrep_alone(grep: Grep, pattern: Pattern) -> bytes:
     return subprocess.run(command, cwd=grep.root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False).stdout
 
 
-def measure(grep: Grep, case: Case, edit: Callable[[str], None], clock: Clock) -> Measured:
+def measure(grep: Grep, case: Case, edit: Callable[[str], None], clock: Clock, runs: int) -> Measured:
     taken: tuple[list[float], list[float]] = ([], [])
     equal, lines = True, 0
-    for _ in range(RUNS):
+    for _ in range(runs):
         edit(case.says)
         begun = clock()
-        found = grep.search(case.pattern)
+        found = grep.search(case.pattern, seconds=600)
         taken[0].append(clock() - begun)
         begun = clock()
         printed = ripgrep_alone(grep, case.pattern)
@@ -84,6 +87,11 @@ def measure(grep: Grep, case: Case, edit: Callable[[str], None], clock: Clock) -
         equal = equal and printed_again(found) == sorted(printed.removesuffix(b"\n").split(b"\n\n"))
         lines = sum(block.count(b"\n") + 1 for _, block in found.files)
     return Measured(case, statistics.median(taken[0]), statistics.median(taken[1]), equal, lines)
+
+
+def version_of(grep: Grep) -> str:
+    said = subprocess.run([grep.ripgrep.program, "--version"], capture_output=True, text=True, check=True).stdout
+    return " ".join(said.split()[:2])
 
 
 def printed_again(found: Found) -> list[bytes]:
@@ -110,16 +118,30 @@ def edits(root: Path) -> Iterator[Callable[[str], None]]:
             path.write_bytes(data)
 
 
-def from_debian(place: Path) -> Path:
-    """The tree of the package linux-source-*, the newest that apt knows."""
+def linux_tree(cache: Path) -> Path:
+    """The tree of Debian's package linux-source-*: as an earlier run unpacked it, else from the installed package, else
+    from the newest that apt knows."""
+    found = sorted(path for path in cache.glob("linux-source-*") if path.is_dir())
+    if found:
+        return found[-1]
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".unpacking-") as name:
+        place = Path(name)
+        installed = sorted(Path("/usr/src").glob("linux-source-*.tar.xz"))
+        archive = installed[-1] if installed else downloaded(place)
+        print(f"unpacking {archive.name} into {cache}", flush=True)
+        subprocess.run(["tar", "-xJf", archive, "-C", place], check=True)
+        return (place / archive.name.removesuffix(".tar.xz")).rename(cache / archive.name.removesuffix(".tar.xz"))
+
+
+def downloaded(place: Path) -> Path:
     said = subprocess.run(["apt-cache", "depends", "linux-source"], capture_output=True, text=True, check=True).stdout
     package = next(line.split()[-1] for line in said.splitlines() if "Depends: linux-source-" in line)
     subprocess.run(["apt-get", "download", package], cwd=place, check=True, stdout=subprocess.DEVNULL)
     (deb,) = place.glob("*.deb")
     subprocess.run(["dpkg-deb", "-x", deb, place / "package"], check=True)
     (archive,) = (place / "package").glob("usr/src/*.tar.xz")
-    subprocess.run(["tar", "-xJf", archive, "-C", place], check=True)
-    return place / archive.name.removesuffix(".tar.xz")
+    return archive
 
 
 def cpu_seconds() -> float:
@@ -127,16 +149,19 @@ def cpu_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def grep_figures(tree: Path, cache: Path, clock: Clock) -> dict[str, Any]:
+def grep_figures(tree: Path, cache: Path, clock: Clock, runs: int) -> dict[str, Any]:
     with Grep(tree, cache=cache) as grep, edits(tree) as edit:
         begun = clock()
         files = len(grep.build().paths)
         index_seconds = clock() - begun
-        results = [measure(grep, case, edit, clock) for case in cases()]
-        for each in results:
+        results = []
+        for case in cases():
+            each = measure(grep, case, edit, clock, runs)
+            results.append(each)
             print(
                 f"{each.case.kind:14} {each.case.pattern.text:50} {each.lines:8} lines  {1000 * each.ours:7.1f} ms"
-                f"  alone {1000 * each.alone:7.1f} ms  x{each.ratio:.1f}{'' if each.equal else '  NOT EQUAL'}"
+                f"  alone {1000 * each.alone:7.1f} ms  x{each.ratio:.1f}{'' if each.equal else '  NOT EQUAL'}",
+                flush=True,
             )
         return {
             "files": files,
@@ -146,24 +171,27 @@ def grep_figures(tree: Path, cache: Path, clock: Clock) -> dict[str, Any]:
             "slowdown_worst": max(1 / each.ratio for each in results if each.case.kind not in SELECTIVE),
             "index_seconds": index_seconds,
             "index_mib": grep.place.stat().st_size / 2**20,
+            "peer": version_of(grep),
         }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tree", type=Path, help="another large folder instead of the kernel's source")
     parser.add_argument(
-        "--tree",
+        "--cache",
         type=Path,
-        help="the kernel's source, or another large folder; without it Debian's package linux-source-* is downloaded "
-        "with apt-get and unpacked into a temporary folder (140 MB and 1.4 GB)",
+        default=Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude" / "bench",
+        help="where the kernel's source is unpacked (1.4 GB), from /usr/src/linux-source-*.tar.xz or else from "
+        "Debian's package, which apt-get downloads (140 MB); it stays for the next run",
     )
     parser.add_argument("--cpu", action="store_true", help="CPU time of this process and of ripgrep instead of time")
+    parser.add_argument("--runs", type=int, default=RUNS, help="of each pattern; the median counts")
     given = parser.parse_args()
     clock: Clock = cpu_seconds if given.cpu else time.perf_counter
     with tempfile.TemporaryDirectory(prefix="etude-bench-") as place:
-        tree = given.tree or from_debian(Path(place))
-        result = grep_figures(tree, Path(place) / "cache", clock)
-    finish("search", {**result, "clock": "cpu" if given.cpu else "wall"})
+        found = grep_figures(given.tree or linux_tree(given.cache), Path(place), clock, given.runs)
+    finish("search", {**found, **recall(), "clock": "cpu" if given.cpu else "wall", "runs": given.runs})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.harness.test_terminal_tools import Bench
 
-from etude.harness import Answer, ApplyConflict, Permissions, Rule, ToolResult, Wish, folder_workspace
+from etude.harness import Answer, ApplyConflict, Permissions, Rule, ToolResult, Wish
 from etude.harness.here import FolderWorkspace
 from etude.harness.workspace import AGENT_ENV
 
@@ -35,7 +35,7 @@ class Asked:
 
 def here(folder: Path, asked: Asked, play: Callable[[Bench, FolderWorkspace], Awaitable[None]]) -> None:
     async def main() -> None:
-        workspace = folder_workspace(folder, Permissions(asked))
+        workspace = FolderWorkspace(folder, Permissions(asked))
         try:
             await play(Bench(workspace), workspace)
         finally:
@@ -192,7 +192,7 @@ def test_a_command_on_the_host_is_told_no_keys(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
 
     async def play() -> str:
-        workspace = folder_workspace(tmp_path, Permissions(allow=[Rule("execute")]))
+        workspace = FolderWorkspace(tmp_path, Permissions(allow=[Rule("execute")]))
         result = await workspace.exec("env", timeout=10)
         await workspace.close()
         return result.stdout.decode()

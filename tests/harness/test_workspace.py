@@ -235,12 +235,14 @@ def test_names_that_are_no_text_and_files_that_vanish_are_left_out(tmp_path, mon
     (tmp_path / "a.py").write_text("x\n")
     (tmp_path / "gone.py").write_text("x\n")
     (tmp_path / os.fsdecode(b"\xff.py")).write_text("x\n")
-    reading = Path.read_bytes
+    opening = os.open
 
-    def read_bytes(path: Path) -> bytes:
+    def vanishes(path: Path, *how: int) -> int:
         if path.name == "gone.py":
             path.unlink()
-        return reading(path)
+        return opening(path, *how)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    assert list(read_folder(tmp_path)) == ["a.py"]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", vanishes)
+        found = list(read_folder(tmp_path))
+    assert found == ["a.py"]

@@ -27,7 +27,7 @@ FAMILIES = {
     "etude.harness.apply.ApplyConflict": MISTAKE,
     "etude.harness.permissions.PermissionsError": MISTAKE,
     "etude.harness.sessions.record.SessionError": MISTAKE,
-    "etude.harness.runner.FolderTooLarge": MISTAKE,
+    "etude.harness.folder.FolderTooLarge": MISTAKE,
     "etude.harness.search.ripgrep.NoRipgrep": MISTAKE,
     "etude.harness.search.ripgrep.SearchFailed": FAILED,
     "etude.sandbox.contract.SandboxUnavailable": MISTAKE,

@@ -4,7 +4,8 @@ The harness that trains is the harness that ships."""
 
 from etude.harness.apply import ApplyConflict
 from etude.harness.chat_policy import ChatPolicy, Endpoint
-from etude.harness.here import FolderWorkspace, folder_workspace
+from etude.harness.folder import FolderTooLarge
+from etude.harness.here import FolderWorkspace
 from etude.harness.loop import Observer, run_agent
 from etude.harness.messages import openai_messages, whole_chain
 from etude.harness.outcome import Budgets, Outcome, Prices
@@ -22,7 +23,7 @@ from etude.harness.policy import (
 )
 from etude.harness.profile import Profile, load_profile
 from etude.harness.recording import RecordingPolicy
-from etude.harness.runner import BoxRunner, ExecMemo, FolderTooLarge, lazy_workspace
+from etude.harness.runner import BoxRunner, ExecMemo, folder_workspace, lazy_workspace
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 from etude.harness.scripted import ScriptedPolicy
 from etude.harness.session import ChatSession, write_sample

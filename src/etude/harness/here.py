@@ -8,18 +8,20 @@ is not written over, and nothing is written through a link that leads out of the
 from __future__ import annotations
 
 import asyncio
+import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from etude.harness.apply import ApplyConflict, leads_out, write_changes
 from etude.harness.diff import binary_changes, is_source, unified_diff
+from etude.harness.folder import MAX_FILE_BYTES, FolderTooLarge
 from etude.harness.host import HostPlace, host_exec
 from etude.harness.permissions import Permissions, Wish
-from etude.harness.runner import FolderTooLarge, read_folder, size_of
+from etude.harness.runner import read_folder
 from etude.harness.scratch import HostScratch
 from etude.harness.terminal import Heard, Terminals
-from etude.harness.workspace import MAX_FILE_BYTES, OverlayWorkspace, clean_path
+from etude.harness.workspace import OverlayWorkspace, clean_path
 from etude.sandbox.contract import ExecResult, RequestRefused
 
 T = TypeVar("T")
@@ -174,7 +176,7 @@ class FolderWorkspace(OverlayWorkspace):
     def _look_at(self, path: str) -> None:
         """One file as it is now."""
         target = self._folder / path
-        size = None if leads_out(self._folder, path) or not is_source(path) else size_of(target)
+        size = None if leads_out(self._folder, path) or not is_source(path) else _size_of(target)
         found = None if size is None or size > MAX_FILE_BYTES else target.read_bytes()
         if found != self._files.get(path):
             self._files = _with(self._files, {path: found})
@@ -226,6 +228,10 @@ def _with(files: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> di
     return after | {path: data for path, data in changes.items() if data is not None}
 
 
-def folder_workspace(folder: Path, permissions: Permissions) -> FolderWorkspace:
-    """The folder itself, each change and each command after the user's yes."""
-    return FolderWorkspace(folder, permissions)
+def _size_of(path: Path) -> int | None:
+    """None for what is no regular file."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -51,7 +51,11 @@ class Profile:
         """The same with fewer tools; SchemaError for a name that no tool of the harness has."""
         for name in names:
             builtin_schema(name)
-        return replace(self, tools=tuple(name for name in self.tools if name not in names)) if names else self
+        return (
+            replace(self, tools=tuple(name for name in self.tools if builtin_schema(name).name not in names))
+            if names
+            else self
+        )
 
     def system_text(self) -> str:
         return self.system.format(tools="\n".join(schema.usage() for schema in self.schemas()))
@@ -129,7 +133,7 @@ class Profile:
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
         templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
-        return [self.system_text(), *plain, *self.tools]
+        return [self.system_text(), *plain, *(schema.name for schema in self.schemas())]
 
 
 def _latest(paths: Sequence[str]) -> str:

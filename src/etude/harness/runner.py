@@ -9,24 +9,22 @@ was, here and in the scratch folders. A rollout that ran a command which did not
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from etude.harness.diff import LEFT_OUT
+from etude.harness.folder import SMALLER, FolderFiles
+from etude.harness.folder_search import searcher_of
+from etude.harness.lines import Searcher
 from etude.harness.memo import Memo
 from etude.harness.scratch import BoxScratch
 from etude.harness.terminal import Place
 from etude.harness.workspace import (
     AGENT_ENV,
-    MAX_FILE_BYTES,
     TOO_LARGE,
     WORKDIR,
     OverlayWorkspace,
     delete_file,
-    is_text_name,
     read_tree,
 )
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused, SandboxLost
@@ -34,11 +32,11 @@ from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused, Sa
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
 """Where a command could leave something behind."""
 _MAX_KEPT_BYTES = 65_536
-MAX_FOLDER_FILES = 20_000
-MAX_FOLDER_BYTES = 200_000_000
-"""A folder is held in memory as a whole, more than once."""
+MAX_READ_FILES = 20_000
+MAX_READ_BYTES = 200_000_000
+"""What commands run over is held in memory as a whole, more than once."""
 
-_AGENTS_DOING = (RequestRefused, DiskFull, OSError)
+AGENTS_DOING = (RequestRefused, DiskFull, OSError)
 """What a box says when its agent has closed files, filled the disk, or put links and folders in the way: no fault of
 ours, and nothing that ends a rollout."""
 
@@ -112,13 +110,13 @@ class BoxRunner:
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
         try:
             box = await self._synced(files)
-        except _AGENTS_DOING as error:
+        except AGENTS_DOING as error:
             said = f"the files cannot be written where commands run: {error}\n"
             return ExecResult(126, b"", said.encode("utf-8", "replace"), 0.0), files
         result = await box.exec(command, timeout=timeout, env=AGENT_ENV)
         try:
             after = await read_tree(box, files)
-        except _AGENTS_DOING as error:
+        except AGENTS_DOING as error:
             # Its later files are nowhere to be seen: the agent is told, and is judged by those that were.
             said = f"the files can no longer be read, and count as before this command: {error}\n"
             result.stderr += said.encode("utf-8", "replace")
@@ -133,7 +131,7 @@ class BoxRunner:
         try:
             async with self._box_may_die():
                 return await self._synced(files)
-        except _AGENTS_DOING as error:
+        except AGENTS_DOING as error:
             raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -142,7 +140,7 @@ class BoxRunner:
         try:
             async with self._box_may_die():
                 after = await read_tree(self._box, files)
-        except _AGENTS_DOING:
+        except AGENTS_DOING:
             return files  # they can no longer be read, and count as before
         self._held = after
         return files if after == files else after
@@ -153,7 +151,7 @@ class BoxRunner:
         async with self._box_may_die():
             try:
                 box = await self._synced(states[-1])
-            except _AGENTS_DOING as error:
+            except AGENTS_DOING as error:
                 raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
             self._scratch = self._scratch or BoxScratch(box, AGENT_ENV, TOO_LARGE)
             return await self._scratch.run(states, command, timeout=timeout)
@@ -191,13 +189,13 @@ class BoxRunner:
         fresh = self._box is None and files.keys() == self._held.keys()
         try:
             box = await self._synced(files)
-        except _AGENTS_DOING:
+        except AGENTS_DOING:
             return None
         if self._layout is not None:
             return self._layout
         try:
             self._layout = await box.layout(_WRITABLE)
-        except _AGENTS_DOING:
+        except AGENTS_DOING:
             return None
         if fresh and self._memo:
             self._memo.fresh_layouts[self._image] = self._layout
@@ -224,50 +222,27 @@ def lazy_workspace(
     memo: ExecMemo | None = None,
     deterministic: Collection[str] = (),
     workdir: str = WORKDIR,
+    searcher: Searcher | None = None,
 ) -> OverlayWorkspace:
     """The files of an image in memory; `open_box` makes a box of it when a command needs one. `memo` shares results of
     the commands in `deterministic`, whose output depends on the files alone."""
-    return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic), workdir)
+    return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic), workdir, searcher)
 
 
-class FolderTooLarge(Exception):
-    """A folder holds more than the view of it could keep in memory."""
+def folder_workspace(folder: Path) -> OverlayWorkspace:
+    """A copy-on-write view of a folder, read as it is asked for, without a shell."""
+    files = FolderFiles(folder)
+    return OverlayWorkspace(files, searcher=searcher_of(files))
 
 
-def read_folder(
-    folder: Path, *, max_files: int = MAX_FOLDER_FILES, max_bytes: int = MAX_FOLDER_BYTES
-) -> dict[str, bytes]:
-    """Regular files below a folder, without version control, caches, links, files too large to be read as text, and
-    names that are no text. Whether it is too much is known before any of it is read."""
-    paths: list[Path] = []
-    held = 0
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in LEFT_OUT)
-        for path in (Path(place) / name for name in sorted(names) if is_text_name(name)):
-            size = size_of(path)
-            if size is None or size > MAX_FILE_BYTES:
-                continue
-            paths.append(path)
-            held += size
-            if len(paths) > max_files:
-                raise FolderTooLarge(f"{folder} holds more than {max_files} files: choose a smaller folder")
-            if held > max_bytes:
-                raise FolderTooLarge(
-                    f"{folder} holds more than {max_bytes / 1e6:g} MB in files that the agent could read, and all of "
-                    "it would be kept in memory: choose a smaller folder"
-                )
-    files: dict[str, bytes] = {}
-    for path in paths:
-        # The user's other programs go on: what was there a moment ago may be gone.
-        with suppress(FileNotFoundError):
-            files[path.relative_to(folder).as_posix()] = path.read_bytes()
-    return files
+def hold_for_commands(files: FolderFiles) -> None:
+    """Commands are given every file, and all are looked at after each: FolderTooLarge where that is too much."""
+    why = f"all of it would be kept in memory for commands: {SMALLER}"
+    files.keep_all(max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES, why=why)
 
 
-def size_of(path: Path) -> int | None:
-    """None for what is no regular file."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+def read_folder(folder: Path, *, max_files: int = MAX_READ_FILES, max_bytes: int = MAX_READ_BYTES) -> dict[str, bytes]:
+    """All that FolderFiles shows of a folder, read at once."""
+    files = FolderFiles(folder, max_files=max_files)
+    files.keep_all(max_files=max_files, max_bytes=max_bytes, why=f"all of it would be kept in memory: {SMALLER}")
+    return dict(files)

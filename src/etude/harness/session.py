@@ -14,14 +14,17 @@ from types import TracebackType
 
 from etude.harness.apply import ApplyConflict, write_changes
 from etude.harness.diff import binary_changes, is_source, unified_diff
-from etude.harness.here import FolderWorkspace, folder_workspace
+from etude.harness.folder import FolderFiles, differing, pinned
+from etude.harness.folder_search import searcher_of
+from etude.harness.here import FolderWorkspace
+from etude.harness.large_folder import FolderRunner
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
 from etude.harness.outside import Outside
 from etude.harness.permissions import Permissions
 from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
-from etude.harness.runner import lazy_workspace, read_folder
+from etude.harness.runner import MAX_READ_BYTES, MAX_READ_FILES, hold_for_commands, lazy_workspace
 from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
 from etude.harness.sessions.replay import SavedSession
@@ -100,9 +103,9 @@ class ChatSession:
 
     async def _place(self) -> OverlayWorkspace:
         if self._permissions is not None:
-            return await asyncio.to_thread(folder_workspace, self.folder, self._permissions)
-        start = await asyncio.to_thread(read_folder, self.folder)
-        return await _view(start, self._sandboxes, self._sandbox)
+            return await asyncio.to_thread(FolderWorkspace, self.folder, self._permissions)
+        files = await asyncio.to_thread(FolderFiles, self.folder)
+        return await _view(files, self._sandboxes, self._sandbox)
 
     @property
     def place(self) -> Path | None:
@@ -208,6 +211,8 @@ class ChatSession:
         changed = _chosen(_known(workspace.changed()), paths)
         if not isinstance(workspace, FolderWorkspace):
             await asyncio.to_thread(write_changes, self.folder, workspace.start, changed)
+            if self._before is not None:
+                self._before = pinned(self._before, changed)
         workspace.rebase(changed)
         if self._record is not None:
             self._record.signal("edits_accepted", files=list(changed))
@@ -231,8 +236,8 @@ class ChatSession:
         workspace = await self._open()
         if self._before is None:
             return []
-        now, before = workspace.contents(), self._before
-        paths = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
+        before = self._before
+        paths = differing(before, workspace.contents())
         if isinstance(workspace, FolderWorkspace):
             paths = [path for path in paths if path in workspace.left]
         paths = [path for path in paths if is_source(path)]
@@ -258,15 +263,19 @@ class ChatSession:
             self._record.close()
 
 
-async def _view(start: Mapping[str, bytes], sandboxes: Sandboxes | None, recipe: SandboxRecipe) -> OverlayWorkspace:
+async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: SandboxRecipe) -> OverlayWorkspace:
+    searcher = searcher_of(files)
     if sandboxes is None:
-        return OverlayWorkspace(start)
-    image = await sandboxes.add_image(dict(start), workdir=WORKDIR)
+        return OverlayWorkspace(files, searcher=searcher)
 
-    async def open_box() -> Box:
+    async def open_box(image: str) -> Box:
         return await sandboxes.create(BoxSpec(image, workdir=WORKDIR, limits=limits_of(recipe), name="chat"))
 
-    return lazy_workspace(image, start, open_box)
+    if len(files) > MAX_READ_FILES or files.size() > MAX_READ_BYTES:
+        return OverlayWorkspace(files, FolderRunner(files, sandboxes, open_box), searcher=searcher)
+    await asyncio.to_thread(hold_for_commands, files)
+    image = await sandboxes.add_image(dict(files), workdir=WORKDIR)
+    return lazy_workspace(image, files, lambda: open_box(image), searcher=searcher)
 
 
 async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:

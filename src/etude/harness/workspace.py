@@ -12,13 +12,14 @@ from pathlib import PurePosixPath
 from typing import Protocol, TypeVar, runtime_checkable
 
 from etude.harness.diff import is_source, unified_diff
+from etude.harness.folder import MAX_FILE_BYTES, FolderFiles, Layered, is_text_name, put
+from etude.harness.lines import Line, Query, Searcher
 from etude.harness.scratch import BoxScratch
 from etude.harness.terminal import Place, Terminals
 from etude.sandbox.contract import Box, ExecResult, RequestRefused
 
 T = TypeVar("T")
 WORKDIR = "/work"
-MAX_FILE_BYTES = 1_000_000
 DELETE_SECONDS = 10.0
 
 AGENT_ENV = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
@@ -141,10 +142,20 @@ def clean_path(path: str, workdir: str = WORKDIR) -> str:
 class OverlayWorkspace:
     """Files in memory over a shared start state; commands go to the runner, which is given the files as they are."""
 
-    def __init__(self, start: Mapping[str, bytes], runner: Runner | None = None, workdir: str = WORKDIR) -> None:
+    def __init__(
+        self,
+        start: Mapping[str, bytes],
+        runner: Runner | None = None,
+        workdir: str = WORKDIR,
+        searcher: Searcher | None = None,
+    ) -> None:
+        """`searcher` finds lines where `start` are the files of a folder."""
         self.workdir = workdir
-        self.start = {path: data for path, data in start.items() if is_source(path)}
-        self._files: Mapping[str, bytes] = self.start
+        self.start: Mapping[str, bytes] = start
+        if not isinstance(start, FolderFiles):
+            self.start = {path: data for path, data in start.items() if is_source(path)}
+        self.searcher = searcher
+        self._files = self.start
         self._runner = runner
         self._terminals: Terminals | None = None
 
@@ -168,7 +179,7 @@ class OverlayWorkspace:
             raise IsADirectoryError(path)
         if any(str(parent) in self._files for parent in PurePosixPath(path).parents):
             raise NotADirectoryError(path)
-        self._files = {**self._files, path: data}
+        self._files = put(self._files, path, data)
 
     async def delete(self, path: str) -> None:
         path = clean_path(path, self.workdir)
@@ -176,7 +187,7 @@ class OverlayWorkspace:
             if path == "." or any(name.startswith(f"{path}/") for name in self._files):
                 raise IsADirectoryError(path)
             raise FileNotFoundError(path)
-        self._files = {name: data for name, data in self._files.items() if name != path}
+        self._files = put(self._files, path, None)
 
     async def exec(self, command: str, *, timeout: float) -> ExecResult:
         if self._runner is None:
@@ -195,7 +206,17 @@ class OverlayWorkspace:
         finally:
             self._files = await self._runner.leave(self._files)
 
+    async def find(self, query: Query, most: int) -> list[Line] | None:
+        """As `Searcher.search`; None where the files do not lie in a folder on disk that ripgrep can search."""
+        if self.searcher is None:
+            return None
+        return await self.searcher.search(query, self.changed(), self._files, most)
+
     async def snapshot(self) -> Mapping[str, bytes]:
+        if isinstance(self.start, FolderFiles) and not self.start.whole:
+            if self._runner is None:
+                raise NoShell
+            raise RequestRefused("the folder is too large for a copy of all its files")
         return {path: data for path, data in self._files.items() if is_source(path)}
 
     async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
@@ -205,9 +226,14 @@ class OverlayWorkspace:
 
     def changed(self) -> dict[str, bytes | None]:
         """Contents of the files that differ from the start; None for a deleted one."""
-        other = [path for path, data in self._files.items() if self.start.get(path) != data]
-        gone = [path for path in self.start if path not in self._files]
-        return {path: self._files.get(path) for path in sorted(other + gone) if is_source(path)}
+        if self._files is self.start:
+            return {}
+        if isinstance(self._files, Layered):
+            either = [path for path in self._files.changes if self.start.get(path) != self._files.get(path)]
+        else:
+            either = [path for path, data in self._files.items() if self.start.get(path) != data]
+            either += [path for path in self.start if path not in self._files]
+        return {path: self._files.get(path) for path in sorted(either) if is_source(path)}
 
     def contents(self) -> Mapping[str, bytes]:
         """All files as they are now; later changes do not change what was given."""
@@ -215,13 +241,21 @@ class OverlayWorkspace:
 
     def rebase(self, paths: Collection[str]) -> None:
         """Takes these files as they are for their new start."""
+        if isinstance(self.start, FolderFiles):
+            for path in paths:
+                self.start.rebase(path, self._files.get(path))
+            return
         kept = {path: data for path, data in self.start.items() if path not in paths}
         self.start = kept | {path: self._files[path] for path in paths if path in self._files}
 
     async def diff(self) -> str:
-        return unified_diff(self.start, self._files)
+        changed = self.changed()
+        before = {path: self.start[path] for path in changed if path in self.start}
+        return unified_diff(before, {path: data for path, data in changed.items() if data is not None})
 
     async def close(self) -> None:
+        if self.searcher is not None:
+            await self.searcher.close()
         if self._runner is not None:
             await self._runner.close()
 
@@ -319,14 +353,6 @@ async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:
         except OSError:
             continue  # What was there a moment ago is gone: the agent's background commands go on.
     return tree
-
-
-def is_text_name(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 TOO_LARGE = b"\0 too large to be read"

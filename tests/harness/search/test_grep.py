@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -286,8 +291,10 @@ def test_matches_have_paths_numbers_and_texts(folder):
     assert found == [("a/c", 1, b"probe\xff"), ("b", 2, b"probe: 1"), ("b", 4, b"probe")]
 
 
-def test_an_index_is_built_beside_us_and_used_when_it_is_there(folder):
+def test_an_index_is_built_beside_us_and_used_when_it_is_there(folder, monkeypatch):
     write(folder, {f"{number}": b"none\n" for number in range(30)})
+    write(folder, {"numpy.py": b"raise SystemExit('the folder was searched, not asked to run')\n"})
+    monkeypatch.chdir(folder)
     with Grep(folder, cache=folder.parent / "cache", least_files=20) as grep:
         same(grep, PROBE)
         assert grep.index is None
@@ -297,6 +304,44 @@ def test_an_index_is_built_beside_us_and_used_when_it_is_there(folder):
         write(folder, {"newer": b"probe\n"})
         same(grep, PROBE)
     assert load(os.fsencode(folder), grep.place) is not None
+
+
+@pytest.mark.slow
+def test_one_builder_at_a_time_and_the_next_finds_it_done(folder):
+    write(folder, {f"{number}": b"none\n" for number in range(3)})
+    place = folder.parent / "cache" / "index"
+    place.parent.mkdir()
+    command = [sys.executable, "-P", "-m", "etude.harness.search", str(folder), str(place), RIPGREP.program]
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as builder:
+            until = time.monotonic() + 60
+            while not _waits_for_lock(builder.pid):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            place.write_bytes(b"built by another")
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert builder.wait(60) == 0
+    assert place.read_bytes() == b"built by another"
+
+
+def _waits_for_lock(pid: int) -> bool:
+    return any("->" in line and f" {pid} " in line for line in Path("/proc/locks").read_text().splitlines())
+
+
+def test_who_builds_an_index_ends_with_who_asked_for_it(folder):
+    (program := folder / "rg").write_text(f"#!/bin/sh\necho $$ > {folder}/pid\nexec sleep 60\n")
+    program.chmod(0o700)
+    command = [sys.executable, "-P", "-m", "etude.harness.search", str(folder), str(folder / "index"), str(program)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as builder:
+        until = time.monotonic() + 60
+        while not (pid := (folder / "pid").read_text() if (folder / "pid").exists() else ""):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert builder.stdin is not None
+        builder.stdin.close()
+        assert builder.wait(60) == 1
+    os.kill(int(pid), signal.SIGKILL)
 
 
 def test_a_small_folder_needs_no_index(folder):

@@ -43,6 +43,7 @@ from etude.harness import (
     Wish,
     session_schemas,
 )
+from etude.harness.folder import put
 from etude.recipe.acting import HarnessRecipe
 from etude.trace import StopCause, ToolEvent, TraceUsage
 
@@ -409,8 +410,8 @@ class _Watcher(Observer):
             return ""
         path = (call.arguments or {}).get(schema.place) if schema.place else None
         if isinstance(path, str):
-            now = {name: data for name, data in before.items() if name != path}
-            now |= {name: data for name, data in self._app.session.contents().items() if name == path}
+            data = now.get(path)
+            now = before if data == before.get(path) else put(before, path, data)
         self._files = now
         return made(before, now)
 

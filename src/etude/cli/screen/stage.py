@@ -15,6 +15,7 @@ from etude.cli.screen.cards import Reply, Thinking, ToolCard
 from etude.cli.visible import visible
 from etude.harness import Conversation, Piece, Role, Turn
 from etude.harness.diff import binary_changes, is_source, unified_diff
+from etude.harness.folder import differing
 from etude.trace import ToolEvent
 
 
@@ -138,9 +139,7 @@ class Stage(VerticalScroll):
 
 def made(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     """What changed between two states of the files."""
-    if before is after:
-        return ""
-    paths = [p for p in before.keys() | after.keys() if before.get(p) != after.get(p) and is_source(p)]
+    paths = [path for path in differing(before, after) if is_source(path)]
     old = {path: before[path] for path in paths if path in before}
     new = {path: after[path] for path in paths if path in after}
     return unified_diff(old, new) + binary_changes(old, new)

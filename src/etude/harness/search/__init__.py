@@ -4,6 +4,6 @@ What is found is always what ripgrep finds in the folder as it is at that moment
 
 from etude.harness.search.grep import Grep
 from etude.harness.search.query import Pattern
-from etude.harness.search.ripgrep import BadPattern, Found, Match, NoRipgrep, Ripgrep, SearchFailed
+from etude.harness.search.ripgrep import BadPattern, Found, Match, NoRipgrep, Ripgrep, Scope, SearchFailed
 
-__all__ = ["BadPattern", "Found", "Grep", "Match", "NoRipgrep", "Pattern", "Ripgrep", "SearchFailed"]
+__all__ = ["BadPattern", "Found", "Grep", "Match", "NoRipgrep", "Pattern", "Ripgrep", "Scope", "SearchFailed"]

@@ -21,7 +21,7 @@ from types import TracebackType
 from etude.harness.search.index import Index
 from etude.harness.search.overlay import search_over
 from etude.harness.search.query import ANY, Need, Pattern, need_of
-from etude.harness.search.ripgrep import LIMIT_SECONDS, Found, Ripgrep
+from etude.harness.search.ripgrep import LIMIT_SECONDS, WHOLE, Found, Ripgrep, Scope
 from etude.harness.search.rules import Fingerprint, fingerprint
 from etude.harness.search.store import load, place_of, save
 from etude.harness.search.watch import CannotWatch, Changes, Watch
@@ -67,18 +67,21 @@ class Grep:
         pattern: Pattern,
         *,
         globs: Sequence[str] = (),
+        scope: Scope = WHOLE,
         changed: Mapping[str, bytes | None] | None = None,
         seconds: float = LIMIT_SECONDS,
     ) -> Found:
         """`changed` are files held in memory in the place of those on disk, None for a deleted one. Raises BadPattern
         and SearchFailed."""
-        with self._lock:
-            only = self._only(need_of(pattern), globs, seconds)
-        found = self.ripgrep.search(self.root, pattern, globs=globs, only=only, seconds=seconds)
+        place = Path(os.fsdecode(self.root))
+        found = Found([])
+        if not scope.below or (place / scope.below).exists():
+            with self._lock:
+                only = None if self._is_beyond(scope) else self._only(need_of(pattern), globs, seconds)
+            found = self.ripgrep.search(self.root, pattern, globs=globs, only=only, scope=scope, seconds=seconds)
         if not changed:
             return found
-        place = Path(os.fsdecode(self.root))
-        return search_over(found, self.ripgrep, place, changed, pattern, globs=globs, seconds=seconds)
+        return search_over(found, self.ripgrep, place, changed, pattern, globs=globs, scope=scope, seconds=seconds)
 
     def build(self) -> Index:
         """Reads every file that ripgrep would search; keeps the index on disk."""
@@ -103,7 +106,7 @@ class Grep:
                 self._watch.close()
             if self._builder is not None:
                 self._builder.kill()
-                self._builder.wait()
+                self._end(self._builder)
             if self.index is not None and self.index.loose:
                 with suppress(OSError):
                     save(self.index, self.root, self.place)
@@ -116,6 +119,14 @@ class Grep:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _is_beyond(self, scope: Scope) -> bool:
+        """Whether it may hold files that the index does not know since the rules hide them."""
+        if scope.everything:
+            return True
+        self._open()
+        below = os.fsencode(scope.below) + b"/"
+        return bool(scope.below) and (self.index is None or not any(path.startswith(below) for path in self.index.ids))
 
     def _only(self, need: Need, globs: Sequence[str], seconds: float) -> Collection[bytes] | None:
         """The files that may match; None for all."""
@@ -137,6 +148,7 @@ class Grep:
         if self._builder is not None:
             if self._builder.poll() is None:
                 return
+            self._end(self._builder)
             self._builder, self._opened = None, True
             self._take(load(self.root, self.place))
         elif not self._opened:
@@ -152,11 +164,18 @@ class Grep:
             self._compare()
 
     def _build_beside(self) -> None:
-        command = [sys.executable, "-m", "etude.harness.search", os.fsdecode(self.root), str(self.place)]
+        # -P: where we were started may be the folder itself, and nothing that lies there is to be imported.
+        command = [sys.executable, "-P", "-m", "etude.harness.search", os.fsdecode(self.root), str(self.place)]
         command.append(self.ripgrep.program)
+        # Its input ends with us, however we end, and it with its input.
         self._builder = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+
+    def _end(self, builder: subprocess.Popen[bytes]) -> None:
+        assert builder.stdin is not None
+        builder.stdin.close()
+        builder.wait()
 
     def _refresh(self) -> None:
         """Makes certain that `_stale` holds every file that is not as the index knows it."""

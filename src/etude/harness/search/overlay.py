@@ -16,7 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from etude.harness.search.query import Pattern
-from etude.harness.search.ripgrep import LIMIT_SECONDS, Found, Ripgrep
+from etude.harness.search.ripgrep import LIMIT_SECONDS, WHOLE, Found, Ripgrep, Scope
 from etude.harness.search.rules import IGNORE_FILES, git_folder
 
 
@@ -28,6 +28,7 @@ def search_over(
     pattern: Pattern,
     *,
     globs: Sequence[str] = (),
+    scope: Scope = WHOLE,
     seconds: float = LIMIT_SECONDS,
 ) -> Found:
     """What is `found` in the folder, but for the changed files (None: deleted); and what is found in these."""
@@ -42,9 +43,11 @@ def search_over(
         for path, data in held.items():
             (inside / path).parent.mkdir(parents=True, exist_ok=True)
             (inside / path).write_bytes(data)
+        if not (inside / scope.below).exists():
+            return Found(files, found.problems)
         for folder in {root, *root.parents, *_folders(root, held)}:
             _copy_rules(folder, Path(place) / folder.relative_to("/"))
-        apart = ripgrep.search(os.fsencode(inside), pattern, globs=globs, seconds=seconds)
+        apart = ripgrep.search(os.fsencode(inside), pattern, globs=globs, scope=scope, seconds=seconds)
     # Ignore files that were only lent are not what was asked for.
     files += [each for each in apart.files if each[0] in named]
     return Found(sorted(files, key=itemgetter(0)), found.problems + apart.problems)

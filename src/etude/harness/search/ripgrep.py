@@ -24,6 +24,7 @@ from etude.harness.search.query import Pattern
 LIMIT_SECONDS = 60.0
 PLACE = "./"
 """The root, as it is named to ripgrep and begins every path that it prints."""
+UNRULED = ["--no-ignore", "--hidden"]
 _LONGEST_PATH = 2 * 4096
 
 _SPECIAL = re.compile(rb"[\\*?\[\]{}!# \t]")
@@ -67,6 +68,26 @@ class Found:
                     yield Match(os.fsdecode(path), int(number), text)
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How far a search goes."""
+
+    below: str = ""
+    """A folder or file below the root: only there, also where the rules hide it."""
+    everything: bool = False
+    """Also what the rules leave out."""
+    without: tuple[str, ...] = ()
+    """With `everything`: names of files and folders to leave out all the same."""
+    most: int = 0
+    """Matches in a file; 0 for all."""
+
+    def options(self) -> list[str]:
+        return UNRULED * self.everything + [f"--max-count={self.most}"] * bool(self.most)
+
+
+WHOLE = Scope()
+
+
 class Ripgrep:
     def __init__(self, program: Path | None = None) -> None:
         """Raises NoRipgrep."""
@@ -84,21 +105,21 @@ class Ripgrep:
         *,
         globs: Sequence[str] = (),
         only: Collection[bytes] | None = None,
-        options: Sequence[str] = (),
+        scope: Scope = WHOLE,
         seconds: float = LIMIT_SECONDS,
     ) -> Found:
         """Every match below the root, or of those in the files of `only`. With `globs`, `only` is what is searched,
         whatever the rules say: it holds what `files` gave for the globs. Raises BadPattern and SearchFailed."""
-        command = ["--line-number", "--heading", "--null", "--with-filename", "--color=never", *options]
+        command = ["--line-number", "--heading", "--null", "--with-filename", "--color=never", *scope.options()]
         command += ["--fixed-strings"] * pattern.fixed + ["--word-regexp"] * pattern.word
         command += ["--ignore-case" if pattern.ignore_case else "--case-sensitive"]
         if only is not None and globs:
-            command += ["--no-ignore", "--hidden"]
+            command += UNRULED
         else:
-            command += [f"--glob={glob}" for glob in globs]
+            command += [f"--glob={glob}" for glob in (*globs, *(f"!{name}" for name in scope.without))]
         command.append(f"--regexp={pattern.text}")
         rules = None if only is None else rules_for(only, hidden=bool(globs))
-        done = self._run(root, command, seconds, rules)
+        done = self._run(root, command, seconds, rules, PLACE + scope.below)
         if done.returncode not in (0, 1) and not done.stdout:
             self._check(root, command, done, seconds)
         problems = done.stderr.decode("utf-8", "replace") if done.returncode == 2 else ""

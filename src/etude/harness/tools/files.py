@@ -8,6 +8,7 @@ they are: who cannot tell which line is wrong writes a function anew.
 from __future__ import annotations
 
 import difflib
+from pathlib import PurePosixPath
 from typing import Any
 
 from etude.harness.diff import as_text
@@ -15,6 +16,8 @@ from etude.harness.toolbox import Output, Toolbox, ToolProblem
 from etude.harness.tools.known import require_known
 from etude.harness.workspace import clean_path
 from etude.text.calls import numbered_lines
+
+MANY_FILES = 5_000
 
 
 async def list_files(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
@@ -93,11 +96,19 @@ def numbered(lines: list[str], first: int, last: int) -> list[str]:
     return [f"{number} {lines[number - 1]}" for number in range(first, last + 1)]
 
 
+def _close_to(path: str, files: list[str]) -> list[str]:
+    """Likely meant instead. Of many files those of the same name alone are compared, since each takes its time."""
+    if len(files) > MANY_FILES:
+        name = PurePosixPath(path).name
+        files = [each for each in files if each == name or each.endswith(f"/{name}")][:MANY_FILES]
+    return difflib.get_close_matches(path, files, n=3, cutoff=0.6)
+
+
 async def read_text(toolbox: Toolbox, path: str) -> str:
     try:
         data = await toolbox.workspace.read(path)
     except FileNotFoundError:
-        close = difflib.get_close_matches(path, await toolbox.workspace.files(), n=3, cutoff=0.6)
+        close = _close_to(path, await toolbox.workspace.files())
         hint = f" Did you mean {', '.join(close)}?" if close else ""
         raise ToolProblem(toolbox.say("no_file", path=path, hint=hint)) from None
     except IsADirectoryError:

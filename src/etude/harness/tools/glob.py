@@ -21,6 +21,15 @@ async def glob(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     return Output(found or [toolbox.say("no_name")])
 
 
+def braced(pattern: str) -> list[str]:
+    """The patterns that one with `{this,that}` stands for; one alone where nothing is in braces."""
+    begin, opened, rest = pattern.partition("{")
+    inside, closed, end = rest.partition("}")
+    if not (opened and closed):
+        return [pattern]
+    return [f"{begin}{each}{after}" for after in braced(end) for each in inside.split(",")]
+
+
 def name_pattern(pattern: str) -> re.Pattern[str]:
     """Any text is a pattern: what is no wild card stands for itself."""
     parts: list[str] = []

@@ -1,46 +1,123 @@
 """grep: every line of every text file that holds the pattern, as `file:line text`.
 
-Regular expressions are matched by RE2 (through pyarrow), whose time is linear in the text: no pattern that a model
-writes can hang the harness.
+In a folder on disk ripgrep finds them, in other workspaces RE2 does (`lines.py` says why). What the tool says has one
+form and one order for both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from etude.harness.diff import as_text
+from etude.harness.lines import Line, Query, matching
+from etude.harness.search import BadPattern
 from etude.harness.toolbox import Output, Toolbox, ToolProblem
+from etude.harness.tools.glob import braced, name_pattern
+from etude.harness.workspace import OverlayWorkspace, clean_path
 from etude.sandbox.contract import RequestRefused
 
 MAX_MATCHES = 500
+MAX_CONTEXT = 20
 
 
 async def grep(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
+    query = _query(toolbox, arguments)
+    most = max(1, min(arguments.get("most", MAX_MATCHES), MAX_MATCHES))
+    found = await _on_disk(toolbox, query, most)
+    if found is None:
+        found = await _in_memory(toolbox, query, most)
+    if not found:
+        if query.path != "." and not any(_inside(path, query.path) for path in await toolbox.workspace.files()):
+            raise ToolProblem(toolbox.say("no_file", path=query.path, hint=""))
+        return Output([toolbox.say("no_match")])
+    context = max(0, min(arguments.get("context", 0), MAX_CONTEXT))
+    if context:
+        said = await _with_context(toolbox, found, context)
+    else:
+        said = [f"{line.path}:{line.number} {line.text}" for line in found]
+    return Output([*said, toolbox.say("cut_text")] if len(found) == most else said)
+
+
+def _query(toolbox: Toolbox, arguments: dict[str, Any]) -> Query:
     pattern = arguments["pattern"].strip("\n")
-    regex = pattern[1:-1] if len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/") else None
-    found: list[str] = []
-    for path in await toolbox.workspace.files():
+    regex = len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
+    return Query(
+        pattern[1:-1] if regex else pattern,
+        regex,
+        clean_path(arguments.get("path") or ".", toolbox.workspace.workdir),
+        arguments.get("glob", "").strip().removeprefix("./"),
+        arguments.get("ignore_case", False),
+        arguments.get("word", False),
+        arguments.get("everything", False),
+    )
+
+
+async def _on_disk(toolbox: Toolbox, query: Query, most: int) -> list[Line] | None:
+    workspace = toolbox.workspace
+    if not isinstance(workspace, OverlayWorkspace):
+        return None
+    try:
+        return await workspace.find(query, most)
+    except BadPattern as error:
+        raise ToolProblem(toolbox.say("bad_pattern", problem=error)) from None
+
+
+async def _in_memory(toolbox: Toolbox, query: Query, most: int) -> list[Line]:
+    found: list[Line] = []
+    plain = not (query.regex or query.ignore_case or query.word)
+    for path in _named(await toolbox.workspace.files(), query):
         try:
             text = as_text(await toolbox.workspace.read(path))
         except (RequestRefused, FileNotFoundError):
             continue
-        if not text or (regex is None and pattern not in text):
+        if not text or (plain and query.text not in text):
             continue
         lines = text.removesuffix("\n").split("\n")
         try:
-            hits = [pattern in line for line in lines] if regex is None else _matches(lines, regex)
+            hits = matching(lines, query)
         except ValueError as error:
             raise ToolProblem(toolbox.say("bad_pattern", problem=error)) from None
-        found += [f"{path}:{n} {line}" for n, (line, hit) in enumerate(zip(lines, hits, strict=True), 1) if hit]
-        if len(found) >= MAX_MATCHES:
-            return Output([*found[:MAX_MATCHES], toolbox.say("cut_text")])
-    return Output(found or [toolbox.say("no_match")])
+        found += [Line(path, n, line) for n, (line, hit) in enumerate(zip(lines, hits, strict=True), 1) if hit]
+        if len(found) >= most:
+            return found[:most]
+    return found
 
 
-def _matches(lines: list[str], regex: str) -> list[bool]:
-    # Imported here: it takes a fifth of a second, and most runs never use it.
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def _named(files: Sequence[str], query: Query) -> Iterator[str]:
+    without, glob = query.glob.startswith("!"), query.glob.removeprefix("!")
+    names = [name_pattern(each if "/" in each else f"**/{each}") for each in braced(glob)] if glob else []
+    for path in files:
+        named = not names or any(name.fullmatch(path) for name in names) != without
+        if _inside(path, query.path) and (named or path == query.path):
+            yield path
 
-    hits: list[bool] = pc.match_substring_regex(pa.array(lines, pa.string()), pattern=regex).to_pylist()
-    return hits
+
+def _inside(path: str, place: str) -> bool:
+    return place in (".", path) or path.startswith(f"{place}/")
+
+
+async def _with_context(toolbox: Toolbox, found: Sequence[Line], context: int) -> list[str]:
+    """As ripgrep says it: `file-line text` for a line beside a match, `--` between what does not join."""
+    said: list[str] = []
+    for path, group in groupby(found, key=lambda line: line.path):
+        matches = {line.number: line.text for line in group}
+        lines = dict(enumerate(await _lines(toolbox, path), 1)) | matches
+        around = {n for number in matches for n in range(number - context, number + context + 1)}
+        last = 0
+        for number in sorted(around & lines.keys()):
+            if said and number != last + 1:
+                said.append("--")
+            sign = ":" if number in matches else "-"
+            said.append(f"{path}{sign}{number} {lines[number]}")
+            last = number
+    return said
+
+
+async def _lines(toolbox: Toolbox, path: str) -> list[str]:
+    try:
+        data = await toolbox.workspace.read(path)
+    except (RequestRefused, FileNotFoundError):
+        return []  # gone since: the matches alone are told
+    return data.decode("utf-8", "replace").removesuffix("\n").split("\n")

@@ -1,0 +1,291 @@
+"""The files of a user's folder, read when they are asked for.
+
+Which files there are is found out once. What was read is held, so that an agent goes on seeing what it has seen, though
+the user changes the file meanwhile; what was never read is as it lies there when it is asked for. What somebody changes
+is held until the end, since it says what he started from.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from etude.harness.diff import LEFT_OUT
+from etude.sandbox.contract import RequestRefused
+
+MAX_FILE_BYTES = 1_000_000
+MAX_FOLDER_FILES = 500_000
+"""Names alone are held of each."""
+MAX_HELD_BYTES = 200_000_000
+"""Of what was read and not changed; the longest unused goes first, and is then as it lies there."""
+SETTLED_NS = 2_000_000_000
+"""A file that changed this recently may change again without its times telling, since these are coarse."""
+
+SMALLER = "choose a smaller folder"
+
+State = tuple[int, int, int, int]
+UNSURE = (-1, -1, -1, -1)
+
+
+class FolderTooLarge(Exception):
+    """A folder holds more than a view of it can keep."""
+
+
+class FolderFiles(Mapping[str, bytes]):
+    """Regular files below a folder, without version control, caches, links, files too large to be read as text, and
+    names that are no text. One that is gone is no longer in it once that was seen."""
+
+    def __init__(self, folder: Path, *, max_files: int = MAX_FOLDER_FILES, max_held: int = MAX_HELD_BYTES) -> None:
+        """Raises FolderTooLarge."""
+        self.folder = folder
+        self.whole = False
+        """Every file is held."""
+        self._sizes = dict(_walk(folder, max_files))
+        self._max_held = max_held
+        self._held: OrderedDict[str, tuple[State, bytes]] = OrderedDict()
+        self._held_bytes = 0
+        self._kept: dict[str, tuple[State, bytes]] = {}
+
+    def __getitem__(self, path: str) -> bytes:
+        if path not in self._sizes:
+            raise KeyError(path)
+        known = self._kept.get(path) or self._held.get(path)
+        if known is None:
+            known = self._read(path)
+            self._hold(path, known)
+        elif path in self._held:
+            self._held.move_to_end(path)
+        return known[1]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._sizes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._sizes))
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def keep(self, path: str) -> None:
+        """Holds a file until the end, if there is one."""
+        if path in self._sizes and path not in self._kept:
+            with suppress(KeyError):
+                self._kept[path] = self._held.get(path) or self._read(path)
+
+    def keep_as(self, path: str, data: bytes) -> None:
+        """This is what somebody started from, whatever lies there."""
+        self._sizes.setdefault(path, len(data))
+        self._kept.setdefault(path, (UNSURE, data))
+
+    def size(self) -> int:
+        """In bytes, of all."""
+        return sum(self._sizes.values())
+
+    def read_apart(self, path: str) -> tuple[State, bytes]:
+        """A file as it lies there, not held, and the state by which a later change is told. KeyError for one that is
+        gone."""
+        return self._read(path)
+
+    def keep_all(self, *, max_files: int, max_bytes: int, why: str) -> None:
+        """Reads and holds every file. Whether it is too much is known before any is read: FolderTooLarge, with `why`
+        they have to be held."""
+        if len(self._sizes) > max_files:
+            raise FolderTooLarge(f"{self.folder} holds more than {max_files} files: {why}")
+        if self.size() > max_bytes:
+            raise FolderTooLarge(
+                f"{self.folder} holds more than {max_bytes / 1e6:g} MB in files that the agent could read: {why}"
+            )
+        for path in self:
+            self.keep(path)
+        self.whole = True
+
+    def moved(self) -> dict[str, bytes]:
+        """What is held of files that lie there otherwise now, or no longer."""
+        root = os.fspath(self.folder)
+        known = {**self._held, **self._kept}
+        found = {path: data for path, (state, data) in known.items() if state != state_of(f"{root}/{path}")}
+        return {path: data for path, data in found.items() if not self._is_still(path, data)}
+
+    def rebase(self, path: str, data: bytes | None) -> None:
+        """This is what lies there from now on; None: it is gone."""
+        self._forget(path)
+        self._kept.pop(path, None)
+        if data is None:
+            self._sizes.pop(path, None)
+        else:
+            self._sizes[path] = len(data)
+            self._kept[path] = (UNSURE, data)
+
+    def _is_still(self, path: str, data: bytes) -> bool:
+        """Looks into the file: its times may not tell. What is seen then is believed the next time."""
+        try:
+            state, now = _contents(self.folder / path)
+        except OSError:
+            return False
+        if now != data:
+            return False
+        for known in (self._held, self._kept):
+            if path in known:
+                known[path] = (state, data)
+        return True
+
+    def _read(self, path: str) -> tuple[State, bytes]:
+        try:
+            return _contents(self.folder / path)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            # The user's other programs go on.
+            self._sizes.pop(path, None)
+            raise KeyError(path) from None
+        except OSError as error:
+            raise RequestRefused(f"{path} cannot be read: {error.strerror}") from error
+
+    def _hold(self, path: str, known: tuple[State, bytes]) -> None:
+        self._held[path] = known
+        self._held_bytes += len(known[1])
+        while self._held_bytes > self._max_held and len(self._held) > 1:
+            self._forget(next(iter(self._held)))
+
+    def _forget(self, path: str) -> None:
+        known = self._held.pop(path, None)
+        if known is not None:
+            self._held_bytes -= len(known[1])
+
+
+class Layered(Mapping[str, bytes]):
+    """A folder's files with changes over them, none of which is in the folder."""
+
+    def __init__(self, below: FolderFiles, changes: Mapping[str, bytes | None] | None = None) -> None:
+        self.below = below
+        self.changes = dict(changes or {})
+        """None: deleted."""
+
+    def put(self, path: str, data: bytes | None) -> Layered:
+        return self.put_all({path: data})
+
+    def put_all(self, changes: Mapping[str, bytes | None]) -> Layered:
+        for path in changes:
+            self.below.keep(path)
+        return Layered(self.below, {**self.changes, **changes})
+
+    def __getitem__(self, path: str) -> bytes:
+        if path not in self.changes:
+            return self.below[path]
+        data = self.changes[path]
+        if data is None:
+            raise KeyError(path)
+        return data
+
+    def __contains__(self, path: object) -> bool:
+        if path in self.changes:
+            return self.changes[str(path)] is not None
+        return path in self.below
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (path for path in self.below if path not in self.changes)
+        yield from (path for path, data in self.changes.items() if data is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[str, bytes]:
+    """The files with another content of one, or without it; the given ones stay as they are."""
+    if isinstance(files, FolderFiles):
+        files = Layered(files)
+    if isinstance(files, Layered):
+        return files.put(path, data)
+    if data is None:
+        return {name: old for name, old in files.items() if name != path}
+    return {**files, path: data}
+
+
+def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
+    """Files that are not the same in both. Of two states of a folder only what either changed is looked at."""
+    if one is other:
+        return []
+    changes, others = _changes(one), _changes(other)
+    if changes is None or others is None:
+        changes, others = one, other
+    return sorted(path for path in changes.keys() | others.keys() if one.get(path) != other.get(path))
+
+
+def _changes(files: Mapping[str, bytes]) -> Mapping[str, bytes | None] | None:
+    """None where nobody knows."""
+    if isinstance(files, Layered):
+        return files.changes
+    return {} if isinstance(files, FolderFiles) else None
+
+
+def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, bytes]:
+    """The same files, of which these stay as they are when the folder takes others for its own (`rebase`)."""
+    if isinstance(files, FolderFiles):
+        files = Layered(files)
+    return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files
+
+
+def is_text_name(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
+    """Path and size of each file, in the order of the folders."""
+    found, todo = 0, [""]
+    while todo:
+        here = todo.pop()
+        try:
+            with os.scandir(folder / here) as listed:
+                entries = sorted(listed, key=lambda entry: entry.name)
+        except OSError:
+            if not here:
+                raise
+            continue  # closed to us, or gone
+        below = []
+        for entry in entries:
+            path = f"{here}/{entry.name}" if here else entry.name
+            if not is_text_name(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                below += [path] if entry.name not in LEFT_OUT else []
+            elif entry.is_file(follow_symlinks=False) and entry.name not in LEFT_OUT:
+                with suppress(FileNotFoundError):
+                    size = entry.stat(follow_symlinks=False).st_size
+                    if size <= MAX_FILE_BYTES:
+                        found += 1
+                        yield path, size
+            if found > max_files:
+                raise FolderTooLarge(f"{folder} holds more than {max_files} files: {SMALLER}")
+        todo += reversed(below)
+
+
+def _contents(path: Path) -> tuple[State, bytes]:
+    """At most one byte more than can be read of a file. UNSURE where a later change might not be told by the state."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        before = os.fstat(handle)
+        if not stat.S_ISREG(before.st_mode):
+            raise IsADirectoryError(path)
+        begun = time.time_ns()
+        data = file.read(MAX_FILE_BYTES + 1)
+        after = _known(os.fstat(handle))
+    settled = after == _known(before) and max(after[1:3]) < begun - SETTLED_NS
+    return after if settled else UNSURE, data
+
+
+def state_of(path: Path | str) -> State | None:
+    """None where nothing is."""
+    with suppress(OSError):
+        return _known(os.lstat(path))
+    return None
+
+
+def _known(found: os.stat_result) -> State:
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino

@@ -1,0 +1,224 @@
+"""Commands in a box over a folder that is too large to be held in memory.
+
+The box is given the folder when the first command needs it, in layers, and from then on what the view or the user has
+changed since. After a command only what it may have changed is read: files whose inode changed later than the last
+look, which nobody in the box can hide, and those whose names came or went. So the view is what is there, as it is for a
+folder whose files are all read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from etude.harness.diff import is_source
+from etude.harness.folder import (
+    MAX_FILE_BYTES,
+    SMALLER,
+    FolderFiles,
+    FolderTooLarge,
+    Layered,
+    State,
+    is_text_name,
+    state_of,
+)
+from etude.harness.runner import AGENTS_DOING
+from etude.harness.terminal import Place
+from etude.harness.workspace import AGENT_ENV, TOO_LARGE, WORKDIR, delete_file
+from etude.sandbox.contract import Box, ExecResult, RequestRefused, Sandboxes, SandboxLost
+
+MOST_FILES = 90_000
+"""A box lists 100,000, with those that commands make."""
+MOST_BYTES = 4_000_000_000
+LAYER_BYTES = 100_000_000
+"""Held at once while the box's image is made."""
+SLACK_SECONDS = 2
+LOOK_SECONDS = 60.0
+
+_LOOK = """
+find . -maxdepth 0 -newerct @0 >/dev/null || exit 20
+now=$(date +%s)
+find . -type f -newerct "@$1" -print0 2>/dev/null
+printf %s "$now"
+"""
+_UNKNOWN = b"\0 changed while a command ran"
+"""Stands for what the agent started from where it is no longer there, so that nothing is written over it."""
+
+
+class FolderRunner:
+    """`open_box` makes a box of an image."""
+
+    def __init__(
+        self, files: FolderFiles, sandboxes: Sandboxes, open_box: Callable[[str], Awaitable[Box]], *, base: str = "host"
+    ) -> None:
+        """Raises FolderTooLarge."""
+        size = files.size()
+        if len(files) > MOST_FILES or size > MOST_BYTES:
+            raise FolderTooLarge(
+                f"{files.folder} holds {len(files)} files and {size / 1e6:.0f} MB, commands can be run over "
+                f"{MOST_FILES} and {MOST_BYTES / 1e6:.0f} MB: go without a shell (etude agent --no-shell), or {SMALLER}"
+            )
+        self._files = files
+        self._sandboxes = sandboxes
+        self._open_box = open_box
+        self._base = base
+        self._box: Box | None = None
+        self._given: dict[str, State] = {}
+        """Of the folder's files, when the box was given them."""
+        self._there: dict[str, bytes | None] = {}
+        """What the box was given or has made since in the place of that."""
+        self._withheld: set[str] = set()
+        """Files that had grown too large to be read before the box was given them."""
+        self._looked = 0
+
+    async def run(
+        self, files: Mapping[str, bytes], command: str, *, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        async with self._box_may_die():
+            return await self._really(files, command, timeout)
+
+    async def _really(
+        self, files: Mapping[str, bytes], command: str, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        try:
+            box = await self._synced(files)
+        except AGENTS_DOING as error:
+            said = f"the files cannot be written where commands run: {error}\n"
+            return ExecResult(126, b"", said.encode("utf-8", "replace"), 0.0), files
+        result = await box.exec(command, timeout=timeout, env=AGENT_ENV)
+        try:
+            after = await self._look(box, files)
+        except AGENTS_DOING as error:
+            said = f"the files can no longer be read, and count as before this command: {error}\n"
+            result.stderr += said.encode("utf-8", "replace")
+            after = files
+        return result, after
+
+    async def enter(self, files: Mapping[str, bytes]) -> Place:
+        try:
+            async with self._box_may_die():
+                return await self._synced(files)
+        except AGENTS_DOING as error:
+            raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
+
+    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        if self._box is None:
+            return files  # it died meanwhile
+        try:
+            async with self._box_may_die():
+                return await self._look(self._box, files)
+        except AGENTS_DOING:
+            return files  # they can no longer be read, and count as before
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        raise RequestRefused("the folder is too large for a copy of all its files")
+
+    @asynccontextmanager
+    async def _box_may_die(self) -> AsyncIterator[None]:
+        """Whoever goes on after that gets another box, with the files as they were."""
+        try:
+            yield
+        except SandboxLost:
+            box, self._box = self._box, None
+            self._given, self._there, self._withheld = {}, {}, set()
+            if box is not None:
+                await box.destroy()
+            raise
+
+    async def close(self) -> None:
+        if self._box is not None:
+            box, self._box = self._box, None
+            await box.destroy()
+
+    async def _synced(self, files: Mapping[str, bytes]) -> Box:
+        """The box, with the files as they are."""
+        if self._box is None:
+            self._box = await self._open_box(await self._image())
+            _, self._looked = await _newer(self._box, 2**32)
+        changes = files.changes if isinstance(files, Layered) else {}
+        wanted = dict(changes)
+        for path in await asyncio.to_thread(self._moved):
+            if path not in changes:
+                data = files.get(path)
+                if data is None or len(data) <= MAX_FILE_BYTES:
+                    wanted[path] = data
+        for path, data in wanted.items():
+            if path in self._there and self._there[path] == data:
+                continue
+            if data is not None:
+                await self._box.write_file(path, data)
+            elif path in self._given or path in self._there:
+                with suppress(FileNotFoundError):
+                    await delete_file(self._box, path)
+            self._there[path] = data
+        return self._box
+
+    def _moved(self) -> list[str]:
+        """Files of the folder that are no longer as the box was given them."""
+        root = os.fspath(self._files.folder)
+        return [path for path, state in self._given.items() if state_of(f"{root}/{path}") != state]
+
+    async def _look(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """The files as the box has them now."""
+        newer, looked = await _newer(box, self._looked)
+        names = {path for path in await box.list_files(".") if is_source(path) and is_text_name(path)}
+        known = set(files) - self._withheld
+        found: dict[str, bytes | None] = dict.fromkeys(known - names)
+        for path in sorted((newer & names) | (names - known)):
+            try:
+                data = await box.read_file(path, max_bytes=MAX_FILE_BYTES)
+            except PermissionError:
+                continue  # closed by its agent: it stays as it was last seen
+            except RequestRefused:
+                data = TOO_LARGE
+            except OSError:
+                continue  # gone since: the agent's background commands go on
+            if files.get(path) != data:
+                found[path] = data
+        self._looked = looked
+        if not found:
+            return files
+        layered = files if isinstance(files, Layered) else Layered(self._files)
+        for path in found.keys() - layered.changes.keys():
+            self._keep(path)
+        self._there |= found
+        return layered.put_all(found)
+
+    def _keep(self, path: str) -> None:
+        """What the box had there before it was changed is what the agent started from."""
+        if path in self._there:
+            before = self._there[path]
+            if before is not None:
+                self._files.keep_as(path, before)
+        elif path in self._given and state_of(self._files.folder / path) != self._given[path]:
+            self._files.keep_as(path, _UNKNOWN)
+
+    async def _image(self) -> str:
+        """Of all files, in layers of some, so that few are held at once."""
+        image, layer, size = self._base, dict[str, bytes](), 0
+        for path in self._files:
+            try:
+                state, data = await asyncio.to_thread(self._files.read_apart, path)
+            except KeyError:
+                continue
+            if len(data) > MAX_FILE_BYTES:
+                self._withheld.add(path)
+                continue
+            self._given[path] = state
+            layer[path] = data
+            size += len(data)
+            if size >= LAYER_BYTES:
+                image = await self._sandboxes.add_image(layer, base=image, workdir=WORKDIR)
+                layer, size = {}, 0
+        return await self._sandboxes.add_image(layer, base=image, workdir=WORKDIR)
+
+
+async def _newer(box: Box, since: int) -> tuple[set[str], int]:
+    """Files that changed since that second of the box's clock, and the second from which to look the next time."""
+    said = await box.exec(["sh", "-c", _LOOK, "look", str(since)], timeout=LOOK_SECONDS)
+    *paths, now = said.stdout.split(b"\0")
+    if said.code or said.truncated or not now.isdigit():
+        raise RequestRefused("what commands change cannot be told: it takes GNU find, and no more than 1 MB of names")
+    return {os.fsdecode(path).removeprefix("./") for path in paths}, int(now) - SLACK_SECONDS

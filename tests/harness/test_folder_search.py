@@ -1,0 +1,252 @@
+"""The grep tool over a folder on disk: plain ripgrep's answer for the files as the agent sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.harness.parts import SAMPLE
+from tests.harness.search.trees import FILES, NAMES, PATTERNS, RIPGREP, RULE_FILES, TEXTS, write
+
+from etude.harness import OverlayWorkspace, Toolbox, ToolCall, ToolLimits, folder_workspace, load_profile
+from etude.harness.folder import FolderFiles
+from etude.harness.folder_search import FolderSearch
+from etude.harness.search import Pattern
+from etude.sandbox.contract import ExecResult
+
+FULL = load_profile("full")
+
+
+class Commands:
+    """A runner whose next command does as it is told."""
+
+    def __init__(self) -> None:
+        self.does: dict[str, bytes | None] = {}
+
+    async def run(
+        self, files: Mapping[str, bytes], command: str, *, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        after = {**files, **self.does}
+        return ExecResult(0, b"", b"", 0.0), {path: data for path, data in after.items() if data is not None}
+
+    async def close(self) -> None:
+        return
+
+
+class Folder:
+    """A folder of files, and a view of it that an agent works in."""
+
+    def __init__(self, root: Path, *, commands: bool = False) -> None:
+        self.root = root
+        self.files = FolderFiles(root)
+        if commands:
+            self.files.keep_all(max_files=100, max_bytes=1_000_000, why="")
+        self.search = FolderSearch(self.files, RIPGREP, cache=root.parent / "cache", least_files=0)
+        self.search._opened().build()
+        self.commands = Commands()
+        self.view = OverlayWorkspace(self.files, self.commands, searcher=self.search)  # type: ignore[arg-type]
+        self.toolbox = Toolbox(FULL.schemas(), self.view, ToolLimits(), FULL)
+
+    async def say(self, **arguments: Any) -> list[str]:
+        return list((await self.toolbox.carry_out(ToolCall("1", "grep", arguments, ""))).lines)
+
+    async def do(self, what: str, path: str, data: bytes) -> None:
+        """What cannot be done is left."""
+        place = self.root / path
+        try:
+            match what:
+                case "write":
+                    await self.view.write(path, data)
+                case "delete":
+                    await self.view.delete(path)
+                case "read":
+                    await self.view.read(path)
+                case "command":
+                    self.commands.does = {path: data}
+                    await self.view.exec("", timeout=1)
+                case "remove":
+                    self.commands.does = {path: None}
+                    await self.view.exec("", timeout=1)
+                case "user writes":
+                    write(self.root, {path: data})
+                case "user deletes":
+                    place.unlink()
+        except OSError:
+            return
+
+    async def laid_out(self, root: Path) -> None:
+        """All that the agent sees, as files."""
+        for path in await self.view.files():
+            try:
+                write(root, {path: await self.view.read(path)})
+            except FileNotFoundError:
+                continue
+
+
+def ripgrep_alone(root: Path, pattern: Pattern, glob: str, path: str, everything: bool) -> list[str] | None:
+    """Its lines as the tool says them; None where it cannot read the pattern."""
+    command = [RIPGREP.program, "--no-config", "--line-number", "--no-heading", "--null", "--with-filename"]
+    command += ["--color=never", "--sort=path", *["--fixed-strings"] * pattern.fixed, *["--word-regexp"] * pattern.word]
+    command += [*["--ignore-case"] * pattern.ignore_case, *[f"--glob={glob}"] * bool(glob)]
+    command += ["--no-ignore", "--hidden", "--glob=!.git"] if everything else []
+    command += [f"--regexp={pattern.text}", "--", f"./{path}".removesuffix("/.")]
+    done = subprocess.run(command, cwd=root, capture_output=True, check=False)
+    if done.returncode == 2:
+        return None
+    said = []
+    for line in done.stdout.split(b"\n"):
+        name, zero, rest = line.partition(b"\0")
+        if zero:
+            number, _, text = rest.partition(b":")
+            said.append((name.removeprefix(b"./"), int(number), text.decode("utf-8", "replace")))
+    return [f"{os.fsdecode(name)}:{number} {text}" for name, number, text in sorted(said, key=lambda each: each[:2])]
+
+
+CHANGES = st.tuples(
+    st.sampled_from(["write", "write", "delete", "read", "user writes", "user deletes"]), st.sampled_from(NAMES), TEXTS
+)
+COMMANDS = st.tuples(
+    st.sampled_from(["write", "delete", "command", "command", "remove", "user writes", "user deletes"]),
+    st.sampled_from(NAMES),
+    TEXTS,
+)
+ASKED = st.tuples(
+    PATTERNS.filter(lambda pattern: bool(pattern.text)),
+    st.sampled_from(["", "", "*.c", "!a.c", "sub/**"]),
+    st.sampled_from([".", ".", "sub", "a.c"]),
+    st.booleans(),
+)
+
+
+async def equals_ripgrep(root: Path, changes: Any, asked: Any, *, commands: bool) -> None:
+    folder = Folder(root, commands=commands)
+    try:
+        for change in changes:
+            await folder.do(*change)
+        said = []
+        for pattern, glob, path, everything in asked:
+            text = pattern.text if pattern.fixed else f"/{pattern.text}/"
+            flags = {"ignore_case": pattern.ignore_case, "word": pattern.word, "everything": everything}
+            said.append(await folder.say(pattern=text, glob=glob, path=path, **flags))
+        with tempfile.TemporaryDirectory() as place:
+            if (root / ".git").exists():
+                (Path(place) / ".git").mkdir()
+            await folder.laid_out(Path(place))
+            for one, (pattern, glob, path, everything) in zip(said, asked, strict=True):
+                there = path == "." or (Path(place) / path).exists()
+                alone = ripgrep_alone(Path(place), pattern, glob, path, everything) if there else []
+                if alone is None:
+                    assert one[0].startswith("The pattern is not a regular expression")
+                elif alone:
+                    assert one == alone
+                else:
+                    assert one in (["No line matches."], [f"There is no file {path!r}."])
+    finally:
+        await folder.search.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("changes", "commands"), [(CHANGES, False), (COMMANDS, True)])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data(), FILES, RULE_FILES, st.lists(ASKED, min_size=1, max_size=3), st.booleans())
+def test_what_the_agent_sees_is_searched_as_ripgrep_would(changes, commands, data, files, rules, asked, repository):
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place) / "tree"
+        root.mkdir()
+        if repository:
+            (root / ".git").mkdir()
+        write(root, {**files, **rules})
+        asyncio.run(equals_ripgrep(root, data.draw(st.lists(changes, max_size=6)), asked, commands=commands))
+
+
+def test_edits_commands_and_the_users_changes_are_seen(tmp_path):
+    root = tmp_path / "tree"
+    write(root, {"a.c": b"probe one\n", "b.c": b"probe two\n", "sub/d.c": b"nothing\n", ".ignore": b"*.h\n"})
+    write(root, {"c.h": b"probe three\n", ".hidden": b"probe four\n"})
+    changes = [
+        ("read", "b.c", b""),
+        ("user writes", "b.c", b"changed after it was read: no longer seen\n"),
+        ("user writes", "sub/d.c", b"not read before: probe five\n"),
+        ("user writes", "c.c", b"probe: came later, and is not seen\n"),
+        ("write", "a.c", b"x\nprobe six\n"),
+        ("write", "sub/new.c", b"probe seven\n"),
+        ("write", "c.h", b"probe eight\n"),
+    ]
+    asked = [
+        (Pattern("probe", fixed=True), "", path, everything) for path in (".", "sub") for everything in (False, True)
+    ]
+
+    asyncio.run(equals_ripgrep(root, changes, asked, commands=False))
+    command = [("command", "sub/new.c", b"probe\n"), ("remove", "a.c", b""), ("command", ".github/x", b"probe\n")]
+    asyncio.run(equals_ripgrep(root, command, asked, commands=True))
+
+
+ARGUMENTS: list[dict[str, Any]] = [
+    {"pattern": "larger"},
+    {"pattern": r"/^def \w+\(/"},
+    {"pattern": "min(a"},
+    {"pattern": "LARGER", "ignore_case": True},
+    {"pattern": "large", "word": True},
+    {"pattern": "larger", "word": True, "most": 2},
+    {"pattern": "/[nv]a..e/", "path": "pack"},
+    {"pattern": "/[nv]a..e/", "path": "/work/pack/other.py"},
+    {"pattern": "a", "glob": "c*.{py,c}"},
+    {"pattern": "a", "glob": "!check.py"},
+    {"pattern": "a", "glob": "pack/**"},
+    {"pattern": "a", "path": "nowhere"},
+    {"pattern": "min", "context": 1},
+    {"pattern": "/^def|ok/", "context": 1},
+    {"pattern": "two\nlines"},
+    {"pattern": "a", "everything": True},
+    {"pattern": ""},
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+def test_in_memory_and_on_disk_the_tool_says_the_same(tmp_path, monkeypatch, arguments):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write(tmp_path / "tree", SAMPLE)
+    call = ToolCall("1", "grep", arguments, "")
+
+    async def main() -> None:
+        said = []
+        for view in (OverlayWorkspace(SAMPLE), folder_workspace(tmp_path / "tree")):
+            said.append(await Toolbox(FULL.schemas(), view, ToolLimits(), FULL).carry_out(call))
+            await view.close()
+        assert said[0] == said[1]
+
+    asyncio.run(main())
+
+
+def test_context_is_told_as_ripgrep_does(tmp_path):
+    write(tmp_path / "tree", {"a.txt": b"1\nx\n3\n4\n5\nx\nx\n8\n9"})
+
+    async def main() -> None:
+        folder = Folder(tmp_path / "tree")
+        assert await folder.say(pattern="x", context=1) == (
+            ["a.txt-1 1", "a.txt:2 x", "a.txt-3 3", "--", "a.txt-5 5", "a.txt:6 x", "a.txt:7 x", "a.txt-8 8"]
+        )
+        assert await folder.say(pattern="x", most=2) == ["a.txt:2 x", "a.txt:6 x", FULL.say("cut_text")]
+        assert (await folder.say(pattern="/(/"))[0].startswith("The pattern is not a regular expression")
+        await folder.search.close()
+
+    asyncio.run(main())
+
+
+def test_without_ripgrep_the_files_are_searched_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("etude.harness.search.ripgrep._installed", lambda: None)
+    write(tmp_path, SAMPLE)
+    view = folder_workspace(tmp_path)
+    assert view.searcher is None
+    said = asyncio.run(
+        Toolbox(FULL.schemas(), view, ToolLimits(), FULL).carry_out(ToolCall("1", "grep", ARGUMENTS[0], ""))
+    )
+    assert said.lines[0] == "calc.py:1 # the larger of two"
