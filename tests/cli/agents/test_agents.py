@@ -296,6 +296,9 @@ def test_tries_are_agents_of_their_own_and_none_is_the_last_session(
         ({"resume": "last"}, "`etude agents resume` goes on"),
         ({"apply": True}, "look first"),
         ({"folder": Path("/nowhere")}, "/nowhere is not a folder"),
+        ({"rules": Rules(here=True)}, "--here does not go with --background"),
+        ({"rules": Rules(allow=("write",))}, "are for --here"),
+        ({"endpoint": EndpointOptions("", "any", "A_KEY", 8000, 20, money=1.0)}, "--money needs --prices"),
     ],
 )
 def test_mistakes_start_nothing(desk: Desk, change: dict[str, Any], says: str) -> None:

@@ -186,7 +186,7 @@ class ChatApp(App[str]):
 
     def on_resize(self, event: events.Resize) -> None:
         for prompt in self._dock.query(Prompt):
-            prompt.fit(event.size.height)
+            prompt.fit(*event.size)
 
     async def _command(self, name: str) -> None:
         if len(self.screen_stack) > 1:
@@ -324,7 +324,7 @@ class ChatApp(App[str]):
             self._asking = True
             try:
                 await self._dock.mount(prompt)
-                prompt.fit(self.size.height)
+                prompt.fit(*self.size)
                 self._todo.set_class(self.size.height < _ROOMY, "pushed")
                 self.bell()
                 if not self.entry.text:

@@ -7,6 +7,7 @@ has; only keys pressed while it has the focus answer it, and it takes the focus 
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from typing import Generic, TypeVar
 
 from textual import events
@@ -21,6 +22,9 @@ from etude.harness import Answer, Wish
 from etude.harness.permissions import always_rules
 
 T = TypeVar("T")
+_AROUND = 5
+"""Lines beside a question's text and keys: its frame, one of the conversation, the state, the footer."""
+_LEAST = 4
 
 
 class Prompt(Vertical, Generic[T]):
@@ -28,23 +32,28 @@ class Prompt(Vertical, Generic[T]):
 
     can_focus = True
 
-    def __init__(self, title: str, body: Content) -> None:
+    def __init__(self, title: str, body: Content, keys: Content, more: Content) -> None:
+        """`more` keys stand below the others; where there is little room, at the end of what scrolls."""
         super().__init__()
         self.border_title = title
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._body = body
-        self._keys = Static(classes="keys", markup=False)
+        self._body, self._keys, self._more = body, keys, more
         self._input = Input(compact=True, select_on_focus=False)
 
     def compose(self):  # type: ignore[no-untyped-def]
         with VerticalScroll(can_focus=False):
             yield Static(self._body, markup=False)
-        yield self._keys
+            yield Static(self._more, classes="more", markup=False)
+        yield Static(self._keys, classes="keys", markup=False)
+        yield Static(self._more, classes="more", markup=False)
         yield self._input
 
-    def fit(self, height: int) -> None:
-        """The keys are always there; what they are about scrolls."""
-        self.query_one(VerticalScroll).styles.max_height = max(2, min(height // 2, height - 11))
+    def fit(self, width: int, height: int) -> None:
+        """The first keys are always there; what they are about scrolls."""
+        left = height - _AROUND - _rows(self._keys, width - 4)
+        roomy = left - _rows(self._more, width - 4) - 1
+        self.set_class(roomy < _LEAST, "tight")
+        self.query_one(VerticalScroll).styles.max_height = max(1, left) if roomy < _LEAST else min(height // 2, roomy)
 
     def where_focus_goes(self) -> Widget:
         return self
@@ -66,20 +75,10 @@ class Approval(Prompt[Answer]):
         else:
             above = f"{exact(wish.shown)}\n" if wish.shown else ""
             body = Content.assemble((above, "dim"), (exact(wish.what), "bold"))
-        super().__init__(f"{title}, on this machine?", body)
+        super().__init__(f"{title}, on this machine?", body, *_keys(wish))
         self._wish = wish
         self._typing = ""
         """What the input is for."""
-
-    def on_mount(self) -> None:
-        rules = always_rules(self._wish)
-        always = ", ".join("this very command" if r.pattern.startswith("=") else exact(str(r)) for r in rules)
-        what = "any change in this folder" if self._wish.kind == "write" else always
-        keys = ["y", " yes   ", "n", " no   ", "r", " no, and say why   "]
-        keys += ["e", " edit it   "] if self._wish.kind == "execute" else []
-        keys += ["\na", " always in this session: ", "", what, "\nA", " and in later ones in this folder"]
-        parts = [(text, "bold $warning" if place % 2 == 0 else "") for place, text in enumerate(keys)]
-        self._keys.update(Content.assemble(*parts))
 
     def on_key(self, event: events.Key) -> None:
         if self._typing:
@@ -140,7 +139,7 @@ class Question(Prompt[str]):
     """The agent's, for the user."""
 
     def __init__(self, question: str) -> None:
-        super().__init__("The agent asks", Content(exact(question)))
+        super().__init__("The agent asks", Content(exact(question)), Content(""), Content(""))
 
     def on_mount(self) -> None:
         self.add_class("typing")
@@ -152,3 +151,22 @@ class Question(Prompt[str]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         self.settle(event.value)
+
+
+def _keys(wish: Wish) -> tuple[Content, Content]:
+    rules = always_rules(wish)
+    always = ", ".join("this very command" if r.pattern.startswith("=") else exact(str(r)) for r in rules)
+    what = "any change in this folder" if wish.kind == "write" else always
+    first = ["y", " yes   ", "n", " no   ", "r", " no, and say why"]
+    first += ["   e", " edit it"] if wish.kind == "execute" else []
+    more = ["a", f" always in this session: {what}", "\nA", " and in later ones in this folder"]
+    return _marked(first), _marked(more)
+
+
+def _marked(keys: list[str]) -> Content:
+    """Each second one says what the key before it does."""
+    return Content.assemble(*((text, "bold $warning" if place % 2 == 0 else "") for place, text in enumerate(keys)))
+
+
+def _rows(text: Content, width: int) -> int:
+    return sum(max(1, len(textwrap.wrap(line, max(1, width)))) for line in text.plain.split("\n"))
