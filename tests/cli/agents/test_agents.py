@@ -22,7 +22,7 @@ from etude.cli.agents.deciding import apply_command, reject_command, remove_comm
 from etude.cli.agents.listing import list_command
 from etude.cli.agents.showing import follow_command, show_command
 from etude.cli.agents.start import resume_command, start_command
-from etude.cli.fronts import EndpointOptions
+from etude.cli.fronts import EndpointOptions, Rules
 from etude.harness import ApplyConflict
 from etude.harness.background import LOCK, Queue, agents, find, holder, is_held, look
 from etude.harness.sessions import SessionError, load_session
