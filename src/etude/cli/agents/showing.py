@@ -61,10 +61,10 @@ def show_command(sessions: Path, word: str, as_json: bool) -> int:
     after = {path: data for path, (_, data) in agent.changes.items() if data is not None}
     diff = unified_diff(before, after) + binary_changes(before, after)
     session = agent.session
+    decided = [signal for signal in session.signals if signal["what"] in EDITS] if session else []
     if as_json:
         usage = asdict(session.usage) if session else {}
-        signals = session.signals if session else []
-        shown = {**summary_of(agent), "text": agent.ended.text, "usage": usage, "signals": signals, "diff": diff}
+        shown = {**summary_of(agent), "text": agent.ended.text, "usage": usage, "signals": decided, "diff": diff}
         shown["left_out"] = agent.left_out
         print(json.dumps(shown))
         return 0
@@ -80,7 +80,6 @@ def show_command(sessions: Path, word: str, as_json: bool) -> int:
         _line(console, agent.ended.error, "red")
     if agent.ended.text.strip():
         _line(console, agent.ended.text.strip(), "")
-    decided = [signal for signal in session.signals if signal["what"] in EDITS] if session else []
     for signal in decided:
         _line(console, f"({signal['what'].replace('_', ' ')}: {', '.join(signal.get('files', []))})", "dim")
     for path in agent.left_out:
