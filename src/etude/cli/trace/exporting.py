@@ -28,9 +28,9 @@ Signals = list[dict[str, Any]]
 def export_command(
     what: str, to: str, out: Path | None, only: list[str], sessions: Path | None, *, redact: bool
 ) -> int:
-    if to not in FORMATS:
-        raise TraceError(f"there is no format {to!r}: expected one of {', '.join(FORMATS)}")
-    write, suffix = FORMATS[to]
+    if to not in EXPORTS:
+        raise TraceError(f"there is no format {to!r}: expected one of {', '.join(EXPORTS)}")
+    write, suffix = EXPORTS[to]
     redactor = Redactor() if redact else None
     texts = _texts(open_subjects(what, only, sessions), to, write, redactor)
     if out is not None and (out.is_dir() or str(out).endswith(os.sep)):
@@ -116,7 +116,7 @@ def _jsonl(trace: Trace, session: SavedSession | None, signals: Signals) -> str:
     return to_line(trace) + "\n"
 
 
-FORMATS: dict[str, tuple[Callable[[Trace, SavedSession | None, Signals], str], str]] = {
+EXPORTS: dict[str, tuple[Callable[[Trace, SavedSession | None, Signals], str], str]] = {
     "atif": (_atif, ".json"),
     "openai": (_openai, ".jsonl"),
     "markdown": (_markdown, ".md"),

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from benchmarks._note_taker import PONDERED, Played, Session, play, read_sessions
+from _note_taker import PONDERED, Played, Session, play, read_sessions
 from tests.harness.parts import compact_format
 from tests.text.formats.tiny import Letters
 
