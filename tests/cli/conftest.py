@@ -11,3 +11,9 @@ def scratch(tmp_path: Path) -> Path:
     place = tmp_path / "tmp"
     place.mkdir()
     return place
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions and rules of tests are nobody's."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from etude.cli.chat import converse
 from etude.cli.errors import exit_code
+from etude.cli.fronts import Front, Where
 from etude.harness import Policy, ScriptedPolicy, load_profile
 from etude.recipe import Recipe
 
@@ -24,7 +25,8 @@ def main(folder: str, task: str, yes: str, *steps: str) -> int:
 
     def chat() -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        asyncio.run(converse(recipe, open_policy, task, Path(folder), yes=yes == "yes"))
+        front = Front("scripted", recipe.harness, recipe.sandbox, open_policy)
+        asyncio.run(converse(front, task, Where(Path(folder)), yes=yes == "yes"))
         return 0
 
     return exit_code(chat, when_interrupted="interrupted")

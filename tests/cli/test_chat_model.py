@@ -21,6 +21,8 @@ from etude.journal import RunPaths
 ETUDE = str(Path(sys.executable).with_name("etude"))
 DIFF = "-    if total < 20:\n+    if total > 20:\n"
 ASKED = "apply this change? [y/N] "
+DUMB = "etude: line mode, since this terminal (TERM) can place no text\n"
+INTERRUPTED = "etude: interrupted: your folder has what you said yes to, and nothing else\n"
 NEXT = "task (empty to leave): "
 
 
@@ -55,7 +57,7 @@ def test_on_the_sample_until_the_input_ends(run: RunPaths, scratch: Path) -> Non
     env = {**os.environ, "TMPDIR": str(scratch)}
     command = [ETUDE, "chat", str(run.root)]
     done = subprocess.run(command, input="", env=env, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "etude: line mode, since standard input or output is no terminal\n")
     lines = done.stdout.splitlines()
     assert lines[:2] == ["a sample repository: check.py, shop.py, travel.py", SAMPLE_TASK]
     assert [line for line in lines if line.startswith("> ")] == [f"> {call}" for call in CALLS]
@@ -75,7 +77,7 @@ def test_no_then_ctrl_c_at_the_next_question(at_terminal, folder: Path, scratch:
     assert contents(folder) == before
     terminal.type(CTRL_C)
     code, _, errors = terminal.end()
-    assert (code, errors) == (130, "etude: interrupted: what you had not said yes to is dropped\n")
+    assert (code, errors) == (130, DUMB + INTERRUPTED)
     assert contents(folder) == before
     assert list(scratch.iterdir()) == []
 
@@ -88,7 +90,7 @@ def test_yes_applies_it(at_terminal, folder: Path, scratch: Path) -> None:
     terminal.type("y\n")
     assert "applied to shop.py" in terminal.until(NEXT)
     terminal.type("\n")
-    assert terminal.end()[::2] == (0, "")
+    assert terminal.end()[::2] == (0, DUMB)
     assert contents(folder) == before | {"shop.py": before["shop.py"].replace(b"total < 20", b"total > 20")}
     assert list(scratch.iterdir()) == []
 
@@ -99,7 +101,7 @@ def test_ctrl_c_while_the_model_is_loaded(at_terminal, scratch: Path) -> None:
     terminal.until("a sample repository")
     terminal.type(CTRL_C)
     code, _, errors = terminal.end()
-    assert (code, errors) == (130, "etude: interrupted: what you had not said yes to is dropped\n")
+    assert (code, errors) == (130, DUMB + INTERRUPTED)
     assert list(scratch.iterdir()) == []
 
 

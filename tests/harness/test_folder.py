@@ -20,7 +20,7 @@ from etude.harness import (
     folder_workspace,
     load_profile,
 )
-from etude.harness.folder import FolderFiles, Layered
+from etude.harness.folder import FolderFiles, Layered, differing, pinned
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.sandbox.contract import RequestRefused
 
@@ -164,5 +164,25 @@ def test_a_large_folder_is_opened_searched_and_changed(tmp_path, images, monkeyp
         monkeypatch.setattr("etude.harness.large_folder.MOST_FILES", 24_000)
         with pytest.raises(FolderTooLarge, match=r"holds 24999 files .*: go without a shell"):
             await session(root, [], sandboxes=object()).run("go")
+
+    asyncio.run(main())
+
+
+def test_states_of_a_folder_are_compared_by_what_was_changed(tmp_path):
+    write(tmp_path, {"a.py": b"x = 1\n", "b.py": b"y = 1\n", "c.py": b"z = 1\n"})
+
+    async def main() -> None:
+        view = folder_workspace(tmp_path)
+        before = view.contents()
+        await view.write("a.py", b"x = 2\n")
+        await view.delete("b.py")
+        await view.write("c.py", b"z = 1\n")
+        assert differing(before, view.contents()) == ["a.py", "b.py"]
+        before = pinned(before, view.changed())
+        view.rebase(view.changed())
+        assert view.changed() == {}
+        assert differing(before, view.contents()) == ["a.py", "b.py"], "what is applied can still be taken back"
+        assert before["a.py"] == b"x = 1\n"
+        assert differing({"a": b"1", "b": b"2"}, {"b": b"2", "c": b"3"}) == ["a", "c"]
 
     asyncio.run(main())

@@ -17,9 +17,12 @@ from tests.harness.parts import ScriptedEngine, compact_format, playing
 from tests.text.formats.tiny import SPECIALS, Letters
 
 from etude.harness import (
+    Answer,
     Budgets,
+    FolderWorkspace,
     Outcome,
     OverlayWorkspace,
+    Permissions,
     Policy,
     ScriptedPolicy,
     TokenPolicy,
@@ -28,9 +31,9 @@ from etude.harness import (
     ToolCall,
     ToolLimits,
     Turn,
+    Wish,
     Workspace,
     builtin_schema,
-    folder_workspace,
     load_profile,
     run_agent,
 )
@@ -95,17 +98,20 @@ def guarded_folder() -> Iterator[tuple[Path, Path]]:
 def holds_on_disk(around: Path, folder: Path, turns: list[list[ToolCall]]) -> None:
     asked: list[str] = []
 
-    async def refuse(command: str) -> bool:
-        asked.append(command)
-        return False
+    async def refuse(wish: Wish) -> Answer:
+        if wish.kind == "execute":
+            asked.append(wish.what)
+        return Answer(False)
 
     before = snapshot(around)
-    outcome = play(folder_workspace(folder, refuse), scripted(turns))
+    workspace = FolderWorkspace(folder, Permissions(refuse))
+    outcome = play(workspace, scripted(turns))
+    asyncio.run(workspace.close())
     assert outcome.stop in STOPS, outcome.error
     assert snapshot(around) == before
     assert all(SECRET not in event.output for event in outcome.tools)
-    shells = [call for call in carried_out(turns, outcome) if call.name == "shell"]
-    assert asked == [command for call in shells if (command := asked_to_run(call)) is not None]
+    done = carried_out(turns, outcome)
+    assert asked == [command for call in done if (command := asked_to_run(call)) is not None]
 
 
 @settings(max_examples=100)

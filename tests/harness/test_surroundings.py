@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.harness.parts import SAMPLE
 
-from etude.harness import OverlayWorkspace, SchemaError, folder_workspace, load_profile
+from etude.harness import FolderWorkspace, OverlayWorkspace, Permissions, Rule, SchemaError, load_profile
 from etude.harness.profile import parse_profile
 from etude.harness.surroundings import Surroundings, find_rules, look_around
 
@@ -48,11 +48,8 @@ def test_rules_that_are_no_text_or_too_long() -> None:
 def test_where_commands_run_they_tell_of_system_and_repository(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
 
-    async def agree(command: str) -> bool:
-        return True
-
     async def look(commands: bool) -> Surroundings:
-        workspace = folder_workspace(tmp_path, agree)
+        workspace = FolderWorkspace(tmp_path, Permissions(allow=[Rule("execute")]))
         try:
             return await look_around(workspace, words, limits="256 MB", recent=["a.py"], commands=commands)
         finally:

@@ -1,21 +1,30 @@
-"""etude chat: the agent just trained, through the harness that trained it, on a copy-on-write view of a folder."""
+"""etude chat: an agent to talk to, just trained or behind any endpoint, on a copy-on-write view of a folder or in it.
+
+Here is what the verb does at a terminal that can show no more than lines, and through pipes; `screen` is the rest.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import os
 import select
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 from rich.syntax import Syntax
 
+from etude.cli.fronts import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
+from etude.cli.visible import exact, visible
 from etude.harness import (
+    Answer,
     ChatSession,
     Conversation,
     Observer,
@@ -23,14 +32,16 @@ from etude.harness import (
     TokenPolicy,
     TokenSampling,
     Turn,
+    Wish,
     format_of,
     session_schemas,
     write_sample,
 )
+from etude.harness.permissions import always_rules
+from etude.harness.sessions import SavedSession, SessionError, look_after_all
 from etude.journal import RunPaths
 from etude.lineage import LineageError, LineageState
 from etude.recipe import Recipe, load_recipe
-from etude.sandbox import beside, open_sandboxes, temporary_store
 from etude.trace import ToolEvent, TraceUsage
 from etude.trace.builder import TraceBuilder
 
@@ -38,10 +49,27 @@ _STAGES = ("rl", "continued", "sft")
 SAMPLE_TASK = "check.py fails, fix it"
 _WAKE_SECONDS = 0.2
 
-_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 
-OpenPolicy = Callable[[AsyncExitStack], Policy]
-"""Makes the agent; what has to be ended with the chat goes on the stack."""
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    run: Path | None
+    task: str | None
+    folder: Path | None
+    stage: str | None
+    yes: bool
+    endpoint: EndpointOptions | None
+    sessions: Path
+    shell: bool = True
+    resume: str | None = None
+    rules: Rules = field(default_factory=Rules)
+    plain: bool = False
+    consent: bool = False
+
+
+class RunScreen(Protocol):
+    async def __call__(self, front: Front, where: Where, task: str | None, saved: SavedSession | None) -> str | None:
+        """The name of the session to go on with, or None at the end."""
+        ...
 
 
 class Show(Observer):
@@ -67,7 +95,50 @@ class Show(Observer):
         self._console.print(visible(text), style=style, markup=False, highlight=False)
 
 
-def chat_command(run_folder: Path, task: str | None, folder: Path | None, stage: str | None, yes: bool) -> int:
+def chat_command(options: ChatOptions) -> int:
+    if options.run is not None:
+        front = _run_front(options.run, options.stage)
+    elif options.endpoint is not None:
+        front = endpoint_front(options.endpoint)
+        options = replace(options, folder=options.folder or Path())
+    else:
+        raise SessionError(
+            "nobody to talk to: give a run folder (etude chat runs/tiny), or an endpoint (--endpoint URL --model NAME)"
+        )
+    options.rules.parsed()
+    if options.folder is None and (options.rules.here or options.resume):
+        raise SessionError("the sample goes with the chat: name a folder with --folder to work there or to go on with")
+    where = _where(options, options.folder) if options.folder else None
+    if options.folder is not None:
+        look_after_all(options.sessions, options.folder)
+    saved = _saved(options)
+    # SIGTERM asks like Ctrl-C does: boxes and temporary folders go with the chat.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    lines = _why_lines(options)
+    if lines is None:
+        from etude.cli.screen import run_screen
+
+        return asyncio.run(_on_screen(options, front, run_screen))
+    if lines:
+        print(f"etude: line mode, since {lines}", file=sys.stderr)
+    asyncio.run(converse(front, options.task, where, yes=options.yes, saved=saved))
+    return 0
+
+
+def _why_lines(options: ChatOptions) -> str | None:
+    """Why there is no screen; empty where the user asked for none."""
+    if options.plain or options.yes:
+        return ""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return "standard input or output is no terminal"
+    if os.environ.get("TERM", "dumb") == "dumb":
+        return "this terminal (TERM) can place no text"
+    if importlib.util.find_spec("textual") is None:
+        return "textual is missing: pip install 'etude[chat]' brings the screen"
+    return None
+
+
+def _run_front(run_folder: Path, stage: str | None) -> Front:
     paths = RunPaths(run_folder.resolve())
     if not paths.recipe.is_file():
         raise LineageError(f"{run_folder} is not a run folder: it has no recipe.toml; train one with `etude run`")
@@ -76,14 +147,9 @@ def chat_command(run_folder: Path, task: str | None, folder: Path | None, stage:
         raise LineageError(f"there is no stage {stage!r}: expected one of {', '.join(_STAGES)}")
     if name is None or not paths.model(name).exists():
         raise LineageError(f"{run_folder} has no finished model of stage {stage or 'sft or rl'} yet")
-    if folder is not None and not folder.is_dir():
-        raise LineageError(f"{folder} is not a folder")
     recipe = load_recipe(paths.recipe)
     trained = partial(_trained, recipe, paths, name, _dtype_of(paths))
-    # SIGTERM asks like Ctrl-C does: boxes and temporary folders go with the chat.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    asyncio.run(converse(recipe, trained, task, folder, yes=yes))
-    return 0
+    return Front(f"{paths.root.name}/{name}", recipe.harness, recipe.sandbox, trained)
 
 
 def _dtype_of(paths: RunPaths) -> str:
@@ -108,32 +174,82 @@ def _trained(recipe: Recipe, paths: RunPaths, stage: str, dtype: str, stack: Asy
     return TokenPolicy(engine, form, schemas, sampling, TraceBuilder(), conversation="chat")
 
 
+def _where(options: ChatOptions, folder: Path) -> Where:
+    return Where(folder, options.sessions, options.shell, options.rules, options.consent)
+
+
+def _saved(options: ChatOptions) -> SavedSession | None:
+    if options.folder is None:
+        return None
+    return find_saved(options.sessions, options.folder, options.resume, options.rules.here)
+
+
+async def _on_screen(options: ChatOptions, front: Front, run_screen: RunScreen) -> int:
+    """One session after another, as the user goes from one to the next."""
+    async with AsyncExitStack() as stack:
+        if options.folder is None:
+            where = Where(_sample(stack), None, options.shell)
+        else:
+            where = _where(options, options.folder)
+        task, resume = options.task, options.resume
+        while True:
+            saved = find_saved(options.sessions, where.folder, resume, options.rules.here)
+            resume = await run_screen(front, where, task, saved)
+            task = None
+            if resume is None:
+                return 0
+
+
+def _sample(stack: AsyncExitStack) -> Path:
+    return write_sample(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="etude-sample-"))))
+
+
 async def converse(
-    recipe: Recipe, open_policy: OpenPolicy, task: str | None, folder: Path | None, *, yes: bool
+    front: Front, task: str | None, where: Where | None, *, yes: bool, saved: SavedSession | None = None
 ) -> None:
-    """Task after task until an empty one. A change reaches the folder when the user has seen it and said yes, or at
-    once with `yes`, which ends after one task."""
+    """Line by line, on the sample without `where`. Task after task until an empty one. A change reaches the folder when
+    the user has seen it and said yes, or at once with `yes`, which ends after one task."""
     console = Console()
     async with AsyncExitStack() as stack:
-        if folder is None:
-            folder = write_sample(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="etude-sample-"))))
-            task = task or SAMPLE_TASK
+        if where is None:
+            folder = _sample(stack)
+            where, task = Where(folder), task or SAMPLE_TASK
             console.print(f"a sample repository: {', '.join(sorted(p.name for p in folder.iterdir()))}", style="dim")
-        boxes = stack.enter_context(temporary_store("etude-chat-"))
-        sandboxes = open_sandboxes(beside(recipe.sandbox), boxes)
-        stack.push_async_callback(sandboxes.close)
-        policy = open_policy(stack)
-        session = ChatSession(folder, policy, recipe.harness, recipe.sandbox, sandboxes, observer=Show(console))
-        await stack.enter_async_context(session)
+        policy = front.open_policy(stack)
+        session = await open_session(
+            stack, front, where, policy, saved=saved, observer=Show(console),
+            ask=None if yes else partial(_agree, console), question=_question,
+        )  # fmt: skip
+        if session.interrupted:
+            await session.go_on()
         while text := task or _ask("task (empty to leave): "):
             task = None
             console.print(visible(text), style="bold", markup=False)
             outcome = await session.run(text)
             why = f": {visible(outcome.error)}" if outcome.error else ""
             console.print(f"({outcome.stop}{why}, {outcome.usage.turns} turns)", style="dim", markup=False)
-            await _offer(session, console, yes)
+            await (_settle(session, console) if where.rules.here else _offer(session, console, yes))
             if yes:
                 break
+
+
+async def _agree(console: Console, wish: Wish) -> Answer:
+    console.print(f"the agent wants to {wish.kind}: {exact(wish.what)}", style="bold yellow", markup=False)
+    if wish.shown:
+        console.print(exact(wish.shown.rstrip("\n")), markup=False, highlight=False)
+    always = ", ".join(exact(str(rule)) for rule in always_rules(wish))
+    answer = _ask(f"allow it? [y/N/a(lways: {always})] ").lower()
+    return Answer(answer in ("y", "yes", "a"), always=answer == "a")
+
+
+async def _question(question: str) -> str:
+    return _ask(f"{visible(question)}\n> ")
+
+
+async def _settle(session: ChatSession, console: Console) -> None:
+    """In the user's own folder every change was agreed to already."""
+    if changed := await session.apply():
+        console.print(f"changed {visible(', '.join(changed))}", style="dim", markup=False)
 
 
 async def _offer(session: ChatSession, console: Console, yes: bool) -> None:
@@ -152,12 +268,6 @@ async def _offer(session: ChatSession, console: Console, yes: bool) -> None:
         console.print(f"applied to {visible(', '.join(await session.apply()))}", markup=False)
     else:
         console.print("left as it was", style="dim")
-
-
-def visible(text: str) -> str:
-    """With a picture for each control character: what a file or a command says must not move the cursor over what the
-    user is asked to agree to."""
-    return text.translate(_CONTROLS)
 
 
 def _ask(prompt: str) -> str:

@@ -24,7 +24,8 @@ FAMILIES = {
     "etude.tasks.sources.UnknownSource": MISTAKE,
     "etude.tasks.overlap.reading.OverlapError": MISTAKE,
     "etude.harness.schema.SchemaError": MISTAKE,
-    "etude.harness.session.ApplyConflict": MISTAKE,
+    "etude.harness.apply.ApplyConflict": MISTAKE,
+    "etude.harness.permissions.PermissionsError": MISTAKE,
     "etude.harness.sessions.record.SessionError": MISTAKE,
     "etude.harness.folder.FolderTooLarge": MISTAKE,
     "etude.harness.search.ripgrep.NoRipgrep": MISTAKE,
@@ -49,7 +50,7 @@ FAMILIES = {
 imported to ask."""
 
 _EXTRAS = {"torch": "train", "safetensors": "train", "obstore": "train", "rensa": "train", "ray": "ray"}
-_EXTRAS |= {"matplotlib": "ui", "tokenizers": "formats"}
+_EXTRAS |= {"matplotlib": "ui", "tokenizers": "formats", "textual": "chat"}
 
 _OF_THE_PLACE = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EIO}
 _FULL = {errno.ENOSPC, errno.EDQUOT}

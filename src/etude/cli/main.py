@@ -10,6 +10,23 @@ import typer
 
 from etude.cli.agents import agents
 from etude.cli.errors import finish
+from etude.cli.options import (
+    AllowOption,
+    ConsentOption,
+    ContextOption,
+    DenyOption,
+    EndpointOption,
+    HereOption,
+    KeyOption,
+    ModelOption,
+    MoneyOption,
+    PricesOption,
+    ResumeOption,
+    SessionsOption,
+    ShellOption,
+    ToolSecondsOption,
+    TurnsOption,
+)
 from etude.cli.sessions import sessions
 from etude.cli.tasks import tasks
 from etude.cli.trace import trace
@@ -88,64 +105,96 @@ def run(
 
 @app.command()
 def chat(
-    run_folder: RunFolder,
+    run_folder: Annotated[
+        Path | None, typer.Argument(help="A run folder, for example runs/tiny; not with --endpoint.")
+    ] = None,
     task: Annotated[str | None, typer.Argument(help="What to do; asked for if not given.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to do, with --endpoint.")] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="The folder to work on (a copy-on-write view of it); a small sample if not given."),
+        typer.Option(help="The folder to work on; if not given, a small sample, and with --endpoint this folder."),
     ] = None,
     stage: Annotated[str | None, typer.Option(help="Which stage's model: sft or rl; the latest if not given.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Apply the change without asking.")] = False,
+    endpoint: EndpointOption = None,
+    model: ModelOption = "default",
+    key: KeyOption = "ETUDE_API_KEY",
+    resume: ResumeOption = None,
+    here: HereOption = False,
+    allow: AllowOption = None,
+    deny: DenyOption = None,
+    turns: TurnsOption = 100,
+    context: ContextOption = 128_000,
+    tool_seconds: ToolSecondsOption = 0,
+    money: MoneyOption = 0,
+    prices: PricesOption = (0, 0, 0),
+    shell: ShellOption = True,
+    sessions: SessionsOption = None,
+    consent: ConsentOption = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Line by line, without a screen.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Apply the change without asking, and end.")] = False,
 ) -> None:
-    """Talk to a trained agent through the harness that trained it. Its change is shown, and applied if you say yes.
+    """Talk to an agent: one that you trained, through the harness that trained it, or any OpenAI-compatible endpoint.
 
-    The agent works on a copy-on-write view in a box without network; your files change only when you say so.
+    The agent works on a copy-on-write view, its commands run in a box without network; your files change only when you
+    say so. With --here it works in the folder itself, and asks before each change and command. Sessions are kept.
 
     \b
     Examples:
       etude chat runs/tiny
-      etude chat runs/tiny --stage sft
       etude chat runs/tiny "fix total" --folder ~/my/repository
+      etude chat --endpoint http://localhost:8000/v1 --model qwen3-coder
+      etude chat --endpoint http://localhost:8000/v1 --resume last
+      etude chat --endpoint http://localhost:8000/v1 --here --allow 'execute:git status'
     """
 
     def verb() -> int:
-        from etude.cli.chat import chat_command
+        from etude.cli.chat import ChatOptions, chat_command
+        from etude.cli.fronts import EndpointOptions, Rules, default_sessions
 
-        return chat_command(run_folder, task, folder, stage, yes)
+        rules = Rules.given(here, allow, deny, shell)
+        reached = None
+        if endpoint and run_folder is None:
+            reached = EndpointOptions(endpoint, model, key, context, turns, tool_seconds, money, prices)
+        options = ChatOptions(
+            run=run_folder,
+            task=task or prompt,
+            folder=folder,
+            stage=stage,
+            yes=yes,
+            endpoint=reached,
+            sessions=sessions or default_sessions(),
+            shell=shell,
+            resume=resume,
+            rules=rules,
+            plain=plain,
+            consent=consent,
+        )
+        return chat_command(options)
 
-    finish(verb, when_interrupted="interrupted: what you had not said yes to is dropped")
+    finish(verb, when_interrupted="interrupted: your folder has what you said yes to, and nothing else")
 
 
 @app.command()
 def agent(
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to do.")] = None,
-    endpoint: Annotated[
-        str, typer.Option(envvar="ETUDE_ENDPOINT", help="Any OpenAI-compatible endpoint, up to /chat/completions.")
-    ] = "http://localhost:8000/v1",
-    model: Annotated[str, typer.Option(envvar="ETUDE_MODEL", help="The endpoint's name for the model.")] = "default",
-    key: Annotated[str, typer.Option(help="The environment variable that holds the endpoint's key.")] = "ETUDE_API_KEY",
+    endpoint: EndpointOption = "http://localhost:8000/v1",
+    model: ModelOption = "default",
+    key: KeyOption = "ETUDE_API_KEY",
     folder: Annotated[Path, typer.Option(help="The folder to work on: a copy-on-write view of it.")] = Path(),
     apply: Annotated[bool, typer.Option("--apply", help="Write the change into the folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    resume: Annotated[
-        str | None, typer.Option(help="Go on with a session, by its name, or the folder's `last`.")
-    ] = None,
-    turns: Annotated[int, typer.Option(min=1, help="Turns that it may take.")] = 100,
-    context: Annotated[
-        int, typer.Option(min=1024, help="Tokens of the model's context; at three quarters it summarises itself.")
-    ] = 128_000,
-    shell: Annotated[bool, typer.Option("--shell/--no-shell", help="Commands, in a box without network.")] = True,
-    sessions: Annotated[
-        Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
-    ] = None,
-    consent: Annotated[
-        bool, typer.Option("--consent", envvar="ETUDE_CONSENT", help="The session may be trained on.")
-    ] = False,
-    tool_seconds: Annotated[float, typer.Option(min=0, help="Seconds its commands may run together; 0: no limit.")] = 0,
-    money: Annotated[float, typer.Option(min=0, help="What its tokens may cost by --prices; 0: no limit.")] = 0,
-    prices: Annotated[
-        tuple[float, float, float], typer.Option(help="Of a million tokens: of input, of cached input, of output.")
-    ] = (0, 0, 0),
+    resume: ResumeOption = None,
+    turns: TurnsOption = 100,
+    context: ContextOption = 128_000,
+    tool_seconds: ToolSecondsOption = 0,
+    money: MoneyOption = 0,
+    prices: PricesOption = (0, 0, 0),
+    shell: ShellOption = True,
+    sessions: SessionsOption = None,
+    consent: ConsentOption = False,
+    here: HereOption = False,
+    allow: AllowOption = None,
+    deny: DenyOption = None,
     background: Annotated[
         bool, typer.Option("--background", help="Start it and return: `etude agents` lists, follows and applies.")
     ] = False,
@@ -157,8 +206,10 @@ def agent(
 ) -> None:
     """Have an agent do something in a folder, with any model. For scripts: the change goes to standard output.
 
-    Your files change only with --apply. What it does is kept as a session, turn by turn: killed at any moment, it goes
-    on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of a budget or failed.
+    Your files change only with --apply. With --here they change as it works, but only as --allow says: nobody is asked,
+    so the rest is refused, and the agent is told. What it does is kept as a session, turn by turn: killed at any
+    moment, it goes on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of a
+    budget or failed.
 
     \b
     Examples:
@@ -166,32 +217,19 @@ def agent(
       etude agent -p "now the docs" --resume last
       etude agent --resume last --apply
       etude agent -p "what does this do?" --no-shell --json | jq -r .text
+      etude agent -p "update the docs" --here --allow 'write:docs/**' --allow 'execute:make docs'
       etude agent -p "speed up the parser" --background -n 3 --name parser
     """
 
     def verb() -> int:
-        from etude.cli.agent import AgentOptions, agent_command, default_sessions
+        from etude.cli.agent import AgentOptions, agent_command
+        from etude.cli.fronts import EndpointOptions, Rules, default_sessions
         from etude.harness.sessions import SessionError
 
         place = sessions or default_sessions()
-        options = AgentOptions(
-            prompt=prompt,
-            folder=folder,
-            url=endpoint,
-            model=model,
-            key=key,
-            context=context,
-            turns=turns,
-            shell=shell,
-            apply=apply,
-            as_json=as_json,
-            sessions=place,
-            resume=resume,
-            tool_seconds=tool_seconds,
-            money=money,
-            prices=prices,
-            consent=consent,
-        )
+        reached = EndpointOptions(endpoint or "", model, key, context, turns, tool_seconds, money, prices)
+        rules = Rules.given(here, allow, deny, shell)
+        options = AgentOptions(prompt, folder, reached, shell, apply, as_json, place, resume, rules, consent)
         if background:
             from etude.cli.agents.start import start_command
 

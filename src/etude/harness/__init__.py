@@ -2,11 +2,14 @@
 
 The harness that trains is the harness that ships."""
 
+from etude.harness.apply import ApplyConflict
 from etude.harness.chat_policy import ChatPolicy, Endpoint
 from etude.harness.folder import FolderTooLarge
+from etude.harness.here import FolderWorkspace
 from etude.harness.loop import Observer, run_agent
 from etude.harness.messages import openai_messages, whole_chain
 from etude.harness.outcome import Budgets, Outcome, Prices
+from etude.harness.permissions import Answer, Denied, Permissions, PermissionsError, Rule, Wish
 from etude.harness.plan import budgets_of, format_of, profile_of, session_schemas, tool_limits
 from etude.harness.policy import (
     ContextFull,
@@ -23,7 +26,8 @@ from etude.harness.recording import RecordingPolicy
 from etude.harness.runner import BoxRunner, ExecMemo, folder_workspace, lazy_workspace
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 from etude.harness.scripted import ScriptedPolicy
-from etude.harness.session import ApplyConflict, ChatSession, write_sample
+from etude.harness.session import ChatSession, write_sample
+from etude.harness.stream import Piece
 from etude.harness.token_policy import TokenPolicy, TokenSampling
 from etude.harness.toolbox import Output, Tool, Toolbox, ToolLimits, ToolProblem, ToolResult
 from etude.harness.workspace import (
@@ -37,6 +41,7 @@ from etude.harness.workspace import (
 
 __all__ = [
     "WORKDIR",
+    "Answer",
     "ApplyConflict",
     "BoxRunner",
     "BoxWorkspace",
@@ -45,9 +50,11 @@ __all__ = [
     "ChatSession",
     "ContextFull",
     "Conversation",
+    "Denied",
     "Endpoint",
     "ExecMemo",
     "FolderTooLarge",
+    "FolderWorkspace",
     "Message",
     "NoShell",
     "Observer",
@@ -55,12 +62,16 @@ __all__ = [
     "Output",
     "OutsideWorkspace",
     "OverlayWorkspace",
+    "Permissions",
+    "PermissionsError",
+    "Piece",
     "Policy",
     "PolicyError",
     "Prices",
     "Profile",
     "RecordingPolicy",
     "Role",
+    "Rule",
     "SchemaError",
     "ScriptedPolicy",
     "TokenPolicy",
@@ -73,6 +84,7 @@ __all__ = [
     "ToolSchema",
     "Toolbox",
     "Turn",
+    "Wish",
     "Workspace",
     "budgets_of",
     "builtin_schema",

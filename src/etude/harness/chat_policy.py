@@ -2,6 +2,8 @@
 
 Answers of 429 and 5xx and broken connections are tried again; what still fails is a PolicyError. A context that is full
 is ContextFull. Nothing that the model writes is an error here: a call that does not parse goes to the loop as it is.
+Where somebody watches (`on_piece`) the answer is asked for in pieces; the turn is the same, and an endpoint that cannot
+is asked as ever.
 """
 
 from __future__ import annotations
@@ -17,8 +19,19 @@ import httpx
 from etude.harness.messages import openai_messages
 from etude.harness.policy import ContextFull, Conversation, PolicyError, ToolCall, Turn
 from etude.harness.schema import ToolSchema
+from etude.harness.stream import Assembly, OnPiece, Piece, StreamBroken, events
 
 _CHARACTERS_PER_TOKEN = 4
+_REFUSES = (400, 404, 405, 415, 422, 501)
+"""What endpoints answer to a field that they do not know."""
+
+
+class _NoStream(Exception):
+    """The endpoint answers at once only."""
+
+
+class _AskAgain(Exception):
+    """To be asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +43,19 @@ class Endpoint:
     temperature: float = 1.0
     seed: int | None = None
     seconds: float = 300.0
-    """Deadline of one answer."""
+    """Deadline of one answer; of one that comes in pieces, of each of them."""
     attempts: int = 3
     pause_seconds: float = 1.0
     """Before the second attempt; doubles with each further one."""
 
 
 class ChatPolicy:
-    """May serve several conversations. `aclose` closes its connections."""
+    """May serve several conversations. `aclose` closes its connections; a cancelled `act` closes its own."""
 
-    def __init__(self, endpoint: Endpoint, schemas: Sequence[ToolSchema]) -> None:
+    def __init__(self, endpoint: Endpoint, schemas: Sequence[ToolSchema], on_piece: OnPiece | None = None) -> None:
+        self.on_piece = on_piece
+        """Told the pieces of a turn as they come; may be set at any time between turns."""
+        self._can_stream = True
         self._endpoint = endpoint
         self._tools = [schema.openai() for schema in schemas]
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
@@ -75,24 +91,70 @@ class ChatPolicy:
 
     async def _post(self, body: dict[str, Any]) -> Any:
         problem = ""
-        for attempt in range(self._endpoint.attempts):
+        attempt = 0
+        while attempt < self._endpoint.attempts:
             if attempt:
                 await asyncio.sleep(self._endpoint.pause_seconds * 2 ** (attempt - 1))
             try:
-                response = await self._client.post("chat/completions", json=body)
-            except httpx.HTTPError as error:
+                return await (self._streamed(body, self.on_piece) if self._streams else self._at_once(body))
+            except _NoStream:
+                self._can_stream = False
+                continue
+            except (httpx.HTTPError, StreamBroken) as error:
                 problem = f"{type(error).__name__} {error}".strip()
-                continue
-            if response.status_code == 429 or response.status_code >= 500:
-                problem = f"status {response.status_code}"
-                continue
-            if response.status_code != 200:
-                _refused(self._endpoint.url, response)
-            try:
-                return response.json()
-            except json.JSONDecodeError as error:
-                raise PolicyError(f"{self._endpoint.url}: the answer is not JSON") from error
+            except _AskAgain as error:
+                problem = str(error)
+            if self.on_piece is not None:
+                self.on_piece(Piece("again"))
+            attempt += 1
         raise PolicyError(f"{self._endpoint.url}: no answer in {self._endpoint.attempts} attempts, last: {problem}")
+
+    @property
+    def _streams(self) -> bool:
+        return self.on_piece is not None and self._can_stream
+
+    async def _at_once(self, body: dict[str, Any]) -> Any:
+        response = await self._client.post("chat/completions", json=body)
+        self._check(response)
+        return self._parsed(response)
+
+    async def _streamed(self, body: dict[str, Any], tell: OnPiece | None) -> Any:
+        assert tell is not None
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        async with self._client.stream("POST", "chat/completions", json=asked) as response:
+            if response.status_code != 200:
+                await response.aread()
+                if response.status_code in _REFUSES and "stream" in response.text:
+                    raise _NoStream
+                self._check(response)
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                await response.aread()
+                return self._parsed(response)
+            assembly = Assembly(tell)
+            async for event in events(response.aiter_lines()):
+                if "error" in event:
+                    _said_no(self._endpoint.url, 200, json.dumps(event["error"])[:500])
+                try:
+                    assembly.take(event)
+                except (KeyError, TypeError, AttributeError, ValueError) as error:
+                    raise PolicyError(
+                        f"{self._endpoint.url}: an event is no part of a completion ({error!r})"
+                    ) from error
+            if assembly.finish is None:
+                raise StreamBroken("the stream ended in the middle of the answer")
+            return assembly.whole()
+
+    def _check(self, response: httpx.Response) -> None:
+        if response.status_code == 429 or response.status_code >= 500:
+            raise _AskAgain(f"status {response.status_code}")
+        if response.status_code != 200:
+            _said_no(self._endpoint.url, response.status_code, response.text[:500])
+
+    def _parsed(self, response: httpx.Response) -> Any:
+        try:
+            return response.json()
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise PolicyError(f"{self._endpoint.url}: the answer is not JSON") from error
 
     def tokens(self, conversation: Conversation) -> int:
         """What the endpoint counted at its last answer, and an estimate for what came since."""
@@ -106,11 +168,10 @@ class ChatPolicy:
         await self._client.aclose()
 
 
-def _refused(url: str, response: httpx.Response) -> None:
-    text = response.text[:500]
+def _said_no(url: str, status: int, text: str) -> None:
     if "context_length" in text or "maximum context" in text:
         raise ContextFull(text)
-    raise PolicyError(f"{url}: status {response.status_code}: {text}")
+    raise PolicyError(f"{url}: status {status}: {text}")
 
 
 def _turn(answer: Any, place: int, count: Any) -> tuple[Turn, int]:

@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -202,6 +202,30 @@ def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[st
     if data is None:
         return {name: old for name, old in files.items() if name != path}
     return {**files, path: data}
+
+
+def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
+    """Files that are not the same in both. Of two states of a folder only what either changed is looked at."""
+    if one is other:
+        return []
+    changes, others = _changes(one), _changes(other)
+    if changes is None or others is None:
+        changes, others = one, other
+    return sorted(path for path in changes.keys() | others.keys() if one.get(path) != other.get(path))
+
+
+def _changes(files: Mapping[str, bytes]) -> Mapping[str, bytes | None] | None:
+    """None where nobody knows."""
+    if isinstance(files, Layered):
+        return files.changes
+    return {} if isinstance(files, FolderFiles) else None
+
+
+def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, bytes]:
+    """The same files, of which these stay as they are when the folder takes others for its own (`rebase`)."""
+    if isinstance(files, FolderFiles):
+        files = Layered(files)
+    return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files
 
 
 def is_text_name(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Where the commands of an overlay run: in a box that is made when the first command needs it, or on the host.
+"""Where the commands of an overlay run: in a box that is made when the first command needs it.
 
 In a box without network a command that reads neither the clock nor random numbers is a function of the files it sees,
 and a worker may share its result between rollouts (`ExecMemo`). Which commands are such is not guessed: whoever made
@@ -8,29 +8,21 @@ was, here and in the scratch folders. A rollout that ran a command which did not
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import os
-import shutil
-import signal
-import tempfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from etude.harness.folder import SMALLER, FolderFiles
 from etude.harness.folder_search import searcher_of
 from etude.harness.lines import Searcher
 from etude.harness.memo import Memo
-from etude.harness.scratch import BoxScratch, HostScratch
+from etude.harness.scratch import BoxScratch
 from etude.harness.terminal import Place
 from etude.harness.workspace import (
     AGENT_ENV,
     TOO_LARGE,
     WORKDIR,
-    NoShell,
     OverlayWorkspace,
     delete_file,
     read_tree,
@@ -40,7 +32,6 @@ from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused, Sa
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
 """Where a command could leave something behind."""
 _MAX_KEPT_BYTES = 65_536
-_MAX_OUTPUT_BYTES = 1_000_000
 MAX_READ_FILES = 20_000
 MAX_READ_BYTES = 200_000_000
 """What commands run over is held in memory as a whole, more than once."""
@@ -48,12 +39,6 @@ MAX_READ_BYTES = 200_000_000
 AGENTS_DOING = (RequestRefused, DiskFull, OSError)
 """What a box says when its agent has closed files, filled the disk, or put links and folders in the way: no fault of
 ours, and nothing that ends a rollout."""
-
-_INHERITED = frozenset(
-    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR", "VIRTUAL_ENV"}
-)
-"""What a command on the host is told of the user's environment, besides LC_*. A list of what to leave out would miss
-the next name that somebody gives to a key."""
 
 ExecKey = tuple[str, bytes, str, float]
 
@@ -244,55 +229,10 @@ def lazy_workspace(
     return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic), workdir, searcher)
 
 
-Approve = Callable[[str], Awaitable[bool]]
-
-
-class HostRunner:
-    """Commands on the host, over a private copy of the files, each only after the user said yes.
-
-    No isolation: a command can read whatever the user can. Only the environment is kept from it, since that is where
-    keys lie that any printed line would show.
-    """
-
-    def __init__(self, approve: Approve) -> None:
-        self._approve = approve
-        self._folder: Path | None = None
-        self._scratch = HostScratch(_host_exec)
-
-    async def run(
-        self, files: Mapping[str, bytes], command: str, *, timeout: float
-    ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        if not await self._approve(command):
-            raise NoShell
-        folder = self._folder = self._folder or Path(tempfile.mkdtemp(prefix="etude-chat-"))
-        await asyncio.to_thread(_write_tree, folder, files)
-        result = await _host_exec(command, folder, timeout)
-        return result, await asyncio.to_thread(read_folder, folder)
-
-    async def enter(self, files: Mapping[str, bytes]) -> Place:
-        raise NoShell  # the user agrees to single commands, not to a terminal
-
-    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        return files
-
-    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        if not await self._approve(command):
-            raise NoShell
-        return await self._scratch.run(states, command, timeout=timeout)
-
-    async def close(self) -> None:
-        await self._scratch.close()
-        if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, True)
-            self._folder = None
-
-
-def folder_workspace(folder: Path, approve: Approve | None = None) -> OverlayWorkspace:
-    """A copy-on-write view of a folder; commands need `approve`, without it there is no shell."""
+def folder_workspace(folder: Path) -> OverlayWorkspace:
+    """A copy-on-write view of a folder, read as it is asked for, without a shell."""
     files = FolderFiles(folder)
-    if approve:
-        hold_for_commands(files)
-    return OverlayWorkspace(files, HostRunner(approve) if approve else None, searcher=searcher_of(files))
+    return OverlayWorkspace(files, searcher=searcher_of(files))
 
 
 def hold_for_commands(files: FolderFiles) -> None:
@@ -306,58 +246,3 @@ def read_folder(folder: Path, *, max_files: int = MAX_READ_FILES, max_bytes: int
     files = FolderFiles(folder, max_files=max_files)
     files.keep_all(max_files=max_files, max_bytes=max_bytes, why=f"all of it would be kept in memory: {SMALLER}")
     return dict(files)
-
-
-def _write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
-    for path, data in files.items():
-        target = folder / path
-        if not target.is_file() or target.read_bytes() != data:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-    for path in read_folder(folder).keys() - files.keys():
-        (folder / path).unlink(missing_ok=True)
-
-
-async def _host_exec(command: str, folder: Path, timeout: float, told: bytes = b".") -> ExecResult:
-    """`told` stands for the folder's name in what it says."""
-    started = time.monotonic()
-    # Files, not pipes: what the command leaves running in the background must not keep us waiting for their end.
-    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-        process = await asyncio.create_subprocess_shell(
-            command,
-            cwd=folder,
-            env={**_inherited(os.environ), **AGENT_ENV},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-        )
-        timed_out = False
-        try:
-            async with asyncio.timeout(timeout):
-                await process.wait()
-        except TimeoutError:
-            timed_out = True
-        finally:
-            _kill_group(process.pid)
-        code = await process.wait()
-        here = str(folder).encode()
-        truncated = any(os.fstat(stream.fileno()).st_size > _MAX_OUTPUT_BYTES for stream in (stdout, stderr))
-        out, err = (_said(stream).replace(here, told) for stream in (stdout, stderr))
-        return ExecResult(128 - code if code < 0 else code, out, err, time.monotonic() - started, timed_out, truncated)
-
-
-def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name in _INHERITED or name.startswith("LC_")}
-
-
-def _said(stream: IO[bytes]) -> bytes:
-    stream.seek(0)
-    return stream.read(_MAX_OUTPUT_BYTES)
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

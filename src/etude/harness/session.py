@@ -1,25 +1,27 @@
 """A chat session: the agent works on a copy-on-write view of a folder; nothing reaches the folder before `apply`.
 
 Invariant: the user's files are written by `apply` alone, only where `diff` showed a change, and only if they are still
-what the agent started from.
+what the agent started from. With `permissions` the agent works in the folder itself, and each change is agreed to.
 """
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import resources
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import TracebackType
 
-from etude.harness.diff import binary_changes, unified_diff
-from etude.harness.folder import FolderFiles
+from etude.harness.apply import ApplyConflict, write_changes
+from etude.harness.diff import binary_changes, is_source, unified_diff
+from etude.harness.folder import FolderFiles, differing, pinned
 from etude.harness.folder_search import searcher_of
+from etude.harness.here import FolderWorkspace
 from etude.harness.large_folder import FolderRunner
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
 from etude.harness.outside import Outside
+from etude.harness.permissions import Permissions
 from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
 from etude.harness.runner import MAX_READ_BYTES, MAX_READ_FILES, hold_for_commands, lazy_workspace
@@ -34,9 +36,7 @@ from etude.sandbox import limits_of
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.trace.trace import StopCause, TraceUsage
 
-
-class ApplyConflict(Exception):
-    """Files changed under the session: they are named, and none was written."""
+ON_THE_HOST = "commands run on the user's own machine, in the user's own files; the user is asked before each change"
 
 
 class ChatSession:
@@ -56,9 +56,11 @@ class ChatSession:
         observer: Observer | None = None,
         record: SessionRecord | None = None,
         saved: SavedSession | None = None,
+        permissions: Permissions | None = None,
         outside: Outside | None = None,
     ) -> None:
-        """`record` is written as the session goes on; `saved` is one that goes on here, with its own record."""
+        """`record` is written as the session goes on; `saved` is one that goes on here, with its own record. With
+        `permissions` commands run on the host, in the folder, and `sandboxes` are not used."""
         self.folder = folder
         self.conversation: Conversation | None = saved.conversation if saved else None
         self._policy = policy
@@ -73,7 +75,11 @@ class ChatSession:
             self._record.follow(policy)
         self._workspace: OverlayWorkspace | None = None
         self._toolbox: Toolbox | None = None
+        self._permissions = permissions
         self._outside = outside
+        self._before: Mapping[str, bytes] | None = None
+        """The files when the last request began, if there was one."""
+        self._note = ""
 
     async def __aenter__(self) -> ChatSession:
         await self._open()
@@ -86,8 +92,7 @@ class ChatSession:
 
     async def _open(self) -> OverlayWorkspace:
         if self._workspace is None:
-            files = await asyncio.to_thread(FolderFiles, self.folder)
-            workspace = await _view(files, self._sandboxes, self._sandbox)
+            workspace = await self._place()
             limits = tool_limits(self._sandbox, strict=self._harness.strict)
             self._toolbox = Toolbox(self._profile.schemas(), workspace, limits, self._profile, outside=self._outside)
             if self._saved is not None:
@@ -95,6 +100,25 @@ class ChatSession:
                 self._toolbox.carry(self._saved.state)
             self._workspace = workspace
         return self._workspace
+
+    async def _place(self) -> OverlayWorkspace:
+        if self._permissions is not None:
+            return await asyncio.to_thread(FolderWorkspace, self.folder, self._permissions)
+        files = await asyncio.to_thread(FolderFiles, self.folder)
+        return await _view(files, self._sandboxes, self._sandbox)
+
+    @property
+    def place(self) -> Path | None:
+        """Where it is kept."""
+        return self._record.folder if self._record is not None else None
+
+    def contents(self) -> Mapping[str, bytes]:
+        """The files as they are now; equal objects are equal files."""
+        return self._workspace.contents() if self._workspace is not None else {}
+
+    @property
+    def todo(self) -> list[str]:
+        return list(self._toolbox.todo) if self._toolbox else []
 
     @property
     def interrupted(self) -> bool:
@@ -110,6 +134,7 @@ class ChatSession:
     async def run(self, text: str) -> Outcome:
         """One request; a later one goes on in the same conversation. Each has budgets of its own."""
         workspace = await self._open()
+        text, self._note = self._note + text, ""
         if self.conversation is None:
             self.conversation = self._profile.open(text, "chat", await self._surroundings(workspace))
             if self._record is not None:
@@ -136,6 +161,7 @@ class ChatSession:
         assert toolbox is not None
         if self._record is not None:
             observer = SessionLog(self._record, workspace, toolbox, self._observer)
+        self._before = workspace.contents()
         outcome = Outcome(conversation, usage=usage)
         budgets = budgets_of(self._harness)
         self._saved = None
@@ -153,27 +179,40 @@ class ChatSession:
         if not self._profile.facts:
             return None
         limits = told_limits(self._sandbox) if self._sandboxes else ""
-        commands = self._sandboxes is not None
+        if self._permissions is not None:
+            limits = ON_THE_HOST
+        commands = self._sandboxes is not None and self._permissions is None
         return await look_around(workspace, self._policy.count, limits=limits, commands=commands)
 
     async def diff(self) -> str:
         """Everything that `apply` would write; of files that are no text it says only that they changed."""
         workspace = await self._open()
-        changed = _known(workspace.changed())
-        before = {path: workspace.start[path] for path in changed if path in workspace.start}
-        after = {path: data for path, data in changed.items() if data is not None}
+        before, after = _sides(workspace, _known(workspace.changed()))
         return unified_diff(before, after) + binary_changes(before, after)
+
+    async def changes(self) -> dict[str, str]:
+        """The same by file."""
+        workspace = await self._open()
+        shown = {}
+        for path, data in _known(workspace.changed()).items():
+            before, after = _sides(workspace, {path: data})
+            shown[path] = unified_diff(before, after) + binary_changes(before, after)
+        return shown
 
     async def left_out(self) -> list[str]:
         """Files that the agent made too large to be read: they are not applied."""
         changed = (await self._open()).changed()
         return sorted(changed.keys() - _known(changed).keys())
 
-    async def apply(self) -> list[str]:
-        """Writes the changes into the folder, and returns the paths. Later changes count from there."""
+    async def apply(self, paths: Collection[str] | None = None) -> list[str]:
+        """Writes the changes, or those of some files, into the folder, and returns the paths. Later changes count from
+        there. Where the agent works in the folder itself, they are there already, and are settled."""
         workspace = await self._open()
-        changed = _known(workspace.changed())
-        await asyncio.to_thread(write_changes, self.folder, workspace.start, changed)
+        changed = _chosen(_known(workspace.changed()), paths)
+        if not isinstance(workspace, FolderWorkspace):
+            await asyncio.to_thread(write_changes, self.folder, workspace.start, changed)
+            if self._before is not None:
+                self._before = pinned(self._before, changed)
         workspace.rebase(changed)
         if self._record is not None:
             self._record.signal("edits_accepted", files=list(changed))
@@ -183,6 +222,38 @@ class ChatSession:
         """The user does not want the changes; they stay in the session's view."""
         if self._record is not None:
             self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
+
+    async def take_back(self, paths: Collection[str] | None = None) -> list[str]:
+        """Makes the files, or some of them, what they were at the start, or when they were last applied; the agent is
+        told with the next request. ApplyConflict where the user has changed them since."""
+        workspace = await self._open()
+        changed = _chosen(workspace.changed(), paths)
+        await self._put_back(workspace, {path: workspace.start.get(path) for path in changed})
+        return list(changed)
+
+    async def undo(self) -> list[str]:
+        """Takes back what the last request changed."""
+        workspace = await self._open()
+        if self._before is None:
+            return []
+        before = self._before
+        paths = differing(before, workspace.contents())
+        if isinstance(workspace, FolderWorkspace):
+            paths = [path for path in paths if path in workspace.left]
+        paths = [path for path in paths if is_source(path)]
+        await self._put_back(workspace, {path: before.get(path) for path in paths})
+        return paths
+
+    async def _put_back(self, workspace: OverlayWorkspace, files: Mapping[str, bytes | None]) -> None:
+        if isinstance(workspace, FolderWorkspace):
+            await workspace.put_back(files)
+        else:
+            for path, data in files.items():
+                await (workspace.delete(path) if data is None else workspace.write(path, data))
+        if files:
+            self._note = f"(The user took back your changes to {', '.join(sorted(files))}.)\n\n"
+            if self._record is not None:
+                self._record.signal("edits_rejected", files=sorted(files))
 
     async def close(self) -> None:
         if self._workspace is not None:
@@ -208,9 +279,13 @@ async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: Sandbox
 
 
 async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
-    """The files as the session had them; ApplyConflict if what it changed is not what it started from."""
+    """The files as the session had them; ApplyConflict if what it changed is neither what it started from nor what it
+    made of it."""
     changed = saved.changed()
-    moved = [path for path, pair in changed.items() if workspace.start.get(path) not in pair]
+    if isinstance(workspace, FolderWorkspace):
+        workspace.count_from(changed)
+        return
+    moved = [path for path, sides in changed.items() if workspace.start.get(path) not in sides]
     if moved:
         raise ApplyConflict(
             f"changed since the session began: {', '.join(moved)}; put them back to go on with it, or begin another"
@@ -220,63 +295,19 @@ async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
             await (workspace.delete(path) if now is None else workspace.write(path, now))
 
 
+def _sides(
+    workspace: OverlayWorkspace, changed: Mapping[str, bytes | None]
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    before = {path: workspace.start[path] for path in changed if path in workspace.start}
+    return before, {path: data for path, data in changed.items() if data is not None}
+
+
+def _chosen(changed: Mapping[str, bytes | None], paths: Collection[str] | None) -> dict[str, bytes | None]:
+    return {path: data for path, data in changed.items() if paths is None or path in paths}
+
+
 def _known(changed: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
     return {path: data for path, data in changed.items() if data != TOO_LARGE}
-
-
-def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
-    """All of them or, with ApplyConflict, none: each must still be what it was at the start."""
-    moved = [path for path in changed if not _is_still(folder, path, start.get(path))]
-    if moved:
-        raise ApplyConflict(
-            f"changed outside the session, so nothing was written: {', '.join(moved)}; start again from what is there"
-        )
-    aside: dict[str, Path] = {}
-    try:
-        # Beside their places first, all of them: a crash leaves each file old or new and whole, a full disk all old.
-        for path, data in changed.items():
-            if data is not None:
-                aside[path] = _beside(folder / path, data)
-        for path, data in changed.items():
-            if data is None:
-                (folder / path).unlink()
-            else:
-                aside.pop(path).replace(folder / path)
-    finally:
-        for new in aside.values():
-            new.unlink(missing_ok=True)
-
-
-def _beside(target: Path, data: bytes) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    mode = target.stat().st_mode if target.exists() else None
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as new:
-        try:
-            new.write(data)
-            new.flush()
-        except OSError:
-            Path(new.name).unlink()
-            raise
-    written = Path(new.name)
-    written.chmod(mode & 0o7777 if mode is not None else 0o644)
-    return written
-
-
-def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
-    """Is that what lies there?"""
-    target = folder / path
-    return not in_the_way(folder, path) and (target.read_bytes() if target.is_file() else None) == content
-
-
-def in_the_way(folder: Path, path: str) -> str:
-    """Why no file can be written there, or nothing: no link may lead out of the folder."""
-    target = folder / path
-    for place in [folder.joinpath(*parent.parts) for parent in PurePath(path).parents][:-1]:
-        if place.is_symlink() or (place.exists() and not place.is_dir()):
-            return f"cannot be written: {place.relative_to(folder)} is no folder now"
-    if target.is_symlink() or (target.exists() and not target.is_file()):
-        return "is no file now"
-    return ""
 
 
 def write_sample(folder: Path) -> Path:

@@ -10,13 +10,15 @@ that holds a random key; what commands print cannot hold it by chance.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from etude.sandbox.contract import Process, RequestRefused, SandboxUnavailable, Terminal
+from etude.sandbox.contract import Process, RequestRefused, SandboxError, SandboxUnavailable, Terminal
 
 TAMED = {
     "TERM": "dumb",
@@ -132,10 +134,11 @@ class _Running:
 
 
 class Terminals:
-    """The shell of one agent and its jobs."""
+    """The shell of one agent and its jobs. `scripts` is a folder for commands on their way to the shell."""
 
-    def __init__(self, place: Place, env: dict[str, str]) -> None:
+    def __init__(self, place: Place, env: dict[str, str], scripts: str = FOLDER) -> None:
         self.place = place
+        self._scripts = scripts
         self._env = {**env, **TAMED}
         self._shell: _Running | None = None
         self._folder: str | None = None
@@ -147,10 +150,17 @@ class Terminals:
         shell = self._shell = self._shell or await self._open()
         self._commands += 1
         name = str(self._commands)
-        await self.place.write_file(f"{FOLDER}/{shell.key.decode()}/{name}", command.encode())
+        await self.place.write_file(f"{self._scripts}/{shell.key.decode()}/{name}", command.encode())
         shell.begin(command)
         await shell.process.write(shell.key + b":" + name.encode() + b"\n")
-        await shell.hear(seconds)
+        try:
+            await shell.hear(seconds)
+        except asyncio.CancelledError:
+            # Nobody waits for it any more, and the next command must not be typed into it.
+            self._shell = None
+            with suppress(SandboxError):
+                await asyncio.shield(shell.process.kill())
+            raise
         if shell.folder is not None:
             self._folder = shell.folder
         if shell.code is None:
@@ -205,7 +215,7 @@ class Terminals:
 
     async def _open(self) -> _Running:
         key = secrets.token_hex(8)
-        shell = await self._started([_DRIVER, "shell", key, f"{FOLDER}/{key}"], "", key.encode())
+        shell = await self._started([_DRIVER, "shell", key, f"{self._scripts}/{key}"], "", key.encode())
         # Until it says that it is there, the terminal would repeat what is written to it.
         await shell.hear(OPEN_SECONDS)
         if shell.folder is None:

@@ -20,7 +20,7 @@ from etude.harness.parallel import Reach
 from etude.harness.policy import ToolCall
 from etude.harness.profile import Profile
 from etude.harness.schema import BadArguments, SchemaError, ToolSchema
-from etude.harness.workspace import NoShell, OutsideWorkspace, Workspace, clean_path
+from etude.harness.workspace import AsksFirst, NoShell, OutsideWorkspace, Workspace, clean_path
 from etude.sandbox.contract import RequestRefused
 
 if TYPE_CHECKING:
@@ -128,6 +128,11 @@ class Toolbox:
         """Every tool asks this before it changes files."""
         if self.limits.edits is not None and sum(self.edited.values()) + files > self.limits.edits:
             raise ToolProblem(self.say("no_edits_left"))
+
+    async def agree(self, changes: Mapping[str, bytes | None]) -> None:
+        """Every tool that changes several files asks this before the first: what belongs together is one question."""
+        if isinstance(self.workspace, AsksFirst):
+            await self.workspace.agree(changes)
 
     def has_shown(self, path: str, data: bytes | None) -> None:
         """What the agent knows a file to be, from having read or written it."""

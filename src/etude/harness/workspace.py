@@ -1,7 +1,7 @@
 """The Workspace noun: the files the agent works on, and a place to run commands beside them.
 
 Three kinds with one meaning: `BoxWorkspace` asks a box for everything, `OverlayWorkspace` keeps the files in memory and
-needs a runner (a box, or the host) only for commands, `folder_workspace` is an overlay over a folder of the user's. All
+needs a runner (a box) only for commands, `FolderWorkspace` is a folder of the user's, who is asked. All
 paths are relative to the workspace; nothing outside it can be named.
 """
 
@@ -84,6 +84,15 @@ class Workspace(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class AsksFirst(Protocol):
+    """A workspace whose user is asked before a file changes."""
+
+    async def agree(self, changes: Mapping[str, bytes | None]) -> None:
+        """One question for changes that belong together; RequestRefused if the answer is no."""
+        ...
 
 
 class Runner(Protocol):
@@ -225,6 +234,10 @@ class OverlayWorkspace:
             either = [path for path, data in self._files.items() if self.start.get(path) != data]
             either += [path for path in self.start if path not in self._files]
         return {path: self._files.get(path) for path in sorted(either) if is_source(path)}
+
+    def contents(self) -> Mapping[str, bytes]:
+        """All files as they are now; later changes do not change what was given."""
+        return self._files
 
     def rebase(self, paths: Collection[str]) -> None:
         """Takes these files as they are for their new start."""

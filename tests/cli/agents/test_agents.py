@@ -22,6 +22,7 @@ from etude.cli.agents.deciding import apply_command, reject_command, remove_comm
 from etude.cli.agents.listing import list_command
 from etude.cli.agents.showing import follow_command, show_command
 from etude.cli.agents.start import resume_command, start_command
+from etude.cli.fronts import EndpointOptions, Rules
 from etude.harness import ApplyConflict
 from etude.harness.background import LOCK, Queue, agents, find, holder, is_held, look
 from etude.harness.sessions import SessionError, load_session
@@ -57,11 +58,7 @@ class Desk:
         return AgentOptions(
             prompt=prompt,
             folder=self.folder,
-            url=self.server.url,
-            model="any",
-            key="A_KEY",
-            context=8000,
-            turns=20,
+            endpoint=EndpointOptions(self.server.url, "any", "A_KEY", 8000, 20),
             shell=False,
             apply=False,
             as_json=False,
@@ -299,6 +296,9 @@ def test_tries_are_agents_of_their_own_and_none_is_the_last_session(
         ({"resume": "last"}, "`etude agents resume` goes on"),
         ({"apply": True}, "look first"),
         ({"folder": Path("/nowhere")}, "/nowhere is not a folder"),
+        ({"rules": Rules(here=True)}, "--here does not go with --background"),
+        ({"rules": Rules(allow=("write",))}, "are for --here"),
+        ({"endpoint": EndpointOptions("", "any", "A_KEY", 8000, 20, money=1.0)}, "--money needs --prices"),
     ],
 )
 def test_mistakes_start_nothing(desk: Desk, change: dict[str, Any], says: str) -> None:

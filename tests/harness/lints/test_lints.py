@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.harness.lints.parts import FULL, LINTER, SCRIPT, lints, shouting
 
-from etude.harness import OverlayWorkspace, Toolbox, ToolCall, ToolLimits, folder_workspace
+from etude.harness import Answer, FolderWorkspace, OverlayWorkspace, Permissions, Toolbox, ToolCall, ToolLimits, Wish
 from etude.harness.lints import Diagnostic
 from etude.harness.lints.compare import in_order
 from etude.harness.parallel import Reach
@@ -29,11 +29,12 @@ class Host:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(data)
         self.asked: list[str] = []
-        self.workspace = folder_workspace(folder, self.agree)
+        self.workspace = FolderWorkspace(folder, Permissions(self.agree))
 
-    async def agree(self, command: str) -> bool:
-        self.asked.append(command)
-        return True
+    async def agree(self, wish: Wish) -> Answer:
+        if wish.kind == "execute":
+            self.asked.append(wish.what)
+        return Answer(True)
 
 
 def on_host(folder: Path, files: Mapping[str, bytes], play: Callable[[Host, Toolbox], Awaitable[None]]) -> None:
@@ -174,12 +175,11 @@ def test_floods_of_problems_are_bounded_and_keep_their_order(tmp_path: Path) -> 
 
 
 def test_a_user_who_refuses_and_a_workspace_without_commands(tmp_path: Path) -> None:
-    async def refuse(command: str) -> bool:
-        return False
-
     async def play(host: Host, _: Toolbox) -> None:
-        for workspace in (OverlayWorkspace(FILES), folder_workspace(tmp_path, refuse)):
-            assert await lints(shouting(workspace)) == "There is no shell in this workspace."
+        assert await lints(shouting(OverlayWorkspace(FILES))) == "There is no shell in this workspace."
+        said = await lints(shouting(FolderWorkspace(tmp_path, Permissions())))
+        assert said.startswith("The workspace refused: the command ")
+        assert "needs the user's agreement" in said
 
     on_host(tmp_path, FILES, play)
 

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from etude.cli.errors import finish
+from etude.cli.options import SessionsOption
 
 
 class _ListsByItself(TyperGroup):
@@ -27,9 +28,6 @@ agents = typer.Typer(
     rich_markup_mode=None,
 )
 
-SessionsOption = Annotated[
-    Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
-]
 AgentArgument = Annotated[str, typer.Argument(help="An id, the beginning of one, or a name.", metavar="AGENT")]
 AgentsArgument = Annotated[list[str], typer.Argument(help="Ids, beginnings of them, or names.", metavar="AGENT...")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -37,7 +35,7 @@ LEFT = "left it running"
 
 
 def _sessions(given: Path | None) -> Path:
-    from etude.cli.agent import default_sessions
+    from etude.cli.fronts import default_sessions
 
     return given or default_sessions()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from etude.cli.agents.events import count
 from etude.cli.agents.worker import BOXES
-from etude.cli.chat import visible
+from etude.cli.visible import visible
 from etude.harness.background import (
     LOCK,
     Agent,

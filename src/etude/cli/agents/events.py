@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from etude.cli.chat import visible
+from etude.cli.visible import visible
 from etude.harness import Conversation, Observer, Turn
 from etude.harness.background import Ended
 from etude.trace import StopCause, ToolEvent, TraceUsage

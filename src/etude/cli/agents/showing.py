@@ -13,9 +13,10 @@ from rich.syntax import Syntax
 
 from etude.cli.agents.events import EVENTS, count, read_events, show_event
 from etude.cli.agents.listing import age, state_of, summary_of
-from etude.cli.chat import visible
+from etude.cli.visible import visible
 from etude.harness.background import LOCK, Agent, State, find, is_held, look
 from etude.harness.diff import binary_changes, unified_diff
+from etude.harness.sessions.record import EDITS
 from etude.trace import StopCause
 
 _LOOK_SECONDS = 0.2
@@ -60,10 +61,10 @@ def show_command(sessions: Path, word: str, as_json: bool) -> int:
     after = {path: data for path, (_, data) in agent.changes.items() if data is not None}
     diff = unified_diff(before, after) + binary_changes(before, after)
     session = agent.session
+    decided = [signal for signal in session.signals if signal["what"] in EDITS] if session else []
     if as_json:
         usage = asdict(session.usage) if session else {}
-        signals = session.signals if session else []
-        shown = {**summary_of(agent), "text": agent.ended.text, "usage": usage, "signals": signals, "diff": diff}
+        shown = {**summary_of(agent), "text": agent.ended.text, "usage": usage, "signals": decided, "diff": diff}
         shown["left_out"] = agent.left_out
         print(json.dumps(shown))
         return 0
@@ -79,7 +80,7 @@ def show_command(sessions: Path, word: str, as_json: bool) -> int:
         _line(console, agent.ended.error, "red")
     if agent.ended.text.strip():
         _line(console, agent.ended.text.strip(), "")
-    for signal in session.signals if session else []:
+    for signal in decided:
         _line(console, f"({signal['what'].replace('_', ' ')}: {', '.join(signal.get('files', []))})", "dim")
     for path in agent.left_out:
         _line(console, f"{path} became too large to be read: it is left out", "red")

@@ -22,6 +22,7 @@ from types import FrameType
 from pydantic import TypeAdapter, ValidationError
 
 from etude.cli.agent import AgentOptions
+from etude.cli.fronts import harness_of
 from etude.harness import ApplyConflict
 from etude.harness.background import (
     Agent,
@@ -53,6 +54,10 @@ def start_command(options: AgentOptions, name: str, tries: int, at_once: int) ->
         raise SessionError("--background begins another agent: `etude agents resume` goes on with one of those")
     if options.apply:
         raise SessionError("--apply does not go with --background: look first, then `etude agents apply`")
+    if options.rules.here:
+        raise SessionError("--here does not go with --background: it works on a copy, and you decide on its change")
+    options.rules.parsed()
+    harness_of(options.endpoint)  # says here what is wrong with its budgets
     if not options.folder.is_dir():
         raise SessionError(f"{options.folder} is not a folder")
     options = replace(options, folder=options.folder.resolve(), sessions=options.sessions.resolve())
@@ -149,7 +154,7 @@ def _start(options: AgentOptions, name: str, at_once: int) -> Order:
         id=id,
         name=name,
         folder=options.folder,
-        model=options.model,
+        model=options.endpoint.model,
         prompts=(options.prompt,),
         at_once=at_once,
         begun=time.time(),

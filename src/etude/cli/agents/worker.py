@@ -13,14 +13,14 @@ import sys
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from etude.cli.agent import BOX, AgentOptions, harness_of
+from etude.cli.agent import AgentOptions
 from etude.cli.agents.events import EVENTS, EventLog
 from etude.cli.agents.start import read_options
-from etude.harness import ChatPolicy, ChatSession, Endpoint, Outcome, session_schemas
+from etude.cli.fronts import Front, Where, about, endpoint_front, open_session
+from etude.harness import Outcome
 from etude.harness.background import Agent, Ended, Queue, last_words, look, sign, write_ended
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, load_session
 from etude.harness.sessions.record import BLOBS, LOG
-from etude.sandbox import beside, open_sandboxes, store_in
 from etude.trace import StopCause
 
 BOXES = "boxes"
@@ -70,22 +70,13 @@ async def _work(place: Path, queue: Queue, events: EventLog) -> Ended:
 async def _act(agent: Agent, options: AgentOptions, events: EventLog) -> Outcome | None:
     if not options.folder.is_dir():
         raise SessionError(f"{options.folder} is not there any more")
-    harness = harness_of(options)
+    front = endpoint_front(options.endpoint)
+    where = Where(options.folder, shell=options.shell, consent=options.consent, boxes=agent.place / BOXES)
     async with AsyncExitStack() as stack:
-        sandboxes = None
-        if options.shell:
-            boxes = stack.enter_context(store_in(agent.place / BOXES))
-            sandboxes = open_sandboxes(beside(BOX), boxes)
-            stack.push_async_callback(sandboxes.close)
-        endpoint = Endpoint(options.url, options.model, os.environ.get(options.key, ""))
-        policy = ChatPolicy(endpoint, session_schemas(harness))
-        stack.push_async_callback(policy.aclose)
+        policy = front.open_policy(stack)
         saved = _to_go_on(agent)
-        record = None if saved else _begin(agent, harness.profile)
-        session = ChatSession(
-            options.folder, policy, harness, BOX, sandboxes, observer=events, record=record, saved=saved
-        )
-        await stack.enter_async_context(session)
+        record = None if saved else _begin(agent.place, front, where)
+        session = await open_session(stack, front, where, policy, saved=saved, observer=events, record=record)
         outcome: Outcome | None = None
         if session.interrupted:
             events.goes_on()
@@ -106,14 +97,12 @@ def _to_go_on(agent: Agent) -> SavedSession | None:
     return saved
 
 
-def _begin(agent: Agent, profile: str) -> SessionRecord:
+def _begin(place: Path, front: Front, where: Where) -> SessionRecord:
     # What a process left that was killed before its session's first line was whole.
-    (agent.place / LOG).unlink(missing_ok=True)
-    if (agent.place / BLOBS).exists():
-        (agent.place / BLOBS).rmdir()
-    order = agent.order
-    about = {"profile": profile, "model": order.model, "folder": str(order.folder)}
-    return SessionRecord.begin(agent.place, **about, consent=False)
+    (place / LOG).unlink(missing_ok=True)
+    if (place / BLOBS).exists():
+        (place / BLOBS).rmdir()
+    return SessionRecord.begin(place, **about(front, where))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from etude.cli.agent import default_sessions
-from etude.cli.chat import visible
 from etude.cli.errors import FAILED
+from etude.cli.fronts import default_sessions
+from etude.cli.visible import visible
 from etude.harness.sessions import SessionError, list_sessions, load_session, look_after, sessions_of
 
 _UNITS = ((604_800, "week"), (86_400, "day"), (3_600, "hour"), (60, "minute"))

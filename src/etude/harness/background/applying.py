@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from etude.harness.apply import ApplyConflict, in_the_way, write_changes
 from etude.harness.background.merge import merge
 from etude.harness.diff import as_text, binary_changes, unified_diff
-from etude.harness.session import ApplyConflict, in_the_way, write_changes
 from etude.harness.workspace import TOO_LARGE
 
 Changes = Mapping[str, tuple[bytes | None, bytes | None]]

@@ -63,7 +63,9 @@ async def patch(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     toolbox.require_edits(len(after))
     await _require_places(toolbox, after)
     gone = [path for path, text in after.items() if text is None]
-    for path in (path for path in gone if path in files):
+    deleted = {path: None for path in gone if path in files}
+    await toolbox.agree(deleted | {path: text.encode() for path, text in after.items() if text is not None})
+    for path in deleted:
         await toolbox.workspace.delete(path)
         await toolbox.has_edited(path, None)
     for path, text in after.items():
@@ -80,6 +82,7 @@ async def move(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     if await exists(toolbox, target):
         raise ToolProblem(toolbox.say("exists", path=target))
     data = await _bytes(toolbox, source)
+    await toolbox.agree({target: data, source: None})
     await _put(toolbox, target, data)
     await toolbox.workspace.delete(source)
     await toolbox.has_edited(source, None)

@@ -1,0 +1,226 @@
+"""What `etude agent` and `etude chat` share: whom they talk to, where sessions lie, and what an agent may do."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from etude.harness import ChatPolicy, ChatSession, Endpoint, Observer, Permissions, Policy, session_schemas
+from etude.harness.background import is_agent
+from etude.harness.chunks import Embedder, usual_embedder
+from etude.harness.outside import Ask, Outside
+from etude.harness.permissions import AskUser, Rule, rules_of
+from etude.harness.remembered import RememberedRules
+from etude.harness.sessions import SavedSession, SessionError, SessionRecord, load_session
+from etude.harness.sessions import sessions_of as places_of
+from etude.recipe.acting import HarnessRecipe, PricesRecipe, SandboxRecipe
+from etude.sandbox import beside, open_sandboxes, store_in, temporary_store
+
+LAST = "last"
+BOX = SandboxRecipe(memory_mb=4096, processes=512, command_seconds=120.0)
+"""A user's repository needs more than a task of a tiny model."""
+
+OpenPolicy = Callable[[AsyncExitStack], Policy]
+"""Makes the agent; what has to be ended with the front goes on the stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """An agent to talk to."""
+
+    model: str
+    harness: HarnessRecipe
+    sandbox: SandboxRecipe
+    open_policy: OpenPolicy
+    key: str = ""
+    """Name of the environment variable that holds the endpoint's key: what is exported must not hold its value."""
+    embedder: Embedder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOptions:
+    url: str
+    model: str
+    key: str
+    """Name of the environment variable that holds the key."""
+    context: int
+    turns: int
+    tool_seconds: float = 0.0
+    money: float = 0.0
+    prices: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Of a million tokens: of input, of cached input, of output."""
+
+
+def endpoint_front(options: EndpointOptions) -> Front:
+    harness = harness_of(options)
+    policy = partial(_endpoint_policy, options, harness)
+    return Front(options.model, harness, BOX, policy, options.key, usual_embedder(os.environ))
+
+
+def harness_of(options: EndpointOptions) -> HarnessRecipe:
+    of_input, of_cached, of_output = options.prices
+    if min(options.prices) < 0 or (options.money and not (of_input or of_output)):
+        raise SessionError("--money needs --prices: of a million tokens of input, of cached input and of output")
+    return HarnessRecipe(
+        profile="full",
+        max_turns=options.turns,
+        max_tool_calls=options.turns * 8,
+        max_tokens=options.turns * 8_000,
+        max_turn_tokens=16_000,
+        max_output_tokens=16_000,
+        summary_trigger=options.context * 3 // 4,
+        max_summary_tokens=4_000,
+        max_tool_seconds=options.tool_seconds,
+        max_money=options.money,
+        prices=PricesRecipe(input=of_input, cached=of_cached, output=of_output),
+        wall_seconds=6 * 3600.0,
+    )
+
+
+def _endpoint_policy(options: EndpointOptions, harness: HarnessRecipe, stack: AsyncExitStack) -> Policy:
+    endpoint = Endpoint(options.url, options.model, os.environ.get(options.key, ""))
+    policy = ChatPolicy(endpoint, session_schemas(harness))
+    stack.push_async_callback(policy.aclose)
+    return policy
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an agent in the user's own folder may do, as the command line says it; with `here` false it works on a view,
+    where nothing has to be asked."""
+
+    here: bool = False
+    allow: Sequence[str] = field(default_factory=tuple)
+    deny: Sequence[str] = field(default_factory=tuple)
+
+    @classmethod
+    def given(cls, here: bool, allow: Sequence[str] | None, deny: Sequence[str] | None, shell: bool) -> Rules:
+        no_shell = () if shell or not here else ("execute",)
+        return cls(here, tuple(allow or ()), (*(deny or ()), *no_shell))
+
+    def parsed(self) -> tuple[list[Rule], list[Rule]]:
+        if (self.allow or self.deny) and not self.here:
+            raise SessionError(
+                "--allow and --deny are for --here: without it the agent works on a copy, and asks nothing"
+            )
+        return rules_of(self.allow), rules_of(self.deny)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where an agent works, and what of it is kept."""
+
+    folder: Path
+    sessions: Path | None = None
+    """None keeps nothing."""
+    shell: bool = True
+    rules: Rules = Rules()
+    consent: bool = False
+    """Whether the session may be trained on."""
+    boxes: Path | None = None
+    """What they are made of; None: a folder that goes with the session."""
+
+    def __post_init__(self) -> None:
+        if not self.folder.is_dir():
+            raise SessionError(f"{self.folder} is not a folder")
+
+
+async def open_session(
+    stack: AsyncExitStack,
+    front: Front,
+    where: Where,
+    policy: Policy,
+    *,
+    saved: SavedSession | None = None,
+    observer: Observer | None = None,
+    ask: AskUser | None = None,
+    question: Ask | None = None,
+    record: SessionRecord | None = None,
+) -> ChatSession:
+    """A new session, with `record` if it has one already, or `saved` gone on with. `ask` is asked for permission in the
+    user's own folder, `question` what the agent wants to know."""
+    permissions = permissions_for(where.rules, where.folder, ask)
+    sandboxes = None
+    if where.shell and permissions is None:
+        boxes = stack.enter_context(store_in(where.boxes) if where.boxes else temporary_store("etude-chat-"))
+        sandboxes = open_sandboxes(beside(front.sandbox), boxes)
+        stack.push_async_callback(sandboxes.close)
+    if record is None and saved is None and where.sessions is not None:
+        record = _begin_record(where.sessions, front, where)
+    session = ChatSession(
+        where.folder,
+        policy,
+        front.harness,
+        front.sandbox,
+        sandboxes,
+        observer=observer,
+        record=record,
+        saved=saved,
+        permissions=permissions,
+        outside=Outside(ask=question, embedder=front.embedder),
+    )
+    return await stack.enter_async_context(session)
+
+
+def state_folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "etude"
+
+
+def default_sessions() -> Path:
+    return state_folder() / "sessions"
+
+
+def permissions_for(rules: Rules, folder: Path, ask: AskUser | None) -> Permissions | None:
+    """None where the agent works on a view. Rules that the user asked to keep hold where somebody can be asked only:
+    a script says what it allows."""
+    allow, deny = rules.parsed()
+    if not rules.here:
+        return None
+    if ask is None:
+        return Permissions(None, allow, deny)
+    kept = RememberedRules(state_folder() / "permissions.json")
+    return Permissions(ask, [*allow, *kept.of(folder)], deny, remember=partial(kept.add, folder))
+
+
+def sessions_of(sessions: Path, folder: Path) -> Iterator[SavedSession]:
+    """Of one folder, newest first, without those of agents in the background."""
+    return (load_session(place) for place in places_of(sessions, folder) if not is_agent(place))
+
+
+def find_saved(sessions: Path, folder: Path, resume: str | None, here: bool) -> SavedSession | None:
+    """By its name, or the newest of the folder."""
+    if resume is None:
+        return None
+    if resume != LAST:
+        if is_agent(sessions / resume):
+            raise SessionError(f"{resume} is an agent in the background: `etude agents resume {resume}`")
+        saved = load_session(sessions / resume)
+    else:
+        newest = next(sessions_of(sessions, folder), None)
+        if newest is None:
+            raise SessionError(f"{sessions} has no session of {folder.resolve()}")
+        saved = newest
+    if bool(saved.about.get("here")) != here:
+        place = "in the folder itself: go on with --here" if not here else "on a copy: go on without --here"
+        raise SessionError(f"the session {saved.folder.name} works {place}")
+    return saved
+
+
+def _begin_record(sessions: Path, front: Front, where: Where) -> SessionRecord:
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    sessions.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return SessionRecord.begin(sessions / name, **about(front, where))
+
+
+def about(front: Front, where: Where) -> dict[str, object]:
+    """What a session's first line says of it."""
+    folder = str(where.folder.resolve())
+    said: dict[str, object] = {"profile": front.harness.profile, "model": front.model, "folder": folder}
+    return said | {"here": where.rules.here, "key": front.key, "consent": where.consent}

@@ -1,0 +1,436 @@
+"""The screen itself: one session, its keys and commands.
+
+Invariants: the agent runs in one worker, which an interrupt cancels wherever it waits (for the model, a command, an
+answer); nothing is lost by that, and the session goes on with the next request. Leaving waits until it has stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Footer, Static
+from textual.worker import Worker
+
+from etude.cli.errors import family_code
+from etude.cli.fronts import Front, Where, sessions_of
+from etude.cli.screen.changes import ChangesScreen, HelpScreen, PickScreen
+from etude.cli.screen.entry import COMMANDS, Entry, completions
+from etude.cli.screen.prompts import Approval, Prompt, Question
+from etude.cli.screen.stage import Stage, made
+from etude.cli.screen.words import amount, counted, period
+from etude.cli.visible import visible
+from etude.harness import (
+    Answer,
+    ChatSession,
+    Conversation,
+    Message,
+    Observer,
+    Outcome,
+    Piece,
+    Policy,
+    ToolCall,
+    Turn,
+    Wish,
+    session_schemas,
+)
+from etude.harness.folder import put
+from etude.recipe.acting import HarnessRecipe
+from etude.trace import StopCause, ToolEvent, TraceUsage
+
+T = TypeVar("T")
+_TICK_SECONDS = 0.5
+_ROOMY = 30
+"""Lines from which a question leaves room for the list."""
+_TODO_SIGNS = {"-": "☐", ">": "▶", "x": "☑"}
+
+
+class ChatApp(App[str]):
+    """`begin` it with a session, then run it. Its result is the name of the session to go on with, if any."""
+
+    TITLE = "etude chat"
+    CSS_PATH = "style.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS = [
+        Binding("escape", "interrupt", "interrupt"),
+        Binding("ctrl+c", "stop", "stop, leave", priority=True),
+        Binding("ctrl+g", "changes", "changes", priority=True),
+        Binding("ctrl+o", "unfold", "unfold", priority=True),
+        Binding("f1", "help", "help"),
+        Binding("pageup", "page(-1)", show=False, priority=True),
+        Binding("pagedown", "page(1)", show=False, priority=True),
+    ]
+
+    def __init__(self, front: Front, where: Where, task: str | None = None) -> None:
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-light" if _light() else "ansi-dark"
+        self.observer = _Watcher(self, front.harness)
+        self._front, self._where, self._first = front, where, task
+        self._worker: Worker[None] | None = None
+        self._begun = 0.0
+        self._usage = TraceUsage()
+        self._total = 0
+        """Tokens sampled by requests that are over."""
+        self._turns = self._held = 0
+        """Of this request; tokens of context."""
+        self._waiting: list[str] = []
+        """Requests for when the agent is done."""
+        self._one_prompt = asyncio.Lock()
+        self._asking = False
+        self._leaving = False
+        self._open = False
+        # Kept by hand: a look for them would look on whatever screen lies over them.
+        self.stage, self.entry = Stage(), Entry()
+        self._todo, self._matches = Static(id="todo", markup=False), Static(id="matches", markup=False)
+        self._dock, self._status = Vertical(id="dock"), Static(id="status", markup=False)
+
+        self._pieces: asyncio.Queue[Piece] = asyncio.Queue()
+
+    def begin(self, session: ChatSession, policy: Policy) -> None:
+        self.session, self.policy = session, policy
+
+    def compose(self) -> ComposeResult:
+        yield self.stage
+        yield self._todo
+        yield self._dock
+        yield self._matches
+        yield self.entry
+        yield self._status
+        yield Footer(compact=True, show_command_palette=False)
+
+    async def on_mount(self) -> None:
+        self.entry.focus()
+        self.set_interval(_TICK_SECONDS, self._tick)
+        place = "in the folder itself, each change and command after your yes" if self._where.rules.here else (
+            "on a copy; /apply writes changes into the folder"
+        )  # fmt: skip
+        await self.stage.note(f"{self._front.model} works {place}: {self._where.folder.resolve()}")
+        if self.session.conversation is not None:
+            await self.stage.told(self.session.conversation)
+            for message in self.session.conversation.messages[1:]:
+                if message.turn is None and message.call is None:
+                    self.entry.remember(message.text)
+        self.show_todo()
+        self._tick()
+        self.run_worker(self._show_pieces())
+        if self.session.interrupted:
+            await self.stage.note("it was ended in the middle of a request, and goes on with it; Esc interrupts")
+            self._start(self.session.go_on)
+        elif self._first is not None:
+            self.entry.remember(self._first)
+            await self._request(self._first)
+
+    # What the user does
+
+    async def on_entry_submitted(self, event: Entry.Submitted) -> None:
+        self._leaving = False
+        text = event.text
+        if text.split()[0] in COMMANDS:
+            self.run_worker(self._command(text.split()[0]))
+        elif text.startswith("/") and "\n" not in text and "/" not in text[1:].split()[0]:
+            await self.stage.note(f"there is no command {text.split()[0]}: {', '.join(COMMANDS)}")
+        elif self._worker is not None:
+            self._waiting.append(text)
+            self._tick()
+        else:
+            await self._request(text)
+
+    def on_text_area_changed(self) -> None:
+        matches = completions(self.entry.text)
+        self._matches.update(Content("\n".join(f"{name:10}{COMMANDS[name]}" for name in matches)))
+        self._matches.set_class(bool(matches), "filled")
+
+    async def action_interrupt(self) -> None:
+        if self._worker is not None:
+            self._worker.cancel()
+
+    async def action_stop(self) -> None:
+        if selected := self.screen.get_selected_text():
+            self.copy_to_clipboard(selected)
+            self.screen.clear_selection()
+        elif self._leaving:
+            await self._leave(None)
+        else:
+            self._leaving = True
+            await self.action_interrupt()
+            self.notify("Ctrl-C once more leaves", timeout=3)
+            self.set_timer(3, self._stay)
+
+    def _stay(self) -> None:
+        self._leaving = False
+
+    def action_changes(self) -> None:
+        self.run_worker(self._command("/diff"))
+
+    def action_help(self) -> None:
+        self.run_worker(self._command("/help"))
+
+    def action_unfold(self) -> None:
+        self._open = not self._open
+        self.stage.unfold(self._open)
+
+    def action_page(self, pages: int) -> None:
+        if self._asking and isinstance(self.focused, Prompt):
+            self.focused.scroll(pages)
+        elif len(self.screen_stack) == 1:
+            self.stage.scroll_relative(y=pages * max(1, self.stage.size.height - 2), animate=False)
+
+    def on_resize(self, event: events.Resize) -> None:
+        for prompt in self._dock.query(Prompt):
+            prompt.fit(*event.size)
+
+    async def _command(self, name: str) -> None:
+        if len(self.screen_stack) > 1:
+            return
+        if self._worker is not None and name not in ("/help", "/quit"):
+            await self.stage.note(f"{name} waits until the agent is done, or interrupted (Esc)")
+            return
+        await self._guarded(self._carry_out(name))
+
+    async def _carry_out(self, name: str) -> None:
+        match name:
+            case "/diff":
+                await self._look()
+            case "/apply":
+                await self._settle(dict.fromkeys(await self.session.changes(), True))
+            case "/undo":
+                paths = await self.session.undo()
+                await self.stage.note(f"took back {', '.join(paths)}" if paths else "nothing to take back")
+            case "/resume":
+                await self._pick()
+            case "/help":
+                await self.push_screen_wait(HelpScreen())
+            case _:
+                await self._leave(None)
+
+    async def _look(self) -> None:
+        changes = await self.session.changes()
+        if not changes:
+            await self.stage.note("nothing is changed")
+        elif choice := await self.push_screen_wait(ChangesScreen(changes, self._where.rules.here)):
+            await self._settle(choice)
+
+    async def _settle(self, choice: dict[str, bool]) -> None:
+        keep = [path for path, kept in choice.items() if kept]
+        gone = [path for path, kept in choice.items() if not kept]
+        if gone:
+            await self.stage.note(f"took back {', '.join(await self.session.take_back(gone))}")
+        if keep:
+            done = "kept" if self._where.rules.here else "applied to"
+            await self.stage.note(f"{done} {', '.join(await self.session.apply(keep))}")
+        if not choice:
+            await self.stage.note("nothing is changed")
+        for path in await self.session.left_out():
+            await self.stage.note(f"{path} became too large to be read: it is left out", "problem")
+
+    async def _pick(self) -> None:
+        mine = self.session.place
+        names = []
+        for saved in sessions_of(self._where.sessions, self._where.folder) if self._where.sessions else ():
+            if saved.folder != mine and bool(saved.about.get("here")) == self._where.rules.here and saved.conversation:
+                names.append((saved.folder.name, " ".join(saved.conversation.task.split())[:80]))
+        if not names:
+            await self.stage.note("this folder has no other session")
+        elif name := await self.push_screen_wait(PickScreen("Go on with", names[:50])):
+            await self._leave(name)
+
+    async def _leave(self, session: str | None) -> None:
+        if self._worker is not None:
+            self._waiting.clear()
+            self._worker.cancel()
+            while self._worker is not None:  # noqa: ASYNC110 - what it holds must be closed before its session is
+                await asyncio.sleep(0.01)
+        self.exit(session)
+
+    # What the agent does
+
+    async def _request(self, text: str) -> None:
+        await self.stage.asked(text)
+        self._start(lambda: self.session.run(text))
+
+    def _start(self, run: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
+        self._begun, self._turns = time.monotonic(), 0
+        self._worker = self.run_worker(self._work(run))
+        self._tick()
+
+    async def _work(self, run: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
+        try:
+            await self._guarded(self._run(run))
+        except asyncio.CancelledError:
+            await self.stage.stopped()
+            await self.stage.note("interrupted; what it did stays, and your next message goes on from here")
+        finally:
+            self._total += self._usage.sampled_tokens
+            self._usage = TraceUsage()
+            self._worker = None
+            self._tick()
+        if self._waiting:
+            await self._request(self._waiting.pop(0))
+
+    async def _run(self, run: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
+        outcome = await run()
+        await self.stage.stopped()
+        why = f": {outcome.error}" if outcome.error else ""
+        if outcome.stop not in (StopCause.FINISHED, StopCause.REPLIED):
+            await self.stage.note(f"stopped ({outcome.stop}{why})", "problem" if why else "note")
+        elif outcome.stop is StopCause.FINISHED and outcome.final_text.strip():
+            await self.stage.note(outcome.final_text.strip())
+        changes = await self.session.changes()
+        if changes and not self._where.rules.here:
+            files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
+            lines = counted("".join(changes.values()))
+            await self.stage.note(f"{files} changed ({lines}), on the copy: Ctrl-G looks, /apply writes")
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Mistakes and failures that have a family are told here as anywhere; a bug shows itself."""
+        try:
+            await work
+        except Exception as error:
+            if family_code(type(error)) is None:
+                raise
+            await self.stage.stopped()
+            await self.stage.note(str(error), "problem")
+
+    def piece(self, piece: Piece) -> None:
+        self._pieces.put_nowait(piece)
+
+    async def _show_pieces(self) -> None:
+        while True:
+            await self.stage.piece(await self._pieces.get())
+            self._pieces.task_done()
+
+    async def all_pieces(self) -> None:
+        """Until those that have come are shown."""
+        await self._pieces.join()
+
+    async def agree(self, wish: Wish) -> Answer:
+        return await self._prompted(lambda: Approval(wish))
+
+    async def question(self, text: str) -> str:
+        return await self._prompted(lambda: Question(text))
+
+    async def _prompted(self, make: Callable[[], Prompt[T]]) -> T:
+        async with self._one_prompt:
+            prompt = make()
+            self._asking = True
+            try:
+                await self._dock.mount(prompt)
+                prompt.fit(*self.size)
+                self._todo.set_class(self.size.height < _ROOMY, "pushed")
+                self.bell()
+                if not self.entry.text:
+                    self.entry.display = False
+                    prompt.where_focus_goes().focus()
+                else:
+                    self.notify("Tab to answer the agent", timeout=5)
+                self._tick()
+                return await prompt.answer
+            finally:
+                self._asking = False
+                self._todo.remove_class("pushed")
+                await prompt.remove()
+                self.entry.display = True
+                self.entry.focus()
+
+    # What is shown beside
+
+    def took_turn(self) -> None:
+        self._turns += 1
+        self._tick()
+
+    def counts(self, usage: TraceUsage, conversation: Conversation | None) -> None:
+        self._usage = usage
+        if conversation is not None:
+            self._held = self.policy.tokens(conversation)
+        self.show_todo()
+        self._tick()
+
+    def show_todo(self) -> None:
+        items = [item.partition(" ") for item in self.session.todo]
+        lines = [f"{_TODO_SIGNS.get(mark, mark)} {visible(text)}" for mark, _, text in items]
+        self._todo.update(Content("\n".join(lines)))
+        self._todo.set_class(bool(lines), "filled")
+
+    def _tick(self) -> None:
+        self.stage.tick()
+        state = "ready"
+        if self._asking:
+            state = "waiting for you"
+        elif self._worker is not None:
+            state = f"working {period(time.monotonic() - self._begun)}"
+        if self._waiting:
+            state += f", {len(self._waiting)} to follow"
+        parts = [state, "here" if self._where.rules.here else "on a copy", visible(self._front.model)]
+        if self._worker is not None and self._turns:
+            parts.append(f"turn {self._turns}")
+        if sampled := self._total + self._usage.sampled_tokens:
+            parts.append(f"{amount(sampled)} tokens")
+        if self._held:
+            trigger = self._front.harness.summary_trigger
+            parts.append(f"context {amount(self._held)}" + (f"/{amount(trigger)}" if trigger else ""))
+        parts.append(_short(self._where.folder))
+        self._status.update(Content(" · ".join(parts)))
+
+
+class _Watcher(Observer):
+    """What the loop tells, on the screen."""
+
+    def __init__(self, app: ChatApp, harness: HarnessRecipe) -> None:
+        self._app = app
+        self._schemas = {schema.name: schema for schema in session_schemas(harness)}
+        self._files: Mapping[str, bytes] = {}
+        """As far as cards have shown them."""
+        self._calls: list[ToolCall] = []
+        self._conversation: Conversation | None = None
+
+    async def turn(self, conversation: Conversation, turn: Turn) -> None:
+        self._conversation = conversation
+        self._files, self._calls = self._app.session.contents(), list(turn.calls)
+        await self._app.all_pieces()
+        await self._app.stage.turn(turn)
+        self._app.took_turn()
+
+    async def tool(self, event: ToolEvent) -> None:
+        self._app.stage.tool(event, self._made_by(self._calls.pop(0)))
+        self._app.show_todo()
+
+    def _made_by(self, call: ToolCall) -> str:
+        """Calls may have run at the same time: of what has changed since, what this one can have changed."""
+        schema, before, now = self._schemas.get(call.name), self._files, self._app.session.contents()
+        if schema is None or schema.access in ("none", "read"):
+            return ""
+        path = (call.arguments or {}).get(schema.place) if schema.place else None
+        if isinstance(path, str):
+            data = now.get(path)
+            now = before if data == before.get(path) else put(before, path, data)
+        self._files = now
+        return made(before, now)
+
+    async def answered(
+        self, turn: Turn, tools: Sequence[ToolEvent], told: Sequence[Message], usage: TraceUsage
+    ) -> None:
+        self._app.counts(usage, self._conversation)
+
+    async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
+        self._conversation = conversation
+        self._app.counts(usage, None)
+        await self._app.stage.note("the agent summarised itself, and goes on from its notes")
+
+
+def _light() -> bool:
+    """Some terminals say which colour their background is."""
+    return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")
+
+
+def _short(folder: Path) -> str:
+    place = folder.resolve()
+    return visible(f"~/{place.relative_to(Path.home())}" if place.is_relative_to(Path.home()) else str(place))

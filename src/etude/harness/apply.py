@@ -1,0 +1,79 @@
+"""Writes an agent's changes into the user's folder.
+
+Invariant: a file is written only if it is still what the change was made from, and never through a link; a crash leaves
+each file old or new, whole.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+
+
+class ApplyConflict(Exception):
+    """Files changed under the session: they are named, and none was written."""
+
+
+def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
+    """All of them or, with ApplyConflict, none: each must still be what it was at the start."""
+    moved = [path for path in changed if not _is_still(folder, path, start.get(path))]
+    if moved:
+        raise ApplyConflict(
+            f"changed outside the session, so nothing was written: {', '.join(moved)}; start again from what is there"
+        )
+    aside: dict[str, Path] = {}
+    try:
+        # Beside their places first, all of them: a crash leaves each file old or new and whole, a full disk all old.
+        for path, data in changed.items():
+            if data is not None:
+                aside[path] = _beside(folder / path, data)
+        for path, data in changed.items():
+            if data is None:
+                (folder / path).unlink()
+            else:
+                aside.pop(path).replace(folder / path)
+    finally:
+        for new in aside.values():
+            new.unlink(missing_ok=True)
+
+
+def in_the_way(folder: Path, path: str) -> str:
+    """Why no file can be written there, or nothing: no link may lead out of the folder."""
+    target = folder / path
+    for place in _above(folder, path):
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            return f"cannot be written: {place.relative_to(folder)} is no folder now"
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        return "is no file now"
+    return ""
+
+
+def leads_out(folder: Path, path: str) -> bool:
+    """Whether a link lies on the way to it."""
+    return any(place.is_symlink() for place in _above(folder, path))
+
+
+def _beside(target: Path, data: bytes) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    mode = target.stat().st_mode if target.exists() else None
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as new:
+        try:
+            new.write(data)
+            new.flush()
+        except OSError:
+            Path(new.name).unlink()
+            raise
+    written = Path(new.name)
+    written.chmod(mode & 0o7777 if mode is not None else 0o644)
+    return written
+
+
+def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
+    """Is that what lies there?"""
+    target = folder / path
+    return not in_the_way(folder, path) and (target.read_bytes() if target.is_file() else None) == content
+
+
+def _above(folder: Path, path: str) -> list[Path]:
+    return [folder.joinpath(*parent.parts) for parent in PurePath(path).parents][:-1]

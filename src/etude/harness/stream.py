@@ -1,0 +1,101 @@
+"""Answers of an OpenAI-compatible endpoint that come in pieces: told as they come, and put together again.
+
+Invariant: the whole that `Assembly` gives is the completion that the endpoint would have answered at once, so whoever
+reads completions need not know which of the two it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a turn, while it is being said. What counts is the turn: pieces are for people who watch."""
+
+    kind: Literal["thinking", "text", "call", "again"]
+    """call: of the arguments of a tool call; again: what was told of this turn is void, it is said anew."""
+    text: str = ""
+    name: str = ""
+    """Of the tool, with each piece of its call."""
+    place: int = 0
+    """Which call of the turn."""
+
+
+OnPiece = Callable[[Piece], None]
+
+
+class StreamBroken(Exception):
+    """The stream ended before the answer did."""
+
+
+async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
+    """The objects of a stream of server-sent events, up to its end mark. StreamBroken if what comes is none."""
+    async for line in lines:
+        if not line.startswith("data:"):
+            continue
+        data = line[5:].strip()
+        if data == "[DONE]":
+            return
+        try:
+            event = json.loads(data)
+        except json.JSONDecodeError as error:
+            raise StreamBroken(f"an event is not JSON: {data[:80]!r}") from error
+        if not isinstance(event, dict):
+            raise StreamBroken(f"an event is no object: {data[:80]!r}")
+        yield event
+
+
+class Assembly:
+    """TypeError, KeyError and AttributeError mean that an event is no part of a chat completion."""
+
+    def __init__(self, tell: OnPiece) -> None:
+        self._tell = tell
+        self._said: dict[str, list[str]] = {}
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._usage: Any = None
+        self.finish: str | None = None
+
+    def take(self, event: dict[str, Any]) -> None:
+        self._usage = event.get("usage") or self._usage
+        for choice in event.get("choices") or []:
+            if choice.get("index", 0) != 0:
+                continue
+            delta = choice.get("delta") or {}
+            for key, kind in _KINDS:
+                if text := delta.get(key):
+                    self._said.setdefault(key, []).append(text)
+                    # Some endpoints say their thinking under both names.
+                    if key != "reasoning" or not delta.get("reasoning_content"):
+                        self._tell(Piece(kind, text))
+            for call in delta.get("tool_calls") or []:
+                self._call(call)
+            self.finish = choice.get("finish_reason") or self.finish
+
+    def _call(self, delta: dict[str, Any]) -> None:
+        # Some endpoints leave the index out where a call comes in one piece.
+        place = delta.get("index")
+        place = len(self._calls) if place is None else int(place)
+        call = self._calls.setdefault(place, {"id": None, "function": {"name": "", "arguments": ""}})
+        call["id"] = delta.get("id") or call["id"]
+        function = delta.get("function") or {}
+        call["function"]["name"] += function.get("name") or ""
+        piece = function.get("arguments") or ""
+        call["function"]["arguments"] += piece
+        self._tell(Piece("call", piece, call["function"]["name"], place))
+
+    def whole(self) -> dict[str, Any]:
+        message: dict[str, Any] = {key: "".join(parts) for key, parts in self._said.items()}
+        if self._calls:
+            message["tool_calls"] = [self._calls[place] for place in sorted(self._calls)]
+        return {"choices": [{"message": message, "finish_reason": self.finish}], "usage": self._usage}
+
+
+_KINDS: tuple[tuple[str, Literal["thinking", "text"]], ...] = (
+    ("reasoning_content", "thinking"),
+    ("reasoning", "thinking"),
+    ("content", "text"),
+)

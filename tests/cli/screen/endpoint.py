@@ -1,0 +1,50 @@
+"""A scripted endpoint to try the screen with, by hand: python -m tests.cli.screen.endpoint [PORT]
+
+It plays one session again and again: looks at calc.py, mends it, runs the check. In the folder it works in there is a
+calc.py (see FILES of parts.py) or there is not: then its calls fail, as a model's do."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from tests.harness.chat_server import ChatServer, completion
+
+THOUGHTS = (
+    "The check fails. Before I change anything I want to see what larger does, and what the check asks of it. "
+    "Then one small edit, and the check again."
+)
+SESSION = (
+    completion(
+        text="I'll look at the **check** and at `calc.py` first.",
+        calls=[
+            ("todo", {"items": "> find out why check.py fails\n- mend it\n- run the check"}),
+            ("bash", {"command": "python check.py"}),
+            ("read", {"path": "calc.py"}),
+        ],
+        reasoning_content=THOUGHTS,
+    ),
+    completion(
+        text="`larger` takes the smaller of the two.",
+        calls=[
+            ("todo", {"items": "x find out why check.py fails\n> mend it\n- run the check"}),
+            ("replace", {"path": "calc.py", "old": "min(a, b)", "new": "max(a, b)"}),
+        ],
+    ),
+    completion(calls=[("bash", {"command": "python check.py && seq 1 30"})]),
+    completion(
+        text="Mended: `larger` took the **smaller** of the two.\n\n- `calc.py` uses `max` now\n- `check.py` says ok",
+        calls=[("todo", {"items": "x find out why check.py fails\nx mend it\nx run the check"})],
+    ),
+    completion(text="That is all."),
+)
+
+
+async def main(port: int) -> None:
+    async with ChatServer(SESSION * 100, pause=0.01, port=port) as server:
+        print(server.url, flush=True)  # noqa: T201
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 8123))
