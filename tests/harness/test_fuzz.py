@@ -37,7 +37,7 @@ from etude.harness import (
     load_profile,
     run_agent,
 )
-from etude.harness.tools import BUILTIN
+from etude.harness.tools import BUILTIN, terminal
 from etude.harness.turns import parse_turn
 from etude.text import Format
 from etude.text.formats import FORMATS
@@ -56,6 +56,16 @@ def play(workspace: Workspace, policy: Policy, *, strict: bool = False) -> Outco
     toolbox = Toolbox(list(SCHEMAS.values()), workspace, ToolLimits(strict=strict), FULL)
     conversation = FULL.open("mend it")
     return asyncio.run(run_agent(conversation, policy, toolbox, BUDGETS, FULL))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def impatient() -> Iterator[None]:
+    """A call may ask to wait for minutes, and nothing here ever says anything."""
+    checked = terminal._seconds
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(terminal, "_seconds", lambda *asked: min(0.001, checked(*asked)))
+        patch.setattr(terminal, "JOB_LOOK_SECONDS", 0.001)
+        yield
 
 
 def scripted(turns: Sequence[Sequence[ToolCall]]) -> ScriptedPolicy:

@@ -118,7 +118,7 @@ def test_no_box_outlives_its_agent(tmp_path: Path, how: signal.Signals) -> None:
             shell.etude("agents", "stop", place.name)
         wait_for(lambda: not sleepers() and not is_held(place / LOCK), lambda: f"{sleepers()} sleep on", 600)
         assert shell.states() == {"sleep": "interrupted" if how is signal.SIGKILL else "stopped"}
-        shell.etude("agents", "remove", place.name)
+        shell.etude("agents", "remove", "--force", place.name)
     assert not place.exists()
 
 
