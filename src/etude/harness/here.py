@@ -232,6 +232,6 @@ def _size_of(path: Path) -> int | None:
     """None for what is no regular file."""
     try:
         found = path.lstat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
