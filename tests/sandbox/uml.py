@@ -22,7 +22,8 @@ import pytest
 _SOURCE = Path(__file__).parents[2]
 _MODULES = Path("/usr/lib/uml/modules")
 _NEEDED = ("overlay", "veth")
-_TOOLS = ("linux.uml", "mkfs.ext4", "busybox")
+_TOOLS = ("linux.uml", "mkfs.ext4", "busybox", "cc")
+_REGISTERS = Path(__file__).with_name("uml_registers.c")
 _QUIET = ["-x", "-v", "--tb=short", "--color=no", "-p", "no:cacheprovider"]
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _PATIENCE = 800.0
@@ -89,17 +90,18 @@ def run_in_uml(commands: str, *, timeout: float = _PATIENCE) -> Ended:
     """Boots it (about 4 s), runs a shell's commands there as root, in this repository, and ends it."""
     scratch = Path(tempfile.mkdtemp(prefix="etude-uml-"))
     try:
-        disk, init = scratch / "disk", scratch / "init"
+        disk, init, registers = scratch / "disk", scratch / "init", scratch / "registers.so"
         with disk.open("wb") as file:
             file.truncate(4 << 30)
         subprocess.run(["mkfs.ext4", "-q", "-F", str(disk)], env={"PATH": _PATH}, check=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", registers, _REGISTERS], env={"PATH": _PATH}, check=True)
         init.write_text(f"#!/bin/sh\n{_init(commands)}")
         init.chmod(0o755)
         words = ["mem=2G", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet", "loglevel=1"]
         ends = [f"ubd0={disk}", f"init={init}", f"uml_dir={scratch}", "con=null", "con0=fd:0,fd:1", "con1=null"]
         with subprocess.Popen(
             ["linux.uml", *words, *ends],
-            env={"PATH": _PATH},
+            env={"PATH": _PATH, "LD_PRELOAD": str(registers)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
