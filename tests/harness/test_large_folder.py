@@ -119,3 +119,38 @@ def test_what_the_user_changed_while_a_command_ran_is_not_written_over(tmp_path,
         await sandboxes.close()
 
     asyncio.run(main())
+
+
+def test_files_written_only_just_before_are_given_to_the_box_once(tmp_path, images, monkeypatch):
+    """Their times tell no change; giving all of them again would fill the box's disk."""
+    monkeypatch.setattr("etude.harness.folder.SETTLED_NS", 10**18)
+    root = tmp_path / "tree"
+    write(root, FILES)
+    given: list[str] = []
+
+    async def main() -> None:
+        sandboxes = open_boxes(images)
+
+        async def open_box(image: str) -> Box:
+            box = await sandboxes.create(BoxSpec(image, workdir="/work"))
+            write_file = box.write_file
+
+            async def noted(path: str, data: bytes) -> None:
+                given.append(path)
+                await write_file(path, data)
+
+            monkeypatch.setattr(box, "write_file", noted)
+            return box
+
+        files = FolderFiles(root)
+        view = OverlayWorkspace(files, FolderRunner(files, sandboxes, open_box))
+        for _ in range(2):
+            assert (await view.exec("cat */1.txt", timeout=20)).stdout.startswith(b"a 1\n")
+        assert given == []
+        write(root, {"a/1.txt": b"A 1\n" * 20})
+        await view.exec("true", timeout=20)
+        assert given == ["a/1.txt"], "of what the user changed meanwhile it is given what the agent started from"
+        await view.close()
+        await sandboxes.close()
+
+    asyncio.run(main())

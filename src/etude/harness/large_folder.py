@@ -9,6 +9,7 @@ folder whose files are all read.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +18,7 @@ from etude.harness.diff import is_source
 from etude.harness.folder import (
     MAX_FILE_BYTES,
     SMALLER,
+    UNSURE,
     FolderFiles,
     FolderTooLarge,
     Layered,
@@ -67,6 +69,8 @@ class FolderRunner:
         self._box: Box | None = None
         self._given: dict[str, State] = {}
         """Of the folder's files, when the box was given them."""
+        self._unsure: dict[str, bytes] = {}
+        """The contents, as a hash, of those that had been written only just before: their states tell nothing."""
         self._there: dict[str, bytes | None] = {}
         """What the box was given or has made since in the place of that."""
         self._withheld: set[str] = set()
@@ -122,7 +126,7 @@ class FolderRunner:
             yield
         except SandboxLost:
             box, self._box = self._box, None
-            self._given, self._there, self._withheld = {}, {}, set()
+            self._given, self._unsure, self._there, self._withheld = {}, {}, {}, set()
             if box is not None:
                 await box.destroy()
             raise
@@ -156,9 +160,24 @@ class FolderRunner:
         return self._box
 
     def _moved(self) -> list[str]:
-        """Files of the folder that are no longer as the box was given them."""
-        root = os.fspath(self._files.folder)
-        return [path for path, state in self._given.items() if state_of(f"{root}/{path}") != state]
+        return [path for path in self._given if not self._is_as_given(path)]
+
+    def _is_as_given(self, path: str) -> bool:
+        """Whether a file of the folder is still what the box was given."""
+        if state_of(self._files.folder / path) == self._given[path]:
+            return True
+        if path not in self._unsure:
+            return False
+        try:
+            state, data = self._files.read_apart(path)
+        except KeyError:
+            return False
+        if _hash(data) != self._unsure[path]:
+            return False
+        self._given[path] = state
+        if state != UNSURE:
+            del self._unsure[path]
+        return True
 
     async def _look(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """The files as the box has them now."""
@@ -192,7 +211,7 @@ class FolderRunner:
             before = self._there[path]
             if before is not None:
                 self._files.keep_as(path, before)
-        elif path in self._given and state_of(self._files.folder / path) != self._given[path]:
+        elif path in self._given and not self._is_as_given(path):
             self._files.keep_as(path, _UNKNOWN)
 
     async def _image(self) -> str:
@@ -207,12 +226,18 @@ class FolderRunner:
                 self._withheld.add(path)
                 continue
             self._given[path] = state
+            if state == UNSURE:
+                self._unsure[path] = _hash(data)
             layer[path] = data
             size += len(data)
             if size >= LAYER_BYTES:
                 image = await self._sandboxes.add_image(layer, base=image, workdir=WORKDIR)
                 layer, size = {}, 0
         return await self._sandboxes.add_image(layer, base=image, workdir=WORKDIR)
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
 async def _newer(box: Box, since: int) -> tuple[set[str], int]:
