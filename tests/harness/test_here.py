@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -113,6 +114,20 @@ def test_what_the_user_changes_is_never_counted_as_the_agents_nor_taken_back(fol
         with pytest.raises(ApplyConflict):
             await workspace.put_back({"calc.py": CALC.encode()})
         assert (folder / "calc.py").read_text() == "mine too\n"
+
+    here(folder, Asked(), play)
+
+
+def test_a_folder_that_cannot_be_written_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def play(bench: Bench, workspace: FolderWorkspace) -> None:
+        monkeypatch.setattr("etude.harness.here.write_changes", full)
+        said = await bench.call("replace", path="calc.py", old="min", new="max")
+        assert not said.ok
+        assert "calc.py cannot be written: No space left on device" in said.output
+        assert workspace.changed() == {}
 
     here(folder, Asked(), play)
 

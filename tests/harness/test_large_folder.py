@@ -101,13 +101,13 @@ def test_a_session_over_a_large_folder_runs_commands_and_applies_what_they_did(t
 def test_what_the_user_changed_while_a_command_ran_is_not_written_over(tmp_path, images, monkeypatch):
     root = tmp_path / "tree"
     write(root, FILES)
-    look: Callable[..., object] = FolderRunner._look
+    look: Callable[..., object] = FolderRunner._read_back
 
     async def look_late(runner: FolderRunner, box: Box, files: Mapping[str, bytes]) -> object:
         write(root, {"b/1.txt": b"of the user\n"})
         return await look(runner, box, files)  # type: ignore[misc]
 
-    monkeypatch.setattr(FolderRunner, "_look", look_late)
+    monkeypatch.setattr(FolderRunner, "_read_back", look_late)
 
     async def main() -> None:
         sandboxes = open_boxes(images)

@@ -63,6 +63,49 @@ def test_what_was_accepted_is_settled_and_the_session_goes_on_from_there(tmp_pat
     asyncio.run(session.close())
 
 
+def test_what_was_taken_back_stays_so_and_the_next_request_says_it(tmp_path: Path) -> None:
+    folder, place = repository(tmp_path / "repository"), tmp_path / "session"
+
+    async def play() -> None:
+        record = SessionRecord.begin(place)
+        async with ChatSession(folder, Following(STEPS), HARNESS, BOX, record=record) as session:
+            await session.run("shorten it")
+            await session.run("further")
+            assert await session.undo() == ["calc.py"]
+            assert await session.take_back(["pack/other.py"]) == ["pack/other.py"]
+            assert "+# larger\n" in await session.diff()
+
+    async def go_on() -> None:
+        async with ChatSession(folder, Following([*STEPS, "done"]), HARNESS, BOX, saved=load_session(place)) as session:
+            assert not session.unfinished
+            diff = await session.diff()
+            assert "+# larger\n" in diff
+            assert "largest" not in diff
+            assert "pack/other.py" not in diff
+            await session.run("well then")
+            assert session.conversation is not None
+            assert session.conversation.task.startswith("(The user took back your changes to calc.py, pack/other.py.)")
+
+    asyncio.run(play())
+    assert [sorted(signal["changes"]) for signal in of(load_session(place), "edits_rejected")] == [
+        ["calc.py"],
+        ["pack/other.py"],
+    ]
+    asyncio.run(go_on())
+    assert load_session(place).taken_back == []
+
+
+def test_a_session_whose_files_were_replaced_waits_for_a_request(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "repository")
+    record = play(folder, tmp_path / "session").go_on()
+    record.rebased({"calc.py": None})
+    record.close()
+    session = ChatSession(folder, Following(STEPS), HARNESS, BOX, saved=load_session(tmp_path / "session"))
+    assert not session.unfinished
+    assert asyncio.run(session.diff()) == ""
+    asyncio.run(session.close())
+
+
 def test_the_first_piece_of_an_answer_is_timed(tmp_path: Path) -> None:
     class Streaming(Following):
         on_piece = None

@@ -34,7 +34,12 @@ def test_clean_path(path, clean):
     assert clean_path(path) == clean
 
 
-@pytest.mark.parametrize("path", ["", "..", "a/../../b", "/", "/etc/passwd", "/work/../etc", "/workshop/a", "a\0b"])
+TOO_LONG = ["a/" + "x" * 256, "\ud800" * 86, "/".join(["x" * 200] * 16)]
+
+
+@pytest.mark.parametrize(
+    "path", ["", "..", "a/../../b", "/", "/etc/passwd", "/work/../etc", "/workshop/a", "a\0b", *TOO_LONG]
+)
 def test_paths_that_leave_the_workspace(path):
     with pytest.raises(OutsideWorkspace):
         clean_path(path)

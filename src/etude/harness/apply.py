@@ -57,7 +57,7 @@ def leads_out(folder: Path, path: str) -> bool:
 def _beside(target: Path, data: bytes) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     mode = target.stat().st_mode if target.exists() else None
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as new:
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".etude-", delete=False) as new:
         try:
             new.write(data)
             new.flush()

@@ -147,6 +147,8 @@ class FolderWorkspace(OverlayWorkspace):
         except ApplyConflict:
             self._look_at(path)
             raise RequestRefused(f"{path} was changed by somebody else just now: read it again") from None
+        except OSError as error:
+            raise RequestRefused(f"{path} cannot be written: {error.strerror}") from None
 
     async def _ask(self, changes: Mapping[str, bytes | None]) -> None:
         """A rule must cover each of them; the question is one, and shows all."""
@@ -175,9 +177,7 @@ class FolderWorkspace(OverlayWorkspace):
 
     def _look_at(self, path: str) -> None:
         """One file as it is now."""
-        target = self._folder / path
-        size = None if leads_out(self._folder, path) or not is_source(path) else _size_of(target)
-        found = None if size is None or size > MAX_FILE_BYTES else target.read_bytes()
+        found = _content(self._folder, path) if is_source(path) else None
         if found != self._files.get(path):
             self._files = _with(self._files, {path: found})
 
@@ -228,10 +228,12 @@ def _with(files: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> di
     return after | {path: data for path, data in changes.items() if data is not None}
 
 
-def _size_of(path: Path) -> int | None:
-    """None for what is no regular file."""
+def _content(folder: Path, path: str) -> bytes | None:
+    """None for what a view of the folder would not show: gone, closed to us, too large, or no regular file."""
+    target = folder / path
     try:
-        found = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
+        found = target.lstat()
+        shown = stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_BYTES and not leads_out(folder, path)
+        return target.read_bytes() if shown else None
+    except OSError:
         return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None

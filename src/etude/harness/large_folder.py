@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 
+from etude.harness.boxed import BoxedCommands
 from etude.harness.diff import is_source
 from etude.harness.folder import (
     MAX_FILE_BYTES,
@@ -26,10 +27,8 @@ from etude.harness.folder import (
     is_text_name,
     state_of,
 )
-from etude.harness.runner import AGENTS_DOING
-from etude.harness.terminal import Place
-from etude.harness.workspace import AGENT_ENV, TOO_LARGE, WORKDIR, delete_file
-from etude.sandbox.contract import Box, ExecResult, RequestRefused, Sandboxes, SandboxLost
+from etude.harness.workspace import TOO_LARGE, WORKDIR, delete_file
+from etude.sandbox.contract import Box, ExecResult, RequestRefused, Sandboxes
 
 MOST_FILES = 90_000
 """A box lists 100,000, with those that commands make."""
@@ -49,13 +48,14 @@ _UNKNOWN = b"\0 changed while a command ran"
 """Stands for what the agent started from where it is no longer there, so that nothing is written over it."""
 
 
-class FolderRunner:
+class FolderRunner(BoxedCommands):
     """`open_box` makes a box of an image."""
 
     def __init__(
         self, files: FolderFiles, sandboxes: Sandboxes, open_box: Callable[[str], Awaitable[Box]], *, base: str = "host"
     ) -> None:
         """Raises FolderTooLarge."""
+        super().__init__()
         size = files.size()
         if len(files) > MOST_FILES or size > MOST_BYTES:
             raise FolderTooLarge(
@@ -66,7 +66,6 @@ class FolderRunner:
         self._sandboxes = sandboxes
         self._open_box = open_box
         self._base = base
-        self._box: Box | None = None
         self._given: dict[str, State] = {}
         """Of the folder's files, when the box was given them."""
         self._unsure: dict[str, bytes] = {}
@@ -77,67 +76,10 @@ class FolderRunner:
         """Files that had grown too large to be read before the box was given them."""
         self._looked = 0
 
-    async def run(
-        self, files: Mapping[str, bytes], command: str, *, timeout: float
-    ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        async with self._box_may_die():
-            return await self._really(files, command, timeout)
-
-    async def _really(
-        self, files: Mapping[str, bytes], command: str, timeout: float
-    ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        try:
-            box = await self._synced(files)
-        except AGENTS_DOING as error:
-            said = f"the files cannot be written where commands run: {error}\n"
-            return ExecResult(126, b"", said.encode("utf-8", "replace"), 0.0), files
-        result = await box.exec(command, timeout=timeout, env=AGENT_ENV)
-        try:
-            after = await self._look(box, files)
-        except AGENTS_DOING as error:
-            said = f"the files can no longer be read, and count as before this command: {error}\n"
-            result.stderr += said.encode("utf-8", "replace")
-            after = files
-        return result, after
-
-    async def enter(self, files: Mapping[str, bytes]) -> Place:
-        try:
-            async with self._box_may_die():
-                return await self._synced(files)
-        except AGENTS_DOING as error:
-            raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
-
-    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        if self._box is None:
-            return files  # it died meanwhile
-        try:
-            async with self._box_may_die():
-                return await self._look(self._box, files)
-        except AGENTS_DOING:
-            return files  # they can no longer be read, and count as before
-
     async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
         raise RequestRefused("the folder is too large for a copy of all its files")
 
-    @asynccontextmanager
-    async def _box_may_die(self) -> AsyncIterator[None]:
-        """Whoever goes on after that gets another box, with the files as they were."""
-        try:
-            yield
-        except SandboxLost:
-            box, self._box = self._box, None
-            self._given, self._unsure, self._there, self._withheld = {}, {}, {}, set()
-            if box is not None:
-                await box.destroy()
-            raise
-
-    async def close(self) -> None:
-        if self._box is not None:
-            box, self._box = self._box, None
-            await box.destroy()
-
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
-        """The box, with the files as they are."""
         if self._box is None:
             self._box = await self._open_box(await self._image())
             _, self._looked = await _newer(self._box, 2**32)
@@ -179,8 +121,10 @@ class FolderRunner:
             del self._unsure[path]
         return True
 
-    async def _look(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """The files as the box has them now."""
+    def _forget(self) -> None:
+        self._given, self._unsure, self._there, self._withheld = {}, {}, {}, set()
+
+    async def _read_back(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         newer, looked = await _newer(box, self._looked)
         names = {path for path in await box.list_files(".") if is_source(path) and is_text_name(path)}
         known = set(files) - self._withheld

@@ -9,10 +9,11 @@ was, here and in the scratch folders. A rollout that ran a command which did not
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from etude.harness.boxed import AGENTS_DOING, BoxedCommands
 from etude.harness.folder import SMALLER, FolderFiles
 from etude.harness.folder_search import searcher_of
 from etude.harness.lines import Searcher
@@ -27,7 +28,7 @@ from etude.harness.workspace import (
     delete_file,
     read_tree,
 )
-from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused, SandboxLost
+from etude.sandbox.contract import Box, ExecResult
 
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
 """Where a command could leave something behind."""
@@ -35,10 +36,6 @@ _MAX_KEPT_BYTES = 65_536
 MAX_READ_FILES = 20_000
 MAX_READ_BYTES = 200_000_000
 """What commands run over is held in memory as a whole, more than once."""
-
-AGENTS_DOING = (RequestRefused, DiskFull, OSError)
-"""What a box says when its agent has closed files, filled the disk, or put links and folders in the way: no fault of
-ours, and nothing that ends a rollout."""
 
 ExecKey = tuple[str, bytes, str, float]
 
@@ -52,7 +49,7 @@ class ExecMemo(Memo[ExecKey, ExecResult]):
         """What a new box of an image looks like."""
 
 
-class BoxRunner:
+class BoxRunner(BoxedCommands):
     """A box that is created by the first command that nobody has run before."""
 
     def __init__(
@@ -64,12 +61,12 @@ class BoxRunner:
         deterministic: Collection[str] = (),
     ) -> None:
         """Only the results of the commands in `deterministic` are given to the memo."""
+        super().__init__()
         self._image = image
         self._start = start
         self._open_box = open_box
         self._memo = memo
         self._deterministic = deterministic
-        self._box: Box | None = None
         self._scratch: BoxScratch | None = None
         self._held: Mapping[str, bytes] = start
         """What the box's files are (or will be, when it is created)."""
@@ -105,68 +102,18 @@ class BoxRunner:
         result = await self._memo.get((self._image, _digest(files), command, timeout), compute)
         return result, after
 
-    async def _really(
-        self, files: Mapping[str, bytes], command: str, timeout: float
-    ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        try:
-            box = await self._synced(files)
-        except AGENTS_DOING as error:
-            said = f"the files cannot be written where commands run: {error}\n"
-            return ExecResult(126, b"", said.encode("utf-8", "replace"), 0.0), files
-        result = await box.exec(command, timeout=timeout, env=AGENT_ENV)
-        try:
-            after = await read_tree(box, files)
-        except AGENTS_DOING as error:
-            # Its later files are nowhere to be seen: the agent is told, and is judged by those that were.
-            said = f"the files can no longer be read, and count as before this command: {error}\n"
-            result.stderr += said.encode("utf-8", "replace")
-            after = dict(files)
-        self._held = after
-        # Equal files stay the same object, so that comparing and sharing them stays cheap.
-        return result, files if after == files else after
-
     async def enter(self, files: Mapping[str, bytes]) -> Place:
         # What runs on in a terminal may leave anything behind, at any time.
         self._memo = None
-        try:
-            async with self._box_may_die():
-                return await self._synced(files)
-        except AGENTS_DOING as error:
-            raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
-
-    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        if self._box is None:
-            return files  # it died meanwhile
-        try:
-            async with self._box_may_die():
-                after = await read_tree(self._box, files)
-        except AGENTS_DOING:
-            return files  # they can no longer be read, and count as before
-        self._held = after
-        return files if after == files else after
+        return await super().enter(files)
 
     async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
         # The scratch tree stays in the box, for any later command to see.
         self._memo = None
         async with self._box_may_die():
-            try:
-                box = await self._synced(states[-1])
-            except AGENTS_DOING as error:
-                raise RequestRefused(f"the files cannot be written where commands run: {error}") from error
+            box = await self._entered(states[-1])
             self._scratch = self._scratch or BoxScratch(box, AGENT_ENV, TOO_LARGE)
             return await self._scratch.run(states, command, timeout=timeout)
-
-    @asynccontextmanager
-    async def _box_may_die(self) -> AsyncIterator[None]:
-        """Whoever goes on after that gets another box, with the files as they were."""
-        try:
-            yield
-        except SandboxLost:
-            box, self._box = self._box, None
-            self._held, self._layout, self._memo, self._scratch = self._start, None, None, None
-            if box is not None:
-                await box.destroy()
-            raise
 
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
         if self._box is None:
@@ -185,6 +132,14 @@ class BoxRunner:
         self._held = files
         return self._box
 
+    async def _read_back(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        after = await read_tree(box, files)
+        self._held = after
+        return files if after == files else after
+
+    def _forget(self) -> None:
+        self._held, self._layout, self._memo, self._scratch = self._start, None, None, None
+
     async def _look(self, files: Mapping[str, bytes]) -> bytes | None:
         fresh = self._box is None and files.keys() == self._held.keys()
         try:
@@ -200,11 +155,6 @@ class BoxRunner:
         if fresh and self._memo:
             self._memo.fresh_layouts[self._image] = self._layout
         return self._layout
-
-    async def close(self) -> None:
-        if self._box is not None:
-            box, self._box, self._scratch = self._box, None, None
-            await box.destroy()
 
 
 def _digest(files: Mapping[str, bytes]) -> bytes:

@@ -27,7 +27,7 @@ from etude.harness.policy import Conversation, Message, Policy, Role
 from etude.harness.runner import MAX_READ_BYTES, MAX_READ_FILES, hold_for_commands, lazy_workspace
 from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
-from etude.harness.sessions.replay import SavedSession
+from etude.harness.sessions.replay import REBASED, SavedSession
 from etude.harness.surroundings import Surroundings, look_around
 from etude.harness.toolbox import Toolbox
 from etude.harness.workspace import TOO_LARGE, WORKDIR, OverlayWorkspace
@@ -79,7 +79,7 @@ class ChatSession:
         self._outside = outside
         self._before: Mapping[str, bytes] | None = None
         """The files when the last request began, if there was one."""
-        self._note = ""
+        self._note = _told_back(saved.taken_back) if saved else ""
 
     async def __aenter__(self) -> ChatSession:
         await self._open()
@@ -129,7 +129,7 @@ class ChatSession:
     def unfinished(self) -> bool:
         """A kill, the user, the clock or a failure of ours ended its last request: `go_on` goes on with it."""
         ended = self._saved.stop if self._saved is not None else ""
-        return self.interrupted or (ended != "" and StopCause(ended).ours)
+        return self.interrupted or (ended not in ("", REBASED) and StopCause(ended).ours)
 
     async def run(self, text: str) -> Outcome:
         """One request; a later one goes on in the same conversation. Each has budgets of its own."""
@@ -251,9 +251,10 @@ class ChatSession:
             for path, data in files.items():
                 await (workspace.delete(path) if data is None else workspace.write(path, data))
         if files:
-            self._note = f"(The user took back your changes to {', '.join(sorted(files))}.)\n\n"
+            self._note += _told_back(files)
             if self._record is not None:
                 self._record.signal("edits_rejected", files=sorted(files))
+                self._record.put_back(workspace.sides())
 
     async def close(self) -> None:
         if self._workspace is not None:
@@ -293,6 +294,10 @@ async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
     for path, (_, now) in changed.items():
         if workspace.start.get(path) != now:
             await (workspace.delete(path) if now is None else workspace.write(path, now))
+
+
+def _told_back(paths: Collection[str]) -> str:
+    return f"(The user took back your changes to {', '.join(sorted(paths))}.)\n\n" if paths else ""
 
 
 def _sides(

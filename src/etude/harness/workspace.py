@@ -21,13 +21,15 @@ from etude.sandbox.contract import Box, ExecResult, RequestRefused
 T = TypeVar("T")
 WORKDIR = "/work"
 DELETE_SECONDS = 10.0
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 3072
+"""The kernel's limits, with room for the folder that the workspace lies in."""
 
 AGENT_ENV = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
 """Makes commands repeatable and keeps caches out of the workspace."""
 
 
 class OutsideWorkspace(Exception):
-    """A path that does not lie inside the workspace."""
+    """A path that does not lie inside the workspace, or that no file system could hold."""
 
 
 class NoShell(Exception):
@@ -136,7 +138,14 @@ def clean_path(path: str, workdir: str = WORKDIR) -> str:
             parts.pop()
         else:
             raise OutsideWorkspace(path)
-    return "/".join(parts) or "."
+    named = "/".join(parts)
+    if len(_bytes(named)) > MAX_PATH_BYTES or any(len(_bytes(part)) > MAX_NAME_BYTES for part in parts):
+        raise OutsideWorkspace(path)
+    return named or "."
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
 
 
 class OverlayWorkspace:
@@ -234,6 +243,10 @@ class OverlayWorkspace:
             either = [path for path, data in self._files.items() if self.start.get(path) != data]
             either += [path for path in self.start if path not in self._files]
         return {path: self._files.get(path) for path in sorted(either) if is_source(path)}
+
+    def sides(self) -> dict[str, tuple[bytes | None, bytes | None]]:
+        """The same with what each was at the start."""
+        return {path: (self.start.get(path), data) for path, data in self.changed().items()}
 
     def contents(self) -> Mapping[str, bytes]:
         """All files as they are now; later changes do not change what was given."""

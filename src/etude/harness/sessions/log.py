@@ -64,9 +64,7 @@ class SessionLog(Observer):
         self, turn: Turn, tools: Sequence[ToolEvent], told: Sequence[Message], usage: TraceUsage
     ) -> None:
         seconds = {**self._seconds, "tools": time.monotonic() - self._since if tools else 0.0}
-        start = self._workspace.start
-        files = {path: (start.get(path), data) for path, data in self._workspace.changed().items()}
-        self._record.turned(turn, tools, told, usage, files, self._toolbox.carried(), seconds)
+        self._record.turned(turn, tools, told, usage, self._workspace.sides(), self._toolbox.carried(), seconds)
         await self._inner.answered(turn, tools, told, usage)
         self._wait()
 

@@ -154,19 +154,7 @@ class SessionRecord:
         """A turn with the answers to its calls and what the harness said to it. `files`: path -> content at the start
         and now, of each that differs; `state`: what the toolbox carries (to-do list, counts of edits); `seconds`: how
         long the policy took, and the tools."""
-        changed: dict[str, dict[str, str | None]] = {}
-        for path, (before, now) in files.items():
-            if path in self._contents and self._contents[path] is now:
-                continue
-            digest, self._contents[path] = self._blob(now), now
-            if path not in self._seen or self._seen[path][1] != digest:
-                start = self._seen[path][0] if path in self._seen else self._blob(before)
-                changed[path] = {"before": start, "now": digest}
-                self._seen[path] = (start, digest)
-        for path in self._seen.keys() - files.keys():
-            changed[path] = {}
-            del self._seen[path]
-            self._contents.pop(path, None)
+        changed = self._differences(files)
         self._line(
             "turn",
             turn=_turn(turn),
@@ -188,6 +176,10 @@ class SessionRecord:
         }
         self._line("rebased", files=changed)
 
+    def put_back(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
+        """The user took changes of the agent back; `files`: all that still differ."""
+        self._line("put_back", files=self._differences(files))
+
     def stopped(self, stop: str, error: str) -> None:
         spent = self.clock.stopped(time.time())
         if stop == "cancelled":
@@ -201,6 +193,23 @@ class SessionRecord:
         if what in EDITS and "changes" not in fields:
             fields["changes"] = self._settled(fields.get("files"), gone=what == "edits_accepted")
         self._line("signal", what=what, **fields)
+
+    def _differences(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> dict[str, dict[str, str | None]]:
+        """Digests of what is otherwise than the log's last word on it; an empty entry: as at the start."""
+        changed: dict[str, dict[str, str | None]] = {}
+        for path, (before, now) in files.items():
+            if path in self._contents and self._contents[path] is now:
+                continue
+            digest, self._contents[path] = self._blob(now), now
+            if path not in self._seen or self._seen[path][1] != digest:
+                start = self._seen[path][0] if path in self._seen else self._blob(before)
+                changed[path] = {"before": start, "now": digest}
+                self._seen[path] = (start, digest)
+        for path in self._seen.keys() - files.keys():
+            changed[path] = {}
+            del self._seen[path]
+            self._contents.pop(path, None)
+        return changed
 
     def _settled(self, files: object, *, gone: bool) -> dict[str, dict[str, str | None]]:
         paths = [path for path in files if path in self._seen] if isinstance(files, list) else []

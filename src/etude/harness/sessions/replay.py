@@ -15,6 +15,9 @@ from etude.harness.policy import Conversation, Message, Role, ToolCall, Turn
 from etude.harness.sessions.record import BLOBS, FORMAT, LOG, STEPS, SessionError, SessionRecord, digest_of
 from etude.trace.trace import ToolEvent, TraceUsage
 
+REBASED = "rebased"
+"""Stands where a run's stop does: the folder's files have taken the place of some of the agent's since."""
+
 
 @dataclass(slots=True)
 class SavedSession:
@@ -26,6 +29,8 @@ class SavedSession:
     tools: list[ToolEvent] = field(default_factory=list)
     files: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     """Digests of changed files at the session's start and now."""
+    taken_back: list[str] = field(default_factory=list)
+    """Files whose changes the user took back since the last request."""
     state: dict[str, Any] = field(default_factory=dict)
     signals: list[dict[str, Any]] = field(default_factory=list)
     requests: int = 0
@@ -138,6 +143,7 @@ def _asked(session: SavedSession, entry: dict[str, Any]) -> None:
     conversation.task = entry["text"]
     session.spent = _sum(session.spent, session.usage)
     session.usage, session.stop, session.reviewed = TraceUsage(), "", ""
+    session.taken_back = []
     session.requests += 1
 
 
@@ -172,12 +178,21 @@ def _turn(session: SavedSession, entry: dict[str, Any]) -> None:
     session.state, session.steps = entry["state"], entry.get("steps", 0)
     _add_seconds(session, entry)
     session.turns += 1
+    _changed(session, entry)
+
+
+def _changed(session: SavedSession, entry: dict[str, Any]) -> None:
     for path, change in entry["files"].items():
         if change:
             before = session.files[path][0] if path in session.files else change["before"]
             session.files[path] = (before, change["now"])
         else:
             session.files.pop(path, None)
+
+
+def _put_back(session: SavedSession, entry: dict[str, Any]) -> None:
+    session.taken_back += entry["files"]
+    _changed(session, entry)
 
 
 def _stopped(session: SavedSession, entry: dict[str, Any]) -> None:
@@ -187,7 +202,7 @@ def _stopped(session: SavedSession, entry: dict[str, Any]) -> None:
 
 def _rebased(session: SavedSession, entry: dict[str, Any]) -> None:
     # A run that was broken off ends here: the next request says what has changed under it.
-    session.stop = "rebased"
+    session.stop = REBASED
     for path, change in entry["files"].items():
         if change:
             session.files[path] = (change["before"], change["now"])
@@ -230,6 +245,7 @@ _TAKES = {
     "asked": _asked,
     "turn": _turn,
     "summarised": _summarised,
+    "put_back": _put_back,
     "rebased": _rebased,
     "stopped": _stopped,
     "signal": _signal,
