@@ -98,8 +98,9 @@ def test_the_same_command_goes_on_after_the_drivers_death(base: Path, undisturbe
         evaluated = [str(e.fields["name"]) for e in read_journal(run.paths.journal, kind="evaluated")]
         steps = [int(name.removeprefix("dev-step-")) for name in evaluated if name.startswith("dev-")]
         assert len(set(steps)) == len(steps), "what one life evaluated the next one does not"
-        assert (steps[0], steps[-1]) == (0, 5)
-        # Free-running, one that a death interrupted is given up when its weights have been replaced since.
+        # Free-running, they go on beside each other and end in any order, and one that a death interrupted is given up
+        # when its weights have been replaced since.
+        assert {0, 5} <= set(steps)
         assert steps == [0, 2, 4, 5] or mode == "async"
         if mode == "sync":
             assert run.final_weights() == undisturbed

@@ -264,10 +264,13 @@ async def _offer(session: ChatSession, console: Console, yes: bool) -> None:
         console.print(Syntax(visible(diff.rstrip("\n")), "diff", background_color="default", word_wrap=True))
     else:
         print(visible(diff), end="")
-    if yes or _ask("apply this change? [y/N] ").lower() in ("y", "yes"):
+    answer = "y" if yes else _ask("apply this change? [y/N] ").lower()
+    if answer in ("y", "yes"):
         console.print(f"applied to {visible(', '.join(await session.apply()))}", markup=False)
-    else:
-        console.print("left as it was", style="dim")
+        return
+    if answer:  # an empty line, or the end of the input, says nothing of the change
+        await session.refuse()
+    console.print("left as it was", style="dim")
 
 
 def _ask(prompt: str) -> str:

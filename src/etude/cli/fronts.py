@@ -165,6 +165,8 @@ async def open_session(
         permissions=permissions,
         outside=Outside(ask=question, embedder=front.embedder),
     )
+    if where.consent:
+        session.agree_to_training()
     return await stack.enter_async_context(session)
 
 

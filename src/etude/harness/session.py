@@ -223,6 +223,12 @@ class ChatSession:
         if self._record is not None:
             self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
 
+    def agree_to_training(self) -> None:
+        """For one that goes on: as it would be when one begins. What the user has said of this very session stands."""
+        saved = self._saved
+        if self._record is not None and saved is not None and not saved.consent and saved.said_of_training is None:
+            self._record.signal("consent", given=True)
+
     async def take_back(self, paths: Collection[str] | None = None) -> list[str]:
         """Makes the files, or some of them, what they were at the start, or when they were last applied; the agent is
         told with the next request. ApplyConflict where the user has changed them since."""

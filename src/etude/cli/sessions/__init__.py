@@ -71,7 +71,8 @@ def consent(
 ) -> None:
     """Say whether a session may be trained on. Without a yes it may not.
 
-    The last word counts, and all of them are kept. `etude agent --consent` says it when a session begins.
+    The last word counts, and all of them are kept. `etude agent --consent` says it when a session begins,
+    or goes on, but not against what was said here.
 
     \b
     Examples:

@@ -54,8 +54,14 @@ class SavedSession:
     @property
     def consent(self) -> bool:
         """Whether training on it is agreed to: the user's last word."""
-        given = [signal["given"] for signal in self.signals if signal["what"] == "consent"]
-        return bool(given[-1] if given else self.about.get("consent", False))
+        said = self.said_of_training
+        return bool(self.about.get("consent", False) if said is None else said)
+
+    @property
+    def said_of_training(self) -> bool | None:
+        """The user's last word on this very session, after it began."""
+        given = [bool(signal["given"]) for signal in self.signals if signal["what"] == "consent"]
+        return given[-1] if given else None
 
     def total(self) -> TraceUsage:
         """Of all requests."""
