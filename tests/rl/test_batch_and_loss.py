@@ -79,7 +79,7 @@ def test_loss_and_gradient_match_a_token_by_token_reference() -> None:
     batch = microbatches([row(9, 0.7, 1), row(7, -0.4, 2)], 10_000)[0]
     logits = torch.randn(2, 9, 11, requires_grad=True)
     parts = policy_loss(
-        logits,
+        logits[:, :-1][torch.from_numpy(batch.mask_bt)[:, 1:]],
         torch.from_numpy(batch.tokens_bt),
         torch.from_numpy(batch.mask_bt),
         torch.from_numpy(batch.logprobs_bt),
@@ -120,7 +120,7 @@ def test_a_token_that_left_the_trust_region_is_pushed_no_further_but_may_come_ba
         logits = torch.zeros(1, 2, 4, requires_grad=True)
         engine = torch.tensor([[0.0, math.log(0.25 / ratio)]])
         parts = policy_loss(
-            logits, tokens, mask, engine, torch.tensor([advantage]),
+            logits[:, :-1][mask[:, 1:]], tokens, mask, engine, torch.tensor([advantage]),
             temperature=1.0, ratio_cap=3.0, trust=(0.8, 1.28), constant=1.0,
         )  # fmt: skip
         parts.loss.backward()
@@ -138,8 +138,9 @@ def test_a_row_weighs_by_its_tokens_not_by_its_share_of_the_batch() -> None:
         batch = microbatches(rows, 10_000)[0]
         leaf = logits[: len(rows)].clone().requires_grad_()
         arrays = (batch.tokens_bt, batch.mask_bt, batch.logprobs_bt, batch.advantages_b)
+        predicting = leaf[:, :-1][torch.from_numpy(batch.mask_bt)[:, 1:]]
         parts = policy_loss(
-            leaf, *map(torch.from_numpy, arrays), temperature=1.0, ratio_cap=2.0, trust=(0.8, 1.28), constant=10.0
+            predicting, *map(torch.from_numpy, arrays), temperature=1.0, ratio_cap=2.0, trust=(0.8, 1.28), constant=10.0
         )
         parts.loss.backward()
         return leaf.grad[0]

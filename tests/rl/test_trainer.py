@@ -10,7 +10,7 @@ import torch
 from tests.rl.make import LENGTH, PROMPT, make_groups, open_trainer, tiny_recipe
 
 from etude.rl.batch import microbatches
-from etude.rl.forward import forward
+from etude.rl.forward import forward, predicting_logits
 from etude.rl.loss import token_logprobs
 from etude.rl.scoring import score_groups
 from etude.trace import UNKNOWN_EXPERT
@@ -57,8 +57,8 @@ def test_the_gradient_raises_what_succeeded_and_lowers_what_failed(tmp_path) -> 
         part = microbatches(rows, 10_000)[0]
         with torch.no_grad():
             output = forward(trainer.model, part, "off", 0.5)
-            tokens, mask = torch.from_numpy(part.tokens_bt), torch.from_numpy(part.mask_bt)
-            return float(token_logprobs(output.logits_btv, tokens, mask, 1.0)[0].sum())
+            tokens = torch.from_numpy(part.tokens_bt)[:, 1:][torch.from_numpy(part.mask_bt)[:, 1:]]
+            return float(token_logprobs(predicting_logits(trainer.model, output, part), tokens, 1.0)[0].sum())
 
     before = logprob(True), logprob(False)
     trainer.train(0, groups)

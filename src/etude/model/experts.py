@@ -7,8 +7,7 @@ Four implementations compute the same function:
 - `experts_wide`: all experts as one wide SwiGLU with a gate per block. It computes experts that nobody asked for, yet
   wins for the few dozen tokens of a decode step of a small model, where the number of calls is what costs.
 - `experts_padded`: every expert gets as many rows as the busiest, rounded up, so that three batched matmuls do. For the
-  few hundred tokens of a step of a small model: grouped matmuls would meet other shapes at every call, and on a CPU
-  the first matmul of a shape costs several times the later ones.
+  few hundred tokens of a step of a small model, where grouped matmuls are too small for their number.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ PADDED_MAX_PAIRS = 4096
 SMALL_WIDTH = 4096
 """Widest concatenation of all experts for which either pays."""
 ROWS_STEP = 32
+"""Rows of an expert are filled up to a multiple on a CPU, so that matmuls meet few shapes: there the first of a shape
+takes .6 ms, a later one .03."""
 
 
 def expert_matmul(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -71,12 +72,8 @@ def experts_padded(
     flat = experts_nk.flatten()
     count = torch.bincount(flat, minlength=experts)
     rows = -(-int(count.max()) // ROWS_STEP) * ROWS_STEP
-    order = flat.argsort(stable=True)
-    pair = torch.arange(flat.numel(), device=flat.device)
-    turn = pair - (count.cumsum(0) - count).repeat_interleave(count)  # within its expert, of the pairs in order
-    place = torch.empty_like(order).scatter_(0, order, turn).add_(flat * rows)
-    token = torch.zeros(experts * rows, dtype=torch.int64, device=flat.device).scatter_(0, place, pair // choices)
-    x = x_nd.index_select(0, token).view(experts, rows, -1)
+    place = _places(flat, count, torch.arange(experts, device=flat.device) * rows)
+    x = x_nd.index_select(0, _tokens(place, experts * rows, choices)).view(experts, rows, -1)
     y = torch.bmm(F.silu(torch.bmm(x, gate.mT)) * torch.bmm(x, up.mT), down.mT)
     y = y.flatten(0, 1).index_select(0, place).view(*experts_nk.shape, -1)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
@@ -85,14 +82,35 @@ def experts_padded(
 def experts_grouped(
     x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tensor, up: Tensor, down: Tensor
 ) -> Tensor:
+    experts, choices = gate.shape[0], experts_nk.shape[1]
     flat = experts_nk.flatten()
-    order = flat.argsort(stable=True)
-    inverse = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
-    ends = torch.bincount(flat, minlength=gate.shape[0]).cumsum(0).to(torch.int32)
-    x = _sort_rows(x_nd, order, inverse, experts_nk.shape[1])
-    h = F.silu(F.grouped_mm(x, gate.mT, offs=ends)) * F.grouped_mm(x, up.mT, offs=ends)
-    y = _unsort_rows(F.grouped_mm(h, down.mT, offs=ends), order, inverse).view(*experts_nk.shape, -1)
+    count = torch.bincount(flat, minlength=experts)
+    if x_nd.device.type == "cpu":
+        count_up = (count + (ROWS_STEP - 1)) // ROWS_STEP * ROWS_STEP
+        rows = int(count_up.sum())
+    else:
+        count_up, rows = count, flat.numel()
+    ends = count_up.cumsum(0)
+    place = _places(flat, count, ends - count_up)
+    offsets = ends.to(torch.int32)
+    x = cast(Tensor, _Spread.apply(x_nd, place, rows, choices))
+    h = F.silu(F.grouped_mm(x, gate.mT, offs=offsets)) * F.grouped_mm(x, up.mT, offs=offsets)
+    y = cast(Tensor, _Gather.apply(F.grouped_mm(h, down.mT, offs=offsets), place)).view(*experts_nk.shape, -1)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
+
+
+def _places(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
+    """For each token-expert pair its row, where the rows of an expert begin at its start and keep the pairs' order."""
+    order = flat.argsort(stable=True)
+    pair = torch.arange(flat.numel(), device=flat.device)
+    turn = pair - (count.cumsum(0) - count).repeat_interleave(count, output_size=flat.numel())
+    return torch.empty_like(order).scatter_(0, order, turn).add_(starts[flat])
+
+
+def _tokens(place: Tensor, rows: int, choices: int) -> Tensor:
+    """For each row its token; a row that no pair has repeats the first one."""
+    token = torch.arange(place.numel(), device=place.device) // choices
+    return torch.zeros(rows, dtype=torch.int64, device=place.device).scatter_(0, place, token)
 
 
 def _grouped_fits(x_nd: Tensor, gate: Tensor) -> bool:
@@ -101,38 +119,34 @@ def _grouped_fits(x_nd: Tensor, gate: Tensor) -> bool:
     return aligned and x_nd.shape[0] > 0 and (x_nd.device.type == "cpu" or x_nd.dtype == torch.bfloat16)
 
 
-class _SortRows(torch.autograd.Function):
-    """Rows repeated once per choice, in expert order. The gradient is a gather too, which on a CPU is several times
+class _Spread(torch.autograd.Function):
+    """Rows repeated once per choice, each in its place. The gradient is a gather too, which on a CPU is several times
     faster than the scattered sum that autograd would write, and has one fixed order of summation."""
 
     @staticmethod
-    def forward(ctx: Any, x_nd: Tensor, order: Tensor, inverse: Tensor, choices: int) -> Tensor:
-        ctx.save_for_backward(inverse)
+    def forward(ctx: Any, x_nd: Tensor, place: Tensor, rows: int, choices: int) -> Tensor:
+        ctx.save_for_backward(place)
         ctx.choices = choices
-        return x_nd.index_select(0, order // choices)
+        return x_nd.index_select(0, _tokens(place, rows, choices))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        (inverse,) = ctx.saved_tensors
-        rows = grads[0].index_select(0, inverse)
+        (place,) = ctx.saved_tensors
+        rows = grads[0].index_select(0, place)
         return rows.view(-1, ctx.choices, rows.shape[-1]).sum(1), None, None, None
 
 
-class _UnsortRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(order)
-        return y.index_select(0, inverse)
+class _Gather(torch.autograd.Function):
+    """A row per pair. No two pairs share one, so the gradient is a copy; rows that no pair has get none."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (order,) = ctx.saved_tensors
-        return grads[0].index_select(0, order), None, None
+    def forward(ctx: Any, y: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.rows = y.shape[0]
+        return y.index_select(0, place)
 
-
-def _sort_rows(x_nd: Tensor, order: Tensor, inverse: Tensor, choices: int) -> Tensor:
-    return cast(Tensor, _SortRows.apply(x_nd, order, inverse, choices))
-
-
-def _unsort_rows(y: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    return cast(Tensor, _UnsortRows.apply(y, order, inverse))
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (place,) = ctx.saved_tensors
+        out = grads[0].new_zeros(ctx.rows, grads[0].shape[-1])
+        return out.index_copy_(0, place, grads[0]), None

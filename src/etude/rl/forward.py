@@ -6,6 +6,8 @@ from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from etude.model import Output, Replay, Transformer
 from etude.rl.batch import RowBatch
@@ -17,5 +19,12 @@ def forward(model: Transformer, part: RowBatch, mode: ReplayMode, threshold: flo
     replay = None
     if mode != "off" and part.experts_btlk is not None:
         replay = Replay(torch.from_numpy(part.experts_btlk.astype(np.int64)), mode, threshold)
-    output: Output = model(torch.from_numpy(part.tokens_bt), replay=replay)
+    output: Output = model(torch.from_numpy(part.tokens_bt), replay=replay, logits=False)
     return output
+
+
+def predicting_logits(model: Transformer, output: Output, part: RowBatch) -> Tensor:
+    """fp32 [n, V]: the logits that predict the masked tokens, in their order. Most tokens of a rollout are given ones,
+    and of those none are made."""
+    predicted = torch.from_numpy(part.mask_bt)[:, 1:]
+    return F.linear(output.hidden_bth[:, :-1][predicted], model.head_vh).float()

@@ -28,19 +28,17 @@ class LossParts:
     """Whether the token had left the trust region, and so has no gradient."""
 
 
-def token_logprobs(logits_btv: Tensor, tokens_bt: Tensor, mask_bt: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probs of the masked tokens, each under the logits one position before it, and the entropies there."""
-    predicted = mask_bt[:, 1:]
-    logits_nv = logits_btv[:, :-1][predicted].float() / temperature
-    logp_nv = torch.log_softmax(logits_nv, dim=-1)
-    chosen_n = logp_nv.gather(1, tokens_bt[:, 1:][predicted].unsqueeze(1)).squeeze(1)
+def token_logprobs(logits_nv: Tensor, tokens_n: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probs of tokens, each under the logits one position before it, and the entropies there."""
+    logp_nv = torch.log_softmax(logits_nv / temperature, dim=-1)
+    chosen_n = logp_nv.gather(1, tokens_n.unsqueeze(1)).squeeze(1)
     with torch.no_grad():
         entropy_n = -(logp_nv.exp() * logp_nv).sum(-1)
     return chosen_n, entropy_n
 
 
 def policy_loss(
-    logits_btv: Tensor,
+    logits_nv: Tensor,
     tokens_bt: Tensor,
     mask_bt: Tensor,
     engine_logprobs_bt: Tensor,
@@ -51,8 +49,9 @@ def policy_loss(
     trust: tuple[float, float],
     constant: float,
 ) -> LossParts:
-    logp_n, entropy_n = token_logprobs(logits_btv, tokens_bt, mask_bt, temperature)
+    """`logits_nv`: those that predict the masked tokens, row by row."""
     predicted = mask_bt[:, 1:]
+    logp_n, entropy_n = token_logprobs(logits_nv, tokens_bt[:, 1:][predicted], temperature)
     engine_n = engine_logprobs_bt[:, 1:][predicted]
     advantage_n = advantages_b.unsqueeze(1).expand_as(predicted)[predicted]
     delta_n = (logp_n - engine_n).detach()

@@ -13,7 +13,7 @@ from torch import Tensor
 from etude.model import Output, Transformer
 from etude.recipe.rl import RlRecipe
 from etude.rl.batch import Row, RowBatch, TrainingGroup, microbatches, trace_rows
-from etude.rl.forward import ReplayMode, forward
+from etude.rl.forward import ReplayMode, forward, predicting_logits
 from etude.rl.loss import LossParts, token_logprobs
 
 
@@ -108,7 +108,8 @@ def reference_kl(reference: Transformer, groups: Sequence[TrainingGroup], recipe
 def _deltas(model: Transformer, part: RowBatch, mode: ReplayMode, recipe: RlRecipe) -> tuple[Tensor, Tensor]:
     output = forward(model, part, mode, recipe.replay.threshold)
     mask = torch.from_numpy(part.mask_bt)
-    logp, _ = token_logprobs(output.logits_btv, torch.from_numpy(part.tokens_bt), mask, recipe.temperature)
     predicted = mask[:, 1:]
+    tokens = torch.from_numpy(part.tokens_bt)[:, 1:][predicted]
+    logp, _ = token_logprobs(predicting_logits(model, output, part), tokens, recipe.temperature)
     engine = torch.from_numpy(part.logprobs_bt)[:, 1:][predicted]
     return logp - engine, torch.from_numpy(part.versions_bt)[:, 1:][predicted]

@@ -18,7 +18,7 @@ from etude.journal import Journal, RunPaths, Waiting
 from etude.model import Transformer, load_hf, save_hf
 from etude.recipe import Recipe
 from etude.rl.batch import RowBatch, TrainingGroup, microbatches
-from etude.rl.forward import forward
+from etude.rl.forward import forward, predicting_logits
 from etude.rl.loss import policy_loss
 from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, reference_kl
 from etude.rl.scoring import ScoredBatch, score_groups
@@ -106,7 +106,7 @@ class RlTrainer:
     def _accumulate(self, part: RowBatch, meter: StepMeter) -> None:
         output = forward(self.model, part, self.rl.replay.mode, self.rl.replay.threshold)
         parts = policy_loss(
-            output.logits_btv,
+            predicting_logits(self.model, output, part),
             torch.from_numpy(part.tokens_bt),
             torch.from_numpy(part.mask_bt),
             torch.from_numpy(part.logprobs_bt),
