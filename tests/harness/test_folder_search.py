@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,22 @@ from hypothesis import strategies as st
 from tests.harness.parts import SAMPLE
 from tests.harness.search.trees import FILES, NAMES, PATTERNS, RIPGREP, RULE_FILES, TEXTS, write
 
-from etude.harness import OverlayWorkspace, Toolbox, ToolCall, ToolLimits, folder_workspace, load_profile
+from etude.harness import (
+    OverlayWorkspace,
+    Permissions,
+    Rule,
+    Toolbox,
+    ToolCall,
+    ToolLimits,
+    folder_workspace,
+    load_profile,
+)
 from etude.harness.folder import FolderFiles
 from etude.harness.folder_search import FolderSearch
+from etude.harness.here import FolderWorkspace
 from etude.harness.search import Pattern
-from etude.sandbox.contract import ExecResult
+from etude.harness.workspace import WORKDIR
+from etude.sandbox.contract import ExecResult, RequestRefused
 
 FULL = load_profile("full")
 
@@ -42,17 +54,24 @@ class Commands:
 
 
 class Folder:
-    """A folder of files, and a view of it that an agent works in."""
+    """A folder of files, and a view of it that an agent works in, or the folder itself."""
 
-    def __init__(self, root: Path, *, commands: bool = False) -> None:
+    def __init__(self, root: Path, *, commands: bool = False, here: bool = False) -> None:
         self.root = root
-        self.files = FolderFiles(root)
-        if commands:
-            self.files.keep_all(max_files=100, max_bytes=1_000_000, why="")
-        self.search = FolderSearch(self.files, RIPGREP, cache=root.parent / "cache", least_files=0)
-        self.search._opened().build()
         self.commands = Commands()
-        self.view = OverlayWorkspace(self.files, self.commands, searcher=self.search)  # type: ignore[arg-type]
+        files = FolderFiles(root)
+        if commands:
+            files.keep_all(max_files=100, max_bytes=1_000_000, why="")
+        self.search = FolderSearch(
+            root, RIPGREP, moved=dict if here else files.moved, cache=root.parent / "cache", least_files=0
+        )
+        self.search._opened().build()
+        self.view: OverlayWorkspace
+        if here:
+            self.view = FolderWorkspace(root, Permissions(allow=[Rule("write")]))
+            self.view.searcher = self.search
+        else:
+            self.view = OverlayWorkspace(files, self.commands, searcher=self.search)  # type: ignore[arg-type]
         self.toolbox = Toolbox(FULL.schemas(), self.view, ToolLimits(), FULL)
 
     async def say(self, **arguments: Any) -> list[str]:
@@ -79,7 +98,7 @@ class Folder:
                     write(self.root, {path: data})
                 case "user deletes":
                     place.unlink()
-        except OSError:
+        except (OSError, RequestRefused):
             return
 
     async def laid_out(self, root: Path) -> None:
@@ -126,8 +145,8 @@ ASKED = st.tuples(
 )
 
 
-async def equals_ripgrep(root: Path, changes: Any, asked: Any, *, commands: bool) -> None:
-    folder = Folder(root, commands=commands)
+async def equals_ripgrep(root: Path, changes: Any, asked: Any, *, commands: bool = False, here: bool = False) -> None:
+    folder = Folder(root, commands=commands, here=here)
     try:
         for change in changes:
             await folder.do(*change)
@@ -154,17 +173,19 @@ async def equals_ripgrep(root: Path, changes: Any, asked: Any, *, commands: bool
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("changes", "commands"), [(CHANGES, False), (COMMANDS, True)])
+@pytest.mark.parametrize(
+    ("changes", "view"), [(CHANGES, {}), (COMMANDS, {"commands": True}), (CHANGES, {"here": True})]
+)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), FILES, RULE_FILES, st.lists(ASKED, min_size=1, max_size=3), st.booleans())
-def test_what_the_agent_sees_is_searched_as_ripgrep_would(changes, commands, data, files, rules, asked, repository):
+def test_what_the_agent_sees_is_searched_as_ripgrep_would(changes, view, data, files, rules, asked, repository):
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "tree"
         root.mkdir()
         if repository:
             (root / ".git").mkdir()
         write(root, {**files, **rules})
-        asyncio.run(equals_ripgrep(root, data.draw(st.lists(changes, max_size=6)), asked, commands=commands))
+        asyncio.run(equals_ripgrep(root, data.draw(st.lists(changes, max_size=6)), asked, **view))
 
 
 def test_edits_commands_and_the_users_changes_are_seen(tmp_path):
@@ -184,9 +205,10 @@ def test_edits_commands_and_the_users_changes_are_seen(tmp_path):
         (Pattern("probe", fixed=True), "", path, everything) for path in (".", "sub") for everything in (False, True)
     ]
 
-    asyncio.run(equals_ripgrep(root, changes, asked, commands=False))
+    asyncio.run(equals_ripgrep(root, changes, asked))
     command = [("command", "sub/new.c", b"probe\n"), ("remove", "a.c", b""), ("command", ".github/x", b"probe\n")]
     asyncio.run(equals_ripgrep(root, command, asked, commands=True))
+    asyncio.run(equals_ripgrep(root, changes, asked, here=True))
 
 
 ARGUMENTS: list[dict[str, Any]] = [
@@ -218,10 +240,13 @@ def test_in_memory_and_on_disk_the_tool_says_the_same(tmp_path, monkeypatch, arg
 
     async def main() -> None:
         said = []
-        for view in (OverlayWorkspace(SAMPLE), folder_workspace(tmp_path / "tree")):
-            said.append(await Toolbox(FULL.schemas(), view, ToolLimits(), FULL).carry_out(call))
+        folder = tmp_path / "tree"
+        for view in (OverlayWorkspace(SAMPLE), folder_workspace(folder), FolderWorkspace(folder, Permissions())):
+            path = call.arguments.get("path", ".").replace(WORKDIR, view.workdir)
+            asked = replace(call, arguments={**call.arguments, "path": path})
+            said.append(await Toolbox(FULL.schemas(), view, ToolLimits(), FULL).carry_out(asked))
             await view.close()
-        assert said[0] == said[1]
+        assert said[0] == said[1] == said[2]
 
     asyncio.run(main())
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,31 @@ def test_nothing_is_written_over_what_changed_meanwhile(tmp_path):
             with pytest.raises(ApplyConflict, match=r"nothing was written: travel\.py; start again"):
                 await chat.apply()
             assert "# cost plus" in (folder / "shop.py").read_text()
+
+    asyncio.run(main())
+
+
+def test_what_was_written_in_part_is_written_whole_by_the_same_call(tmp_path, monkeypatch):
+    folder = write_sample(tmp_path)
+    replacing = Path.replace
+
+    def last_fails(self: Path, target: Path) -> Path:
+        if target.name == "travel.py":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(target))
+        return replacing(self, target)
+
+    async def main() -> None:
+        edits = "> edit shop.py 1 y\n> edit travel.py 1 x"
+        async with session(folder, [edits, "done"]) as chat:
+            await chat.run("change them")
+            with monkeypatch.context() as patched:
+                patched.setattr(Path, "replace", last_fails)
+                with pytest.raises(OSError, match="Input/output"):
+                    await chat.apply()
+            assert not list(folder.glob(".etude-*"))
+            assert (folder / "shop.py").read_text().startswith("y\n")
+            assert sorted(await chat.apply()) == ["shop.py", "travel.py"]
+            assert (folder / "travel.py").read_text().startswith("x\n")
 
     asyncio.run(main())
 

@@ -20,7 +20,7 @@ from etude.harness import (
     OverlayWorkspace,
     lazy_workspace,
 )
-from etude.harness.runner import read_folder
+from etude.harness.folder import FolderNow
 from etude.harness.workspace import clean_path
 from etude.sandbox import BoxSpec, RequestRefused
 from etude.tasks.diff import apply_diff
@@ -229,11 +229,40 @@ def test_a_folder_too_large_for_memory_is_refused_and_the_limit_is_said(tmp_path
     for number in range(6):
         (tmp_path / f"{number}.txt").write_bytes(b"x" * 1000)
     (tmp_path / "large.bin").write_bytes(b"x" * 1_000_001)
-    assert len(read_folder(tmp_path, max_files=6, max_bytes=6000)) == 6, "large.bin counts for neither"
+    assert len(FolderNow(tmp_path, max_files=6, max_bytes=6000).look()) == 6, "large.bin counts for neither"
     with pytest.raises(FolderTooLarge, match="holds more than 5 files: choose a smaller folder"):
-        read_folder(tmp_path, max_files=5)
+        FolderNow(tmp_path, max_files=5, max_bytes=6000).look()
     with pytest.raises(FolderTooLarge, match=r"holds more than 0\.005 MB in files .* kept in memory: choose a smaller"):
-        read_folder(tmp_path, max_bytes=5000)
+        FolderNow(tmp_path, max_files=6, max_bytes=5000).look()
+
+
+def test_a_second_look_reads_what_changed_alone(tmp_path, monkeypatch):
+    for name in ("same", "written", "gone"):
+        (tmp_path / name).write_text(name)
+        os.utime(tmp_path / name, (1, 1))
+    now = FolderNow(tmp_path, max_files=6, max_bytes=6000)
+    monkeypatch.setattr("etude.harness.folder.SETTLED_NS", -(10**18))  # a change of the inode just now is old enough
+    first = now.look()
+    (tmp_path / "written").write_text("anew")
+    (tmp_path / "came").write_text("came")
+    (tmp_path / "gone").unlink()
+    opened = []
+    opening = os.open
+    monkeypatch.setattr(os, "open", lambda path, *how: opened.append(Path(path).name) or opening(path, *how))
+    assert now.look() == {"same": b"same", "written": b"anew", "came": b"came"}
+    assert sorted(opened) == ["came", "written"]
+    assert first == {name: name.encode() for name in ("same", "written", "gone")}, "what was given stays as it was"
+
+
+def test_a_file_that_may_change_without_its_times_telling_is_read_again(tmp_path):
+    place = tmp_path / "young"
+    place.write_text("one")
+    found = place.stat()
+    now = FolderNow(tmp_path, max_files=6, max_bytes=6000)
+    assert now.look() == {"young": b"one"}
+    place.write_text("two")
+    os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert now.look() == {"young": b"two"}
 
 
 def test_names_that_are_no_text_and_files_that_vanish_are_left_out(tmp_path, monkeypatch):
@@ -249,5 +278,5 @@ def test_names_that_are_no_text_and_files_that_vanish_are_left_out(tmp_path, mon
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", vanishes)
-        found = list(read_folder(tmp_path))
+        found = list(FolderNow(tmp_path, max_files=6, max_bytes=6000).look())
     assert found == ["a.py"]

@@ -63,20 +63,26 @@ def exit_code(command: Callable[[], int], *, when_interrupted: str = "interrupte
     except KeyboardInterrupt:
         return _say(when_interrupted, INTERRUPTED)
     except Exception as error:
-        for cause in _causes(error):
-            if _is_full_disk(cause):
-                where = getattr(cause, "filename", None)
-                full = f"the disk is full: cannot write {where}" if where else "the disk is full"
-                return _say(f"{full}; free some space, and the same command goes on where it was", MISTAKE)
-        if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
-            extra = _EXTRAS[error.name]
-            return _say(f"this needs {error.name}: install it with `pip install 'etude[{extra}]'`", MISTAKE)
-        if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
-            return _say(f"{error.strerror}: {error.filename or 'a file of the run'}", MISTAKE)
-        code = family_code(type(error))
-        if code is None:
+        told = explained(error)
+        if told is None:
             raise
-        return _say(_first_line(error), code)
+        return _say(*told)
+
+
+def explained(error: Exception) -> tuple[str, int] | None:
+    """What went wrong, as one line, and the exit code; None for a bug of Étude's own."""
+    for cause in _causes(error):
+        if _is_full_disk(cause):
+            where = getattr(cause, "filename", None)
+            full = f"the disk is full: cannot write {where}" if where else "the disk is full"
+            return f"{full}; free some space, and the same command goes on where it was", MISTAKE
+    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+        extra = _EXTRAS[error.name]
+        return f"this needs {error.name}: install it with `pip install 'etude[{extra}]'`", MISTAKE
+    if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
+        return f"{error.strerror}: {error.filename or 'a file of the run'}", MISTAKE
+    code = family_code(type(error))
+    return None if code is None else (_first_line(error), code)
 
 
 def finish(command: Callable[[], int], *, when_interrupted: str = "interrupted") -> None:

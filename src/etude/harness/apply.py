@@ -1,7 +1,7 @@
 """Writes an agent's changes into the user's folder.
 
 Invariant: a file is written only if it is still what the change was made from, and never through a link; a crash leaves
-each file old or new, whole.
+each file old or new, whole, and the same call writes the others.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ class ApplyConflict(Exception):
 
 
 def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
-    """All of them or, with ApplyConflict, none: each must still be what it was at the start."""
-    moved = [path for path in changed if not _is_still(folder, path, start.get(path))]
+    """All of them or, with ApplyConflict, none: each must still be what it was at the start, or be changed already."""
+    moved = [
+        path
+        for path, data in changed.items()
+        if not _is_still(folder, path, start.get(path)) and not _is_still(folder, path, data)
+    ]
     if moved:
         raise ApplyConflict(
             f"changed outside the session, so nothing was written: {', '.join(moved)}; start again from what is there"
@@ -30,9 +34,10 @@ def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str
                 aside[path] = _beside(folder / path, data)
         for path, data in changed.items():
             if data is None:
-                (folder / path).unlink()
+                (folder / path).unlink(missing_ok=True)
             else:
-                aside.pop(path).replace(folder / path)
+                aside[path].replace(folder / path)
+                del aside[path]
     finally:
         for new in aside.values():
             new.unlink(missing_ok=True)

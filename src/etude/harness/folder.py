@@ -96,10 +96,7 @@ class FolderFiles(Mapping[str, bytes]):
         they have to be held."""
         if len(self._sizes) > max_files:
             raise FolderTooLarge(f"{self.folder} holds more than {max_files} files: {why}")
-        if self.size() > max_bytes:
-            raise FolderTooLarge(
-                f"{self.folder} holds more than {max_bytes / 1e6:g} MB in files that the agent could read: {why}"
-            )
+        _require_bytes(self.folder, self.size(), max_bytes, why)
         for path in self:
             self.keep(path)
         self.whole = True
@@ -154,6 +151,30 @@ class FolderFiles(Mapping[str, bytes]):
         known = self._held.pop(path, None)
         if known is not None:
             self._held_bytes -= len(known[1])
+
+
+class FolderNow:
+    """All that FolderFiles shows of a folder as it lies there at each look: in memory, and read again where its state
+    tells that it changed, or might not tell. A file that is closed to us is not shown."""
+
+    def __init__(self, folder: Path, *, max_files: int, max_bytes: int) -> None:
+        self._folder, self._max_files, self._max_bytes = folder, max_files, max_bytes
+        self._known: dict[str, tuple[State, bytes]] = {}
+
+    def look(self) -> dict[str, bytes]:
+        """Raises FolderTooLarge, before anything is read."""
+        sizes = dict(_walk(self._folder, self._max_files))
+        why = f"all of it would be kept in memory: {SMALLER}"
+        _require_bytes(self._folder, sum(sizes.values()), self._max_bytes, why)
+        root = os.fspath(self._folder)
+        known = {}
+        for path in sizes:
+            with suppress(OSError):
+                last = self._known.get(path)
+                still = last is not None and last[0] == state_of(f"{root}/{path}")
+                known[path] = last if last is not None and still else _contents(self._folder / path)
+        self._known = known
+        return {path: data for path, (_, data) in known.items() if len(data) <= MAX_FILE_BYTES}
 
 
 class Layered(Mapping[str, bytes]):
@@ -226,6 +247,11 @@ def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, byt
     if isinstance(files, FolderFiles):
         files = Layered(files)
     return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files
+
+
+def _require_bytes(folder: Path, size: int, most: int, why: str) -> None:
+    if size > most:
+        raise FolderTooLarge(f"{folder} holds more than {most / 1e6:g} MB in files that the agent could read: {why}")
 
 
 def is_text_name(name: str) -> bool:

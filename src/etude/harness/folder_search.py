@@ -1,4 +1,4 @@
-"""Lines in a folder on disk as a workspace sees it: ripgrep finds them, what the workspace has changed laid over.
+"""Lines in a folder on disk as a workspace sees it: ripgrep finds them, what it sees otherwise laid over.
 
 What is found is what ripgrep would find if the workspace's files lay in the folder, but for an ignore file that the
 workspace has changed: it hides nothing on disk before it is there.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -24,9 +25,17 @@ class FolderSearch:
     """Opened by the first search; `close` ends what runs behind it."""
 
     def __init__(
-        self, files: FolderFiles, ripgrep: Ripgrep, *, cache: Path | None = None, least_files: int = LEAST_FILES
+        self,
+        folder: Path,
+        ripgrep: Ripgrep,
+        *,
+        moved: Callable[[], Mapping[str, bytes]] = dict,
+        cache: Path | None = None,
+        least_files: int = LEAST_FILES,
     ) -> None:
-        self._files = files
+        """`moved` are files that the workspace sees as they lay there earlier."""
+        self._folder = folder
+        self._moved = moved
         self._ripgrep = ripgrep
         self._cache = cache
         self._least_files = least_files
@@ -34,16 +43,17 @@ class FolderSearch:
         self._lock = threading.Lock()
 
     async def search(
-        self, query: Query, changed: Mapping[str, bytes | None], shown: Container[str], most: int
+        self, query: Query, changed: Mapping[str, bytes | None], shown: Callable[[str], bool], most: int
     ) -> list[Line]:
         if not query.regex and "\n" in query.text:
             return []  # to ripgrep each of the lines would be a pattern of its own
-        over = {**self._files.moved(), **changed}
+        over = {**self._moved(), **changed}
         try:
             found = await asyncio.to_thread(self._search, query, over, most)
         except (SearchFailed, OSError) as error:
             raise RequestRefused(f"the folder cannot be searched: {error}") from error
-        matches = (match for match in found.matches() if match.path in shown)
+        is_shown = cache(shown)
+        matches = (match for match in found.matches() if is_shown(match.path))
         return [Line(each.path, each.line, each.text.decode("utf-8", "replace")) for each in islice(matches, most)]
 
     def _search(self, query: Query, over: Mapping[str, bytes | None], most: int) -> Found:
@@ -56,9 +66,7 @@ class FolderSearch:
     def _opened(self) -> Grep:
         with self._lock:
             if self._grep is None:
-                self._grep = Grep(
-                    self._files.folder, ripgrep=self._ripgrep, cache=self._cache, least_files=self._least_files
-                )
+                self._grep = Grep(self._folder, ripgrep=self._ripgrep, cache=self._cache, least_files=self._least_files)
             return self._grep
 
     async def close(self) -> None:
@@ -71,9 +79,11 @@ class FolderSearch:
                 self._grep = None
 
 
-def searcher_of(files: FolderFiles) -> FolderSearch | None:
-    """None where ripgrep is not installed."""
+def searcher_of(files: FolderFiles | Path) -> FolderSearch | None:
+    """Of a folder itself, or of a view of one. None where ripgrep is not installed."""
     try:
-        return FolderSearch(files, Ripgrep())
+        if isinstance(files, Path):
+            return FolderSearch(files, Ripgrep())
+        return FolderSearch(files.folder, Ripgrep(), moved=files.moved)
     except NoRipgrep:
         return None

@@ -15,10 +15,12 @@ from typing import TypeVar
 
 from etude.harness.apply import ApplyConflict, leads_out, write_changes
 from etude.harness.diff import binary_changes, is_source, unified_diff
-from etude.harness.folder import MAX_FILE_BYTES, FolderTooLarge
+from etude.harness.folder import MAX_FILE_BYTES, FolderNow, FolderTooLarge
+from etude.harness.folder_search import searcher_of
 from etude.harness.host import HostPlace, host_exec
+from etude.harness.lines import Line, Query
 from etude.harness.permissions import Permissions, Wish
-from etude.harness.runner import read_folder
+from etude.harness.runner import MAX_READ_BYTES, MAX_READ_FILES
 from etude.harness.scratch import HostScratch
 from etude.harness.terminal import Heard, Terminals
 from etude.harness.workspace import OverlayWorkspace, clean_path
@@ -32,8 +34,9 @@ class FolderWorkspace(OverlayWorkspace):
     command of the agent's, is asked for: what the user changes meanwhile is seen, and is the user's own business."""
 
     def __init__(self, folder: Path, permissions: Permissions) -> None:
-        super().__init__(read_folder(folder), workdir=str(folder.resolve()))
         self._folder = folder.resolve()
+        self._now = FolderNow(self._folder, max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES)
+        super().__init__(self._now.look(), workdir=str(self._folder), searcher=searcher_of(self._folder))
         self._permissions = permissions
         self._place: HostPlace | None = None
         self._scratch = HostScratch(host_exec)
@@ -50,6 +53,11 @@ class FolderWorkspace(OverlayWorkspace):
     async def read(self, path: str) -> bytes:
         self._look_at(clean_path(path, self.workdir))
         return await super().read(path)
+
+    async def find(self, query: Query, most: int) -> list[Line] | None:
+        if self.searcher is None:
+            return None
+        return await self.searcher.search(query, {}, lambda path: self._look_at(path) is not None, most)
 
     async def write(self, path: str, data: bytes) -> None:
         path = clean_path(path, self.workdir)
@@ -175,15 +183,16 @@ class FolderWorkspace(OverlayWorkspace):
         if any("/".join(parts[:count]) in self._files for count in range(1, len(parts))):
             raise NotADirectoryError(path)
 
-    def _look_at(self, path: str) -> None:
+    def _look_at(self, path: str) -> bytes | None:
         """One file as it is now."""
         found = _content(self._folder, path) if is_source(path) else None
         if found != self._files.get(path):
             self._files = _with(self._files, {path: found})
+        return found
 
     async def _look(self) -> None:
         try:
-            self._files = await asyncio.to_thread(read_folder, self._folder)
+            self._files = await asyncio.to_thread(self._now.look)
         except FolderTooLarge:
             # What a command left there is more than can be kept in mind: the files that were known are looked at.
             for path in list(self._files):

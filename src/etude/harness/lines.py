@@ -7,7 +7,7 @@ writes can hang the harness. Over a folder on disk it is ripgrep (`folder_search
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,7 +40,7 @@ class Searcher(Protocol):
     """Finds lines in a workspace whose files lie in a folder on disk."""
 
     async def search(
-        self, query: Query, changed: Mapping[str, bytes | None], shown: Container[str], most: int
+        self, query: Query, changed: Mapping[str, bytes | None], shown: Callable[[str], bool], most: int
     ) -> list[Line]:
         """The first so many lines, by path and number, of the files that are `shown`, as they are with those that
         `changed` (None: deleted). Raises BadPattern and RequestRefused."""

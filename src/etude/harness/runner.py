@@ -189,10 +189,3 @@ def hold_for_commands(files: FolderFiles) -> None:
     """Commands are given every file, and all are looked at after each: FolderTooLarge where that is too much."""
     why = f"all of it would be kept in memory for commands: {SMALLER}"
     files.keep_all(max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES, why=why)
-
-
-def read_folder(folder: Path, *, max_files: int = MAX_READ_FILES, max_bytes: int = MAX_READ_BYTES) -> dict[str, bytes]:
-    """All that FolderFiles shows of a folder, read at once."""
-    files = FolderFiles(folder, max_files=max_files)
-    files.keep_all(max_files=max_files, max_bytes=max_bytes, why=f"all of it would be kept in memory: {SMALLER}")
-    return dict(files)

@@ -219,7 +219,7 @@ class OverlayWorkspace:
         """As `Searcher.search`; None where the files do not lie in a folder on disk that ripgrep can search."""
         if self.searcher is None:
             return None
-        return await self.searcher.search(query, self.changed(), self._files, most)
+        return await self.searcher.search(query, self.changed(), self._files.__contains__, most)
 
     async def snapshot(self) -> Mapping[str, bytes]:
         if isinstance(self.start, FolderFiles) and not self.start.whole:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
 from pathlib import Path
 
@@ -49,6 +51,25 @@ def test_a_request_from_words_to_the_applied_change(folder: Path) -> None:
             assert "✓ read  0.0s  calc.py" in text
             assert re.search(r"ready · on a copy · scripted · 21 tokens · context \d+/96k", text)
             assert calc(folder) == FILES["calc.py"]
+            await seen.say("/apply")
+            await seen.until("applied to calc.py")
+            assert "max(a, b)" in calc(folder)
+
+    play(main)
+
+
+def test_changes_that_found_a_full_disk_are_applied_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path, start: object, changed: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "calc.py"))
+
+    async def main() -> None:
+        async with screen(folder, MENDING, size=(160, 44)) as seen:
+            await seen.say("mend it")
+            await seen.idle()
+            with monkeypatch.context() as patched:
+                patched.setattr("etude.harness.session.write_changes", full)
+                await seen.say("/apply")
+                await seen.until("the disk is full: cannot write")
             await seen.say("/apply")
             await seen.until("applied to calc.py")
             assert "max(a, b)" in calc(folder)

@@ -21,7 +21,7 @@ from textual.content import Content
 from textual.widgets import Footer, Static
 from textual.worker import Worker
 
-from etude.cli.errors import family_code
+from etude.cli.errors import explained
 from etude.cli.fronts import Front, Where, sessions_of
 from etude.cli.screen.changes import ChangesScreen, HelpScreen, PickScreen
 from etude.cli.screen.entry import COMMANDS, Entry, completions
@@ -295,10 +295,11 @@ class ChatApp(App[str]):
         try:
             await work
         except Exception as error:
-            if family_code(type(error)) is None:
+            told = explained(error)
+            if told is None:
                 raise
             await self.stage.stopped()
-            await self.stage.note(str(error), "problem")
+            await self.stage.note(told[0], "problem")
 
     def piece(self, piece: Piece) -> None:
         self._pieces.put_nowait(piece)
