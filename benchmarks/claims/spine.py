@@ -48,7 +48,7 @@ def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
     return {
         "one_edit": {when: outcomes(folder) for when, folder in capped.items() if folder.exists()},
         "seconds": {name: round(record.seconds, 1) for name, record in stages.items()},
-        # Until the last step, without the evaluation before the first: nobody learns from being measured.
+        # Until the last step; RL's evaluations come after it, since nobody learns from being measured.
         "learning_seconds": round(rl[-1]["elapsed"], 1) if rl else None,
         "before": outcomes(folders["sft"]),
         "after": outcomes(folders[arm.name]),

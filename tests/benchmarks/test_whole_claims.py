@@ -65,6 +65,9 @@ def test_every_claim_is_run_told_and_not_run_again(shrunk, monkeypatch, capsys) 
     assert not any("failed" in line for line in told.values())
     (whole,) = runs.glob("rl-1-*")
     trained = [row["step"] for row in read_metrics(RunPaths(whole).metrics("rl")) if row["trained_tokens"]]
+    for step in range(3):
+        dev = json.loads((whole / "eval" / f"dev-step-{step:06d}" / "summary.json").read_text())
+        assert dev["versions"] == [step, step], "each after the end, with the weights of its step"
     assert trained, "in no step did two rollouts of a group differ"
     assert [step for step, *_ in Rows(found, "replay").of("filter")[1]["probes"]] == trained
     _measured({claim.name: Rows(found, claim.name) for claim in claims}, told)

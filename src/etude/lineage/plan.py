@@ -62,8 +62,7 @@ def plan_run(recipe: Recipe) -> RunPlan:
         stages.append(("continued", 0, recipe.continued.seconds))
     else:
         rollouts = rl.steps * rl.prompts_per_step * rl.group
-        looks = 1 + -(-rl.steps // rl.evaluate_every) if rl.evaluate_every else 0
-        tokens, seconds = tried(looks * recipe.tasks.dev * (rl.evaluate_samples + test.greedy))
+        tokens, seconds = tried(len(rl.evaluations()) * recipe.tasks.dev * (rl.evaluate_samples + test.greedy))
         seconds += rollouts * (_BOX_SECONDS + _ROLLOUT_TOKENS * context / pace)
         stages.append(("rl", rollouts * context + tokens, seconds))
     tries = sum(samples + test.greedy for samples in (test.samples, test.one_edit) if samples)

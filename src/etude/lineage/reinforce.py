@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 
 from etude.cluster import Supervised, start_supervised
-from etude.journal import append_rows, drop_torn_line, read_metrics
+from etude.journal import RunPaths, append_rows, drop_torn_line, read_metrics
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
 from etude.lineage.state import LineageError
 from etude.lineage.summary import one_edit
+from etude.model import load_hf, save_hf
 from etude.recipe import Recipe
 from etude.recipe.acting import EvaluationRecipe
 from etude.rl import Crew, RlRun, dismiss, gather_crew
 from etude.rollout import RolloutJob, RolloutResult, evaluate
 from etude.tasks import Split
+from etude.weights import WeightStore
+from etude.weights.torch_bridge import into_module
 
 
 async def run_rl(context: RunContext) -> dict[str, Any]:
@@ -43,10 +46,11 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
 
     async def evaluate_dev(crew: Crew, step: int) -> None:
         nonlocal begun
-        name, asked = f"dev-step-{step:06d}", time.monotonic()
-        # Its summary is written last: an earlier life of the driver finished it, with these very weights.
-        if not (paths.evaluation(name) / "summary.json").exists():
-            await _evaluate(context, crew.evaluator, on_dev, Split.DEV, name)
+        if recipe.rl.evaluate_after:
+            return
+        asked = time.monotonic()
+        if not _is_evaluated(paths, step):
+            await _evaluate(context, crew.evaluator, on_dev, Split.DEV, dev_evaluation(step))
         if step == 0 or recipe.rl.mode == "sync":
             begun += time.monotonic() - asked
 
@@ -58,6 +62,10 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
         worker = [await w.call("stats", deadline=recipe.cluster.call_seconds) for w in crew.workers]
     finally:
         await crew.dismiss()
+    if recipe.rl.evaluate_after:
+        for step in recipe.rl.evaluations():
+            if not _is_evaluated(paths, step):
+                await _evaluate_version(context, on_dev, step)
     machine = run.machine
     return {
         "steps": machine.trained,
@@ -66,6 +74,37 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
         "masked": machine.masked,
         "workers": worker,
     }
+
+
+def dev_evaluation(step: int) -> str:
+    return f"dev-step-{step:06d}"
+
+
+def _is_evaluated(paths: RunPaths, step: int) -> bool:
+    """Its summary is written last: an earlier life of the driver finished it, with these very weights."""
+    return (paths.evaluation(dev_evaluation(step)) / "summary.json").exists()
+
+
+async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, version: int) -> None:
+    model = await asyncio.to_thread(_model_of, context, version)
+    engine = await start_engine(context, f"engine-{version}", model, version=version)
+    worker = await start_worker(context, engine, f"evaluator-{version}", ("dev",))
+    try:
+        await engine.watched(_evaluate(context, worker, asked, Split.DEV, dev_evaluation(version)))
+    finally:
+        await dismiss(engine, boxed=[worker])
+
+
+def _model_of(context: RunContext, version: int) -> Path:
+    """A version that RL has published, as a checkpoint of its own: an engine that dies begins with it again."""
+    paths = context.paths
+    if version in (0, context.recipe.rl.steps):
+        return paths.model("rl" if version else "sft")
+    model = load_hf(paths.model("sft")).to(context.compute().dtype)
+    into_module(model, WeightStore(context.recipe.weights.store or str(paths.weights)).read(version))
+    folder = paths.model("rl").with_name(f"model-{version:06d}")
+    save_hf(model, folder, tokenizer_file=paths.tokenizer)
+    return folder
 
 
 async def evaluate_test(context: RunContext) -> dict[str, Any]:
@@ -99,9 +138,11 @@ async def evaluate_test(context: RunContext) -> dict[str, Any]:
     return results
 
 
-async def start_engine(context: RunContext, name: str, model: Path, store: str | None = None) -> Supervised:
-    """An engine that serves a finished model, with a store also its newer versions. Boxes and grading want the other
-    cores: with every core on a small model the engine was slower, and they were too."""
+async def start_engine(
+    context: RunContext, name: str, model: Path, store: str | None = None, version: int = 0
+) -> Supervised:
+    """An engine that serves a finished model, which is this version of the weights, and with a store also newer ones.
+    Boxes and grading want the other cores: with every core on a small model the engine was slower, and they were too."""
     recipe, compute = context.recipe, context.compute()
     return await start_supervised(
         await context.cluster(),
@@ -114,6 +155,7 @@ async def start_engine(context: RunContext, name: str, model: Path, store: str |
         compute.dtype_name,
         recipe.engine.threads or compute.threads,
         store,
+        version,
     )
 
 

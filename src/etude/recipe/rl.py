@@ -108,7 +108,14 @@ class RlRecipe(Section):
     """Threads of the trainer while the engine samples beside it; 0 takes every core."""
     evaluate_every: int = Field(10, ge=0)
     """Evaluate on the dev split before the first step, every so many steps, and after the last; 0 never."""
+    evaluate_after: bool = False
+    """Have those evaluations wait until RL has ended, each with exactly the weights of its step: none of RL's time goes
+    into them, and nothing is seen on the way."""
     evaluate_samples: int = Field(4, ge=1)
     """Rollouts per dev task in those evaluations; 16 show a best of 16, and take their time."""
     keep_checkpoints: int = Field(2, ge=1)
     """Checkpoints of the trainer kept on disk; one is written at every step."""
+
+    def evaluations(self) -> list[int]:
+        """The steps of which the dev split is evaluated: a curve of them begins and ends where RL does."""
+        return sorted({*range(0, self.steps, self.evaluate_every), self.steps}) if self.evaluate_every else []

@@ -245,11 +245,9 @@ class RlRun:
             await self.crew.rollouts.update(version)
 
     async def _evaluate_if_due(self, step: int) -> None:
-        """Step 0 is before the first update, and the last one is evaluated whatever the rhythm: so a curve of them
-        begins and ends where RL does. In lockstep sampling waits for it, and so it does for the first, which the first
-        update would otherwise overtake; else sampling goes on beside it."""
-        due = bool(self.rl.evaluate_every) and (step == self.rl.steps or step % self.rl.evaluate_every == 0)
-        if not due:
+        """Step 0 is before the first update. In lockstep sampling waits for it, and so it does for the first, which the
+        first update would otherwise overtake; else sampling goes on beside it."""
+        if step not in self.rl.evaluations():
             return
         evaluation = self.evaluate(self.crew, step)
         if self.sync or step == 0:
