@@ -142,7 +142,7 @@ async def start_engine(
     context: RunContext, name: str, model: Path, store: str | None = None, version: int = 0
 ) -> Supervised:
     """An engine that serves a finished model, which is this version of the weights, and with a store also newer ones.
-    Boxes and grading want the other cores: with every core on a small model the engine was slower, and they were too."""
+    Boxes and grading want the other cores: with every core on a small model the engine and they were slower."""
     recipe, compute = context.recipe, context.compute()
     return await start_supervised(
         await context.cluster(),
