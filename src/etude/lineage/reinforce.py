@@ -86,6 +86,7 @@ def _is_evaluated(paths: RunPaths, step: int) -> bool:
 
 
 async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, version: int) -> None:
+    context.screen.note(f"on dev with the weights of step {version}")
     model = await asyncio.to_thread(_model_of, context, version)
     engine = await start_engine(context, f"engine-{version}", model, version=version)
     worker = await start_worker(context, engine, f"evaluator-{version}", ("dev",))
