@@ -95,7 +95,7 @@ def before_and_after(paths: RunPaths, arm: Arm) -> dict[str, Any]:
 
 
 def on_dev(paths: RunPaths) -> list[Path]:
-    """The evaluations during RL that were finished, first to last."""
+    """RL's evaluations that were finished, first to last."""
     return sorted(file.parent for file in (paths.root / "eval").glob("dev-step-*/summary.json"))
 
 

@@ -211,6 +211,26 @@ def test_edits_commands_and_the_users_changes_are_seen(tmp_path):
     asyncio.run(equals_ripgrep(root, changes, asked, here=True))
 
 
+def test_in_the_folder_itself_files_that_it_does_not_show_are_not_found_either(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = tmp_path / "tree"
+    write(root, {"a.py": b"probe\n", "large.py": b"probe\n" + b"x" * 1_000_000})
+    (root / os.fsdecode(b"b\xff.py")).write_text("probe\n")
+    (root / "link.py").symlink_to("a.py")
+
+    async def main() -> None:
+        view = FolderWorkspace(root, Permissions())
+        toolbox = Toolbox(FULL.schemas(), view, ToolLimits(), FULL)
+        said = await toolbox.carry_out(ToolCall("1", "grep", {"pattern": "probe"}, ""))
+        assert list(said.lines) == ["a.py:1 probe"]
+        assert isinstance(view.searcher, FolderSearch)
+        assert view.searcher._grep is not None
+        await view.close()
+        assert view.searcher._grep is None
+
+    asyncio.run(main())
+
+
 ARGUMENTS: list[dict[str, Any]] = [
     {"pattern": "larger"},
     {"pattern": r"/^def \w+\(/"},

@@ -95,9 +95,11 @@ def test_what_was_written_in_part_is_written_whole_by_the_same_call(tmp_path, mo
                 with pytest.raises(OSError, match="Input/output"):
                     await chat.apply()
             assert not list(folder.glob(".etude-*"))
+            first = (folder / "shop.py").stat().st_ino
             assert (folder / "shop.py").read_text().startswith("y\n")
             assert sorted(await chat.apply()) == ["shop.py", "travel.py"]
             assert (folder / "travel.py").read_text().startswith("x\n")
+            assert (folder / "shop.py").stat().st_ino == first, "what is there already is not written again"
 
     asyncio.run(main())
 

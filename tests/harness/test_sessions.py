@@ -211,6 +211,19 @@ def test_what_the_user_makes_of_it_is_kept_too(tmp_path: Path) -> None:
     assert [m.text for m in saved.conversation.messages if m.role is Role.USER] == ["shorten it", "not like that"]
 
 
+def test_a_line_that_the_disk_took_in_part_is_cut_off_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = SessionRecord.begin(tmp_path / "one", profile="full")
+    writing = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda handle, data: writing(handle, data[: len(data) // 2]))
+        with pytest.raises(SessionError, match="the disk is full"):
+            record.signal("follow_up")
+    record.signal("follow_up")
+    record.close()
+    assert (tmp_path / "one" / LOG).read_bytes().count(b"\n") == 2
+    assert load_session(tmp_path / "one")
+
+
 def test_sessions_are_listed_newest_first_and_damage_is_named(tmp_path: Path) -> None:
     for place, name in enumerate(("one", "two")):
         SessionRecord.begin(tmp_path / name, profile="full").close()

@@ -16,12 +16,10 @@ class ApplyConflict(Exception):
 
 
 def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
-    """All of them or, with ApplyConflict, none: each must still be what it was at the start, or be changed already."""
-    moved = [
-        path
-        for path, data in changed.items()
-        if not _is_still(folder, path, start.get(path)) and not _is_still(folder, path, data)
-    ]
+    """All of them or, with ApplyConflict, none: each must still be what it was at the start. One that is already what
+    it is to become is left alone."""
+    changed = {path: data for path, data in changed.items() if not _is_still(folder, path, data)}
+    moved = [path for path in changed if not _is_still(folder, path, start.get(path))]
     if moved:
         raise ApplyConflict(
             f"changed outside the session, so nothing was written: {', '.join(moved)}; start again from what is there"
@@ -34,7 +32,7 @@ def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str
                 aside[path] = _beside(folder / path, data)
         for path, data in changed.items():
             if data is None:
-                (folder / path).unlink(missing_ok=True)
+                (folder / path).unlink()
             else:
                 aside[path].replace(folder / path)
                 del aside[path]

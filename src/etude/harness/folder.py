@@ -155,7 +155,8 @@ class FolderFiles(Mapping[str, bytes]):
 
 class FolderNow:
     """All that FolderFiles shows of a folder as it lies there at each look: in memory, and read again where its state
-    tells that it changed, or might not tell. A file that is closed to us is not shown."""
+    tells that it changed, or might not tell yet. What is written through a memory map, and what another host wrote to a
+    network file system, is seen once the kernel tells of it. A file that is closed to us is not shown."""
 
     def __init__(self, folder: Path, *, max_files: int, max_bytes: int) -> None:
         self._folder, self._max_files, self._max_bytes = folder, max_files, max_bytes

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from etude.harness.apply import ApplyConflict, leads_out, write_changes
 from etude.harness.diff import binary_changes, is_source, unified_diff
-from etude.harness.folder import MAX_FILE_BYTES, FolderNow, FolderTooLarge
+from etude.harness.folder import MAX_FILE_BYTES, FolderNow, FolderTooLarge, is_text_name
 from etude.harness.folder_search import searcher_of
 from etude.harness.host import HostPlace, host_exec
 from etude.harness.lines import Line, Query
@@ -57,7 +57,7 @@ class FolderWorkspace(OverlayWorkspace):
     async def find(self, query: Query, most: int) -> list[Line] | None:
         if self.searcher is None:
             return None
-        return await self.searcher.search(query, {}, lambda path: self._look_at(path) is not None, most)
+        return await self.searcher.search(query, {}, lambda path: _is_shown(self._folder, path), most)
 
     async def write(self, path: str, data: bytes) -> None:
         path = clean_path(path, self.workdir)
@@ -109,7 +109,7 @@ class FolderWorkspace(OverlayWorkspace):
 
     async def put_back(self, changes: Mapping[str, bytes | None]) -> None:
         """For the user, so nobody is asked: files that the agent changed become what is said here. ApplyConflict where
-        they are no longer what the agent left."""
+        they are neither what the agent left nor what they are to become."""
         left = {path: data for path, data in self.left.items() if data is not None}
         await self._write(changes, left)
 
@@ -141,6 +141,7 @@ class FolderWorkspace(OverlayWorkspace):
         if self._place is not None:
             await self._place.close()
             self._place = None
+        await super().close()
 
     async def _change(self, path: str, data: bytes | None) -> None:
         if not is_source(path):
@@ -183,12 +184,11 @@ class FolderWorkspace(OverlayWorkspace):
         if any("/".join(parts[:count]) in self._files for count in range(1, len(parts))):
             raise NotADirectoryError(path)
 
-    def _look_at(self, path: str) -> bytes | None:
+    def _look_at(self, path: str) -> None:
         """One file as it is now."""
-        found = _content(self._folder, path) if is_source(path) else None
+        found = _content(self._folder, path)
         if found != self._files.get(path):
             self._files = _with(self._files, {path: found})
-        return found
 
     async def _look(self) -> None:
         try:
@@ -238,11 +238,20 @@ def _with(files: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> di
 
 
 def _content(folder: Path, path: str) -> bytes | None:
-    """None for what a view of the folder would not show: gone, closed to us, too large, or no regular file."""
-    target = folder / path
+    """None for what a view of the folder would not show, or what is closed to us."""
     try:
-        found = target.lstat()
-        shown = stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_BYTES and not leads_out(folder, path)
-        return target.read_bytes() if shown else None
+        return (folder / path).read_bytes() if _is_shown(folder, path) else None
     except OSError:
         return None
+
+
+def _is_shown(folder: Path, path: str) -> bool:
+    """Whether a view of the folder has it: neither gone, too large, no regular file, nor of version control or a cache,
+    nor with a name that is no text."""
+    if not is_source(path) or not is_text_name(path):
+        return False
+    try:
+        found = (folder / path).lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_BYTES and not leads_out(folder, path)

@@ -42,7 +42,7 @@ async def run_continued(context: RunContext) -> dict[str, Any]:
     metrics.parent.mkdir(parents=True, exist_ok=True)
     drop_torn_line(metrics)
     seconds = recipe.continued.seconds
-    store = recipe.weights.store or str(paths.weights)
+    store = recipe.weights.place(paths.weights)
     trainer = await _start_trainer(context, store)
     engine = await start_engine(context, "engine", paths.model("sft"), store)
     worker = await start_worker(context, engine, "worker-0", ("train",))

@@ -1,10 +1,12 @@
-"""The RL stage, its evaluations on the dev split while it runs, and the one touch of the test split at the end."""
+"""The RL stage, its evaluations on the dev split, and the one touch of the test split at the end."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from etude.recipe.acting import EvaluationRecipe
 from etude.rl import Crew, RlRun, dismiss, gather_crew
 from etude.rollout import RolloutJob, RolloutResult, evaluate
 from etude.tasks import Split
-from etude.weights import WeightStore
+from etude.weights import CorruptVersion, MissingVersion, WeightStore
 from etude.weights.torch_bridge import into_module
 
 
@@ -86,25 +88,30 @@ def _is_evaluated(paths: RunPaths, step: int) -> bool:
 
 
 async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, version: int) -> None:
+    """A version that was damaged, or taken out of its store, is left out: a curve is not worth the run."""
+    paths, name = context.paths, str(version)
     context.screen.note(f"on dev with the weights of step {version}")
-    model = await asyncio.to_thread(_model_of, context, version)
-    engine = await start_engine(context, f"engine-{version}", model, version=version)
-    worker = await start_worker(context, engine, f"evaluator-{version}", ("dev",))
+    aside = paths.model("rl").with_name(f"model-{version:06d}")
     try:
-        await engine.watched(_evaluate(context, worker, asked, Split.DEV, dev_evaluation(version)))
+        model = paths.model("rl" if version else "sft")
+        if version not in (0, context.recipe.rl.steps):
+            store = context.recipe.weights.place(paths.weights)
+            model = await asyncio.to_thread(_save_version, context, WeightStore(store), version, aside)
+        async with _serving(context, name, model, Split.DEV, version) as (engine, worker):
+            await engine.watched(_evaluate(context, worker, asked, Split.DEV, dev_evaluation(version)))
+    except (CorruptVersion, MissingVersion) as error:
+        context.journal.event("version_damaged", version=version, reason=str(error))
+        context.screen.note(f"left out: {error}")
     finally:
-        await dismiss(engine, boxed=[worker])
+        shutil.rmtree(aside, ignore_errors=True)
 
 
-def _model_of(context: RunContext, version: int) -> Path:
+def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
     """A version that RL has published, as a checkpoint of its own: an engine that dies begins with it again."""
-    paths = context.paths
-    if version in (0, context.recipe.rl.steps):
-        return paths.model("rl" if version else "sft")
-    model = load_hf(paths.model("sft")).to(context.compute().dtype)
-    into_module(model, WeightStore(context.recipe.weights.store or str(paths.weights)).read(version))
-    folder = paths.model("rl").with_name(f"model-{version:06d}")
-    save_hf(model, folder, tokenizer_file=paths.tokenizer)
+    model = load_hf(context.paths.model("sft"), context.compute().dtype)
+    into_module(model, store.read(version))
+    # A scale of the embedding is folded into it, which only a wider type survives to the bit.
+    save_hf(model.float(), folder, tokenizer_file=context.paths.tokenizer)
     return folder
 
 
@@ -126,17 +133,27 @@ async def evaluate_test(context: RunContext) -> dict[str, Any]:
         context.screen.update("evaluate", {"step": finished * tasks + done, "total": whole})
 
     for stage in stages:
-        engine = await start_engine(context, f"engine-{stage}", context.paths.model(stage))
-        worker = await start_worker(context, engine, f"evaluator-{stage}", ("test",))
-        try:
+        async with _serving(context, stage, context.paths.model(stage), Split.TEST) as (engine, worker):
             for (cap, asked), each in zip(passes, tries, strict=True):
                 name = stage if cap is None else one_edit(stage)
                 work = _evaluate(context, worker, asked, Split.TEST, f"test-{name}", progress, max_edits=cap)
                 results[name] = await engine.watched(work)
                 finished += each
-        finally:
-            await dismiss(engine, boxed=[worker])
     return results
+
+
+@asynccontextmanager
+async def _serving(
+    context: RunContext, name: str, model: Path, split: Split, version: int = 0
+) -> AsyncIterator[tuple[Supervised, Supervised]]:
+    """An engine, and a worker that may see one split alone."""
+    engine = await start_engine(context, f"engine-{name}", model, version=version)
+    workers: list[Supervised] = []
+    try:
+        workers.append(await start_worker(context, engine, f"evaluator-{name}", (split.value,)))
+        yield engine, workers[0]
+    finally:
+        await dismiss(engine, boxed=workers)
 
 
 async def start_engine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -18,6 +19,10 @@ class WeightsRecipe(Section):
     """URL or folder of the version store; empty means the run's own folder."""
     anchor_every: int = Field(25, ge=1)
     """A full copy every so many versions; deltas between."""
+
+    def place(self, own: Path) -> str:
+        """Where the versions of a run lie; `own` is the folder that it has for them."""
+        return self.store or str(own)
 
 
 class LengthCostRecipe(Section):

@@ -58,7 +58,7 @@ async def gather_crew(
     `fleet`: whose boxes the workers use, where the recipe wants one."""
     plain = recipe.model_dump(mode="json", by_alias=True)
     root = str(paths.root)
-    store = recipe.weights.store or str(paths.weights)
+    store = recipe.weights.place(paths.weights)
     sync = recipe.rl.mode == "sync"
     every = compute.threads
 

@@ -49,7 +49,7 @@ _CAPTIONS = {
     "scores": "The test tasks, kept aside until the end: the same ones before RL and after it. Bars are 95% intervals.",
     "cells": "The same tasks in four cells. No instance of a test task was in training, whatever its cell.",
     "learning": "Loss of the supervised stages as they ran.",
-    "reinforcement": "RL: what got solved, and what it cost. The dev split is evaluated while the run goes on.",
+    "reinforcement": "RL: what got solved, and what it cost. The dev split is evaluated by versions of the weights.",
     "health": "RL: entropy, clipped tokens, mismatch of trainer and engine, age of data, masked rollouts, deltas.",
     "waiting": "Where time went: every wait has a name.",
 }

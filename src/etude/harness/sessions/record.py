@@ -90,12 +90,7 @@ class SessionRecord:
         """For a signal to a session that is at rest, or that somebody else is writing."""
         try:
             descriptor = os.open(folder / LOG, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(descriptor, (folder / LOG).read_bytes().rfind(b"\n") + 1)
-            except BlockingIOError:
-                pass  # whoever writes now has cut it
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            _cut_if_alone(folder, descriptor)
         except OSError as error:
             raise SessionError(f"{folder} is no session that can be written to: {disk_problem(error)}") from error
         return cls(folder, descriptor, {})
@@ -249,6 +244,8 @@ class SessionRecord:
         except OSError as error:
             raise SessionError(f"cannot write the session in {self.folder}: {disk_problem(error)}") from error
         if written != len(line) + 1:
+            with suppress(OSError):
+                _cut_if_alone(self.folder, self._descriptor)  # the next line, should there be room, is whole again
             raise SessionError(f"cannot write the session in {self.folder}: the disk is full")
 
 
@@ -293,6 +290,16 @@ def being_written(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _cut_if_alone(folder: Path, descriptor: int) -> None:
+    """What lies behind the last whole line. Where somebody else writes, that is his line, or he has cut it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, (folder / LOG).read_bytes().rfind(b"\n") + 1)
+    except BlockingIOError:
+        pass
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def _drop_torn_line(folder: Path, descriptor: int, size: int) -> None:

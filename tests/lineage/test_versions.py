@@ -1,0 +1,92 @@
+"""RL's dev curve after its end: every point with exactly the weights of its step, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from etude.journal import Journal, RunPaths, read_journal
+from etude.lineage import LineageState, reinforce
+from etude.lineage.context import RunContext
+from etude.lineage.screen import Screen
+from etude.model import ModelConfig, Transformer, load_hf, save_hf
+from etude.recipe import Recipe
+from etude.recipe.model import ModelRecipe
+from etude.weights import WeightStore
+from etude.weights.torch_bridge import from_state_dict, into_module
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def context(request: pytest.FixtureRequest, tmp_path: Path) -> RunContext:
+    """Of a run whose four versions are published and differ."""
+    recipe = Recipe.model_validate(
+        {"name": "r", "compute": {"dtype": request.param, "threads": 1}, "rl": {"steps": 3, "evaluate_every": 1}}
+    )
+    paths = RunPaths(tmp_path / "run")
+    journal = Journal(paths.journal, "driver")
+    found = RunContext(recipe, paths, LineageState.load(paths.lineage), journal, Screen(journal, Console(quiet=True)))
+    network = Transformer(ModelConfig.from_recipe(ModelRecipe(embedding_scale=11.3), 64)).initialise(0)
+    paths.tokenizer.write_text("{}")
+    save_hf(network, paths.model("sft"))
+    network = network.to(found.compute().dtype)
+    store = WeightStore(str(paths.weights))
+    for version in range(4):
+        store.publish(version, from_state_dict(network.state_dict()))
+        with torch.no_grad():
+            for weights in network.parameters():
+                weights.mul_(1.25)
+    return found
+
+
+def test_a_version_is_evaluated_with_its_own_weights(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+
+    async def start_engine(context: RunContext, name: str, model: Path, version: int) -> None:
+        network = load_hf(model, context.compute().dtype)
+        published = load_hf(context.paths.model("sft"), context.compute().dtype)
+        into_module(published, WeightStore(str(context.paths.weights)).read(version))
+        assert version == 2
+        for name, weights in published.state_dict().items():
+            # Of 24 bits the last may go when the embedding's scale is folded in and out again.
+            torch.testing.assert_close(network.state_dict()[name], weights, rtol=2e-7, atol=0)
+        seen.append(model)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reinforce, "start_engine", start_engine)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(reinforce._evaluate_version(context, context.recipe.evaluation, 2))
+    assert [model.exists() for model in seen] == [False], "of a checkpoint made for this nothing stays"
+
+
+@pytest.mark.parametrize("harm", ["a byte is another", "it is gone"])
+def test_a_version_that_cannot_be_had_is_left_out(
+    context: RunContext, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    monkeypatch.setattr(reinforce, "start_engine", None)
+    (folder,) = context.paths.weights.glob("v*2")
+    if harm == "it is gone":
+        shutil.rmtree(folder)
+    else:
+        for file in folder.iterdir():
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+    asyncio.run(reinforce._evaluate_version(context, context.recipe.evaluation, 2))
+    (told,) = read_journal(context.paths.journal, kind="version_damaged")
+    assert told.fields["version"] == 2
+
+
+def test_the_points_of_a_curve() -> None:
+    def points(**rl: int) -> list[int]:
+        return Recipe.model_validate({"name": "r", "rl": rl}).rl.evaluations()
+
+    assert points(steps=5, evaluate_every=2) == [0, 2, 4, 5]
+    assert points(steps=4, evaluate_every=2) == [0, 2, 4]
+    assert points(steps=4, evaluate_every=9) == [0, 4]
+    assert points(steps=0, evaluate_every=2) == [0]
+    assert points(steps=4, evaluate_every=0) == []
