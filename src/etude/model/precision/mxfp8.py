@@ -1,0 +1,75 @@
+"""MXFP8: E4M3 numbers, and for every 32 of them along the contraction axis one power of two.
+
+Invariant: the power is the least one that takes the block's largest magnitude to at most 448, so no finite number
+saturates; dividing by it is exact, so each number is rounded once. Powers end at 2^-127, below which numbers only get
+smaller. A NaN makes its whole block NaN. An infinity comes back as one, and its block
+keeps what is not small beside 2^118.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from etude.model.precision.blocks import as_rows, block_absmax, like, multiply_, rows_of, tiles
+from etude.model.precision.elements import (
+    E4M3,
+    e8m0_not_below,
+    from_e4m3,
+    from_e8m0,
+    reciprocal_of_e8m0,
+    round_to_,
+    to_e4m3,
+)
+
+BLOCK = 32
+_NAN_SCALE, _NAN_CODE = 0xFF, 0x7F
+
+
+@dataclass(frozen=True, slots=True)
+class MXFP8:
+    codes: Tensor
+    """[..., K] float8_e4m3fn"""
+    scales: Tensor
+    """[..., K / 32] uint8, E8M0"""
+
+
+def quantise_mxfp8(x: Tensor) -> MXFP8:
+    rows = rows_of(x, BLOCK, "MXFP8")
+    scales = _scales(rows)
+    factors = reciprocal_of_e8m0(scales)
+    codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn, device=x.device)
+    for tile in tiles(rows):
+        multiply_(tile.values.copy_(rows[tile.rows]), factors[tile.rows])
+        to_e4m3(tile.values, codes[tile.rows])
+    nan = scales == _NAN_SCALE
+    if bool(nan.any()):
+        codes.view(torch.uint8).masked_fill_(nan.repeat_interleave(BLOCK, -1), _NAN_CODE)
+    return MXFP8(codes.view(x.shape), like(x, scales))
+
+
+def dequantise_mxfp8(q: MXFP8, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    codes, scales = as_rows(q.codes), from_e8m0(as_rows(q.scales))
+    out = torch.empty(codes.shape, dtype=dtype, device=codes.device)
+    for tile in tiles(codes):
+        from_e4m3(codes[tile.rows], tile.values)
+        out[tile.rows] = multiply_(tile.values, scales[tile.rows])
+    return out.view(q.codes.shape)
+
+
+def fake_mxfp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """dequantise(quantise(x)), in the dtype of x unless another is asked for, but for the sign of zeros."""
+    rows = rows_of(x, BLOCK, "MXFP8")
+    codes = _scales(rows)
+    factors, scales = reciprocal_of_e8m0(codes), from_e8m0(codes)
+    out = torch.empty(rows.shape, dtype=dtype or x.dtype, device=x.device)
+    for tile in tiles(rows):
+        multiply_(tile.values.copy_(rows[tile.rows]), factors[tile.rows])
+        out[tile.rows] = multiply_(round_to_(tile.values, E4M3, tile.work), scales[tile.rows])
+    return out.view(x.shape)
+
+
+def _scales(rows: Tensor) -> Tensor:
+    return e8m0_not_below(block_absmax(rows, BLOCK), E4M3.largest)
