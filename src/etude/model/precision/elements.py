@@ -44,18 +44,19 @@ E2M1 = Element(mantissa_bits=1, smallest_normal=1.0, largest=6.0)
 _FIRST_E2M1 = (127 + _MANTISSA_BITS - E2M1.mantissa_bits) * 2 % 256
 
 
-def round_to_(values: Tensor, element: Element, work: Tensor) -> Tensor:
+def round_to_(values: Tensor, element: Element, work: Tensor, *, may_saturate: bool = True) -> Tensor:
     """Each fp32 value becomes the nearest one of the element's, in place. NaN stays NaN; zero loses its sign."""
-    values.clamp_(-element.largest, element.largest)
+    if may_saturate:
+        values.clamp_(-element.largest, element.largest)
     power = _power_below(values, element, work)
     # 1.5: the sum stays in the binade of the constant, whatever the sign of the value.
     return values.add_(power, alpha=1.5 * element.magic).sub_(power, alpha=1.5 * element.magic)
 
 
-def to_e4m3(values: Tensor, codes: Tensor) -> None:
+def to_e4m3(values: Tensor, codes: Tensor, *, may_saturate: bool = True) -> None:
     """fp32 -> float8_e4m3fn, into `codes`. NaN becomes a NaN, of either sign. The values are used up."""
     # Casts saturate by themselves only since torch 2.12.
-    codes.copy_(values.clamp_(-E4M3.largest, E4M3.largest))
+    codes.copy_(values.clamp_(-E4M3.largest, E4M3.largest) if may_saturate else values)
 
 
 def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:

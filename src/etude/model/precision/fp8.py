@@ -103,9 +103,11 @@ def _to_rows(scales: Tensor, shape: torch.Size, rows: int) -> Tensor:
 
 
 def _codes(rows: Tensor, scales: Tensor) -> Tensor:
+    """No quotient rounds to more than 448: the scale is absmax / 448 up to its last bit."""
     codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn, device=rows.device)
     for tile in tiles(rows):
-        to_e4m3(divide_(tile.values.copy_(rows[tile.rows]), scales[tile.rows]), codes[tile.rows])
+        divide_(tile.values.copy_(rows[tile.rows]), scales[tile.rows])
+        to_e4m3(tile.values, codes[tile.rows], may_saturate=False)
     nan = scales.isnan()
     if bool(nan.any()):
         codes.view(torch.uint8).masked_fill_(nan.repeat_interleave(rows.shape[1] // scales.shape[1], -1), _NAN_CODE)
@@ -123,5 +125,6 @@ def _fake(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     out = torch.empty(rows.shape, dtype=dtype, device=rows.device)
     for tile in tiles(rows):
         divide_(tile.values.copy_(rows[tile.rows]), scales[tile.rows])
-        out[tile.rows] = multiply_(round_to_(tile.values, E4M3, tile.work), scales[tile.rows])
+        round_to_(tile.values, E4M3, tile.work, may_saturate=False)
+        out[tile.rows] = multiply_(tile.values, scales[tile.rows])
     return out

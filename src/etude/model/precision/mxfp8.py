@@ -25,7 +25,7 @@ from etude.model.precision.elements import (
 )
 
 BLOCK = 32
-_NAN_SCALE, _NAN_CODE = 0xFF, 0x7F
+_INFINITE_SCALE, _NAN_SCALE, _NAN_CODE = 0xFE, 0xFF, 0x7F
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class MXFP8:
 def quantise_mxfp8(x: Tensor) -> MXFP8:
     rows = rows_of(x, BLOCK, "MXFP8")
     scales = _scales(rows)
-    factors = reciprocal_of_e8m0(scales)
+    factors, infinite = reciprocal_of_e8m0(scales), _infinite(scales)
     codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn, device=x.device)
     for tile in tiles(rows):
         multiply_(tile.values.copy_(rows[tile.rows]), factors[tile.rows])
-        to_e4m3(tile.values, codes[tile.rows])
-    nan = scales == _NAN_SCALE
-    if bool(nan.any()):
+        to_e4m3(tile.values, codes[tile.rows], may_saturate=infinite)
+    if infinite:
+        nan = scales == _NAN_SCALE
         codes.view(torch.uint8).masked_fill_(nan.repeat_interleave(BLOCK, -1), _NAN_CODE)
     return MXFP8(codes.view(x.shape), like(x, scales))
 
@@ -63,13 +63,19 @@ def fake_mxfp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """dequantise(quantise(x)), in the dtype of x unless another is asked for, but for the sign of zeros."""
     rows = rows_of(x, BLOCK, "MXFP8")
     codes = _scales(rows)
-    factors, scales = reciprocal_of_e8m0(codes), from_e8m0(codes)
+    factors, scales, infinite = reciprocal_of_e8m0(codes), from_e8m0(codes), _infinite(codes)
     out = torch.empty(rows.shape, dtype=dtype or x.dtype, device=x.device)
     for tile in tiles(rows):
         multiply_(tile.values.copy_(rows[tile.rows]), factors[tile.rows])
-        out[tile.rows] = multiply_(round_to_(tile.values, E4M3, tile.work), scales[tile.rows])
+        round_to_(tile.values, E4M3, tile.work, may_saturate=infinite)
+        out[tile.rows] = multiply_(tile.values, scales[tile.rows])
     return out.view(x.shape)
 
 
 def _scales(rows: Tensor) -> Tensor:
     return e8m0_not_below(block_absmax(rows, BLOCK), E4M3.largest)
+
+
+def _infinite(scales: Tensor) -> bool:
+    """Whether there is an infinity or NaN anywhere; without, nothing can saturate."""
+    return scales.numel() > 0 and int(scales.max()) >= _INFINITE_SCALE

@@ -63,9 +63,8 @@ def quantise_nvfp4(
     x: Tensor, *, per: Reach = "token", outer: Tensor | None = None, reciprocal_bits: int | None = None
 ) -> NVFP4:
     """`outer` broadcasts to [..., 1] and takes the place of the scale that `per` asks for."""
-    rows = rows_of(x, BLOCK, "NVFP4")
     # Otherwise a quotient is at most 6 * 17 / 16, since a block's scale is rounded by no more than that.
-    may_saturate = outer is not None or reciprocal_bits is not None
+    rows, may_saturate = rows_of(x, BLOCK, "NVFP4"), outer is not None or reciprocal_bits is not None
     scales, outer = _scales(rows, x.shape, per, outer)
     divisors = _products(scales, outer, x.shape)
     packed = torch.empty(rows.shape[0], rows.shape[1] // 2, dtype=torch.uint8, device=x.device)
@@ -101,13 +100,13 @@ def fake_nvfp4(
     reciprocal_bits: int | None = None,
 ) -> Tensor:
     """dequantise(quantise(x)), in the dtype of x unless another is asked for, but for the sign of zeros."""
-    rows = rows_of(x, BLOCK, "NVFP4")
+    rows, may_saturate = rows_of(x, BLOCK, "NVFP4"), outer is not None or reciprocal_bits is not None
     codes, outer = _scales(rows, x.shape, per, outer)
     divisors, scales, outer = _products(codes, outer, x.shape), _values(codes), _by_row(outer, x.shape)
     out = torch.empty(rows.shape, dtype=dtype or x.dtype, device=x.device)
     for tile in tiles(rows):
         _divide_(tile.values.copy_(rows[tile.rows]), divisors[tile.rows], reciprocal_bits)
-        round_to_(tile.values, E2M1, tile.work)
+        round_to_(tile.values, E2M1, tile.work, may_saturate=may_saturate)
         out[tile.rows] = multiply_(tile.values, scales[tile.rows]).mul_(outer[tile.rows])
     return out.view(x.shape)
 
