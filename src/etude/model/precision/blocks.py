@@ -8,7 +8,7 @@ goes over tiles of rows that fit in a core's cache, which makes a quantiser seve
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -37,25 +37,36 @@ def rows_of(x: Tensor, block: int, name: str) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    rows: slice
+class Buffers:
+    """Memory for one tile, which the next one takes over: new memory costs as much as half of the arithmetic."""
+
     values: Tensor
-    """fp32 [n, K], in memory that the next tile takes over, like `work`: new memory costs more than the arithmetic."""
+    """fp32 [n, K]"""
     work: Tensor
-    small: Tensor
-    """uint8 [2, n, K], likewise"""
+    """fp32 [n, K]"""
+    codes: Tensor
+    """uint8 [n, K]"""
+    signs: Tensor
+    """uint8 [n, K]"""
+
+    @classmethod
+    def of(cls, count: int, width: int, device: torch.device) -> Buffers:
+        values, work = torch.empty(2, count, width, dtype=torch.float32, device=device)
+        codes, signs = torch.empty(2, count, width, dtype=torch.uint8, device=device)
+        return cls(values, work, codes, signs)
+
+    def first(self, count: int) -> Buffers:
+        return Buffers(*(getattr(self, field.name)[:count] for field in fields(self)))
 
 
-def tiles(rows: Tensor) -> Iterator[Tile]:
-    """Rows by the cacheful, on a GPU all at once. The values are not filled in."""
+def tiles(rows: Tensor, *beside: Tensor) -> Iterator[tuple[Buffers, tuple[Tensor, ...]]]:
+    """`rows` of K numbers by the cacheful, on a GPU all at once, each time with as many of what lies beside them."""
     count, width = rows.shape
-    at_once = min(count, max(1, TILE // width)) if rows.device.type == "cpu" else count
-    values, work = torch.empty(2, at_once, width, dtype=torch.float32, device=rows.device)
-    small = torch.empty(2, at_once, width, dtype=torch.uint8, device=rows.device)
-    for start in range(0, count, max(at_once, 1)):
-        stop = min(start + at_once, count)
-        n = stop - start
-        yield Tile(slice(start, stop), values[:n], work[:n], small[:, :n])
+    at_once = max(1, min(count, TILE // width) if rows.device.type == "cpu" else count)
+    buffers = Buffers.of(min(at_once, count), width, rows.device)
+    for parts in zip(*(tensor.split(at_once) for tensor in (rows, *beside)), strict=True):
+        n = parts[0].shape[0]
+        yield (buffers if n == at_once else buffers.first(n)), parts
 
 
 def block_absmax(rows: Tensor, block: int) -> Tensor:
@@ -66,19 +77,17 @@ def block_absmax(rows: Tensor, block: int) -> Tensor:
     """
     kind, mask = _MAGNITUDE[rows.dtype]
     largest = torch.empty(rows.shape[0], rows.shape[1] // block, dtype=kind, device=rows.device)
-    for tile in tiles(rows):
-        bits = tile.work.view(kind)[:, : rows.shape[1]]
-        torch.bitwise_and(rows[tile.rows].view(kind), mask, out=bits)
-        torch.amax(bits.unflatten(-1, (-1, block)), -1, out=largest[tile.rows])
+    for buffers, (part, out) in tiles(rows.view(kind), largest):
+        bits = torch.bitwise_and(part, mask, out=buffers.work.view(kind)[:, : rows.shape[1]])
+        torch.amax(bits.unflatten(-1, (-1, block)), -1, out=out)
     return largest.view(rows.dtype).to(torch.float32)
 
 
-def sign_bits(rows: Tensor, tile: Tile) -> Tensor:
-    """Of the tile: 8 where a number is negative, negative zero included, 0 elsewhere. Uses `small[1]` and `work`."""
-    kind, _ = _MAGNITUDE[rows.dtype]
-    high = tile.work.view(kind)[:, : rows.shape[1]]
-    torch.bitwise_right_shift(rows[tile.rows].view(kind), 8 * rows.element_size() - 4, out=high)
-    return tile.small[1].copy_(high).bitwise_and_(8)
+def negatives(part: Tensor, buffers: Buffers) -> Tensor:
+    """255 where a number is negative, negative zero included, 0 elsewhere; in `signs`, by way of `work`."""
+    kind, _ = _MAGNITUDE[part.dtype]
+    signs = buffers.work.view(kind)[:, : part.shape[1]]
+    return buffers.signs.copy_(torch.bitwise_right_shift(part.view(kind), 8 * part.element_size() - 1, out=signs))
 
 
 def by_block(values: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:

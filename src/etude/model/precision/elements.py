@@ -22,6 +22,7 @@ _NAN = 0x7FC00000
 _NAN_E4M3 = 0x7F
 _EXPONENT = 0x7F800000
 _MANTISSA_BITS = 23
+_BIAS = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,6 @@ class Element:
 
 E4M3 = Element(mantissa_bits=3, smallest_normal=2.0**-6, largest=448.0)
 E2M1 = Element(mantissa_bits=1, smallest_normal=1.0, largest=6.0)
-_FIRST_E2M1 = (127 + _MANTISSA_BITS - E2M1.mantissa_bits) * 2 % 256
 
 
 def round_to_(values: Tensor, element: Element, work: Tensor, *, may_saturate: bool = True) -> Tensor:
@@ -77,11 +77,14 @@ def has_nan(codes: Tensor) -> bool:
 def to_e2m1(magnitudes: Tensor, codes: Tensor, work: Tensor) -> Tensor:
     """Magnitudes in fp32, below 7 -> codes of 3 bits, into uint8 `codes`. The magnitudes are used up; NaN becomes any
     code."""
-    power = _power_below(magnitudes, E2M1, work)
-    bits = magnitudes.add_(power, alpha=E2M1.magic).view(torch.int32)
-    # The sum's last bits count steps of the binade, its exponent the binades: two codes each, from the constant's on.
-    torch.bitwise_right_shift(bits, _MANTISSA_BITS - 1, out=work.view(torch.int32)).add_(bits)
-    return codes.copy_(work.view(torch.int32)).sub_(_FIRST_E2M1)
+    binade = work.view(torch.int32)
+    torch.bitwise_right_shift(magnitudes.view(torch.int32), _MANTISSA_BITS, out=binade).clamp_min_(_BIAS)
+    # For each binade a constant whose last fp32 bit weighs a step there, and whose last bits are 2 for each binade
+    # below. Added to a magnitude it rounds that and counts its steps, so that the sum's last bits are the code.
+    up = _MANTISSA_BITS - E2M1.mantissa_bits
+    constant = torch.tensor((up << _MANTISSA_BITS) - 2 * _BIAS, dtype=torch.int32)
+    torch.add(constant, binade, alpha=(1 << _MANTISSA_BITS) + 2, out=binade)
+    return codes.copy_(magnitudes.add_(work).view(torch.int32))
 
 
 def pack_pairs(codes: Tensor, packed: Tensor) -> None:
@@ -105,22 +108,32 @@ def e8m0_not_below(absmax: Tensor, largest: float) -> Tensor:
     Decided on absmax itself, not on a quotient or a logarithm that was rounded before. Never below code 0, 2^-127.
     Infinity has the largest power, 2^127; NaN has NaN.
     """
-    bits, limit = absmax.view(torch.int32), torch.tensor(largest).view(torch.int32).item()
-    carry = (1 << _MANTISSA_BITS) - 1 - (int(limit) & ((1 << _MANTISSA_BITS) - 1))
-    above = (int(limit) >> _MANTISSA_BITS) - 127
-    codes = ((bits + carry) >> _MANTISSA_BITS) - above
-    codes = torch.where(bits >= _EXPONENT, 254 + (bits > _EXPONENT).int(), codes.clamp_(0, 254))
+    bits, limit = absmax.view(torch.int32), int(torch.tensor(largest).view(torch.int32))
+    carry = ~limit & ((1 << _MANTISSA_BITS) - 1)
+    codes = (bits + carry).bitwise_right_shift_(_MANTISSA_BITS).sub_((limit >> _MANTISSA_BITS) - _BIAS).clamp_min_(0)
+    if bits.numel() and int(bits.max()) >= _EXPONENT:
+        codes.masked_fill_(bits == _EXPONENT, 254).masked_fill_(bits > _EXPONENT, 255)
     return codes.to(torch.uint8)
 
 
 def from_e8m0(codes: Tensor) -> Tensor:
     """uint8 -> fp32. 255 is NaN; 0 is 2^-127, a subnormal of fp32."""
-    return _power_of_two(codes.to(torch.int32))
+    bits = codes.to(torch.int32).bitwise_left_shift_(_MANTISSA_BITS)
+    return _mended(bits, codes, subnormal=0).view(torch.float32)
 
 
 def reciprocal_of_e8m0(codes: Tensor) -> Tensor:
     """uint8 -> one divided by it in fp32, which is exact. The reciprocal of NaN is NaN."""
-    return _power_of_two(torch.where(codes == 255, 255, 254 - codes.to(torch.int32)))
+    bits = (254 - codes.to(torch.int32)).bitwise_left_shift_(_MANTISSA_BITS)
+    return _mended(bits, codes, subnormal=254).view(torch.float32)
+
+
+def _mended(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
+    """What an exponent alone does not say: 2^-127 and NaN. Most tensors have neither, which a maximum tells sooner than
+    comparing each."""
+    if codes.numel() and (int(codes.max()) >= 254 or int(codes.min()) == 0):
+        bits.masked_fill_(codes == subnormal, 1 << (_MANTISSA_BITS - 1)).masked_fill_(codes == 255, _NAN)
+    return bits
 
 
 def significant_bits_(values: Tensor, bits: int) -> Tensor:
@@ -131,12 +144,6 @@ def significant_bits_(values: Tensor, bits: int) -> Tensor:
     pattern = values.view(torch.int32)
     pattern.add_((1 << dropped) >> 1).bitwise_and_(-1 << dropped)
     return values
-
-
-def _power_of_two(exponents: Tensor) -> Tensor:
-    bits = exponents << _MANTISSA_BITS
-    bits.masked_fill_(exponents == 0, 1 << (_MANTISSA_BITS - 1)).masked_fill_(exponents == 255, _NAN)
-    return bits.view(torch.float32)
 
 
 def _power_below(values: Tensor, element: Element, work: Tensor) -> Tensor:

@@ -105,9 +105,8 @@ def _to_rows(scales: Tensor, shape: torch.Size, rows: int) -> Tensor:
 def _codes(rows: Tensor, scales: Tensor) -> Tensor:
     """No quotient rounds to more than 448: the scale is absmax / 448 up to its last bit."""
     codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn, device=rows.device)
-    for tile in tiles(rows):
-        divide_(tile.values.copy_(rows[tile.rows]), scales[tile.rows])
-        to_e4m3(tile.values, codes[tile.rows], may_saturate=False)
+    for buffers, (part, scale, code) in tiles(rows, scales, codes):
+        to_e4m3(divide_(buffers.values.copy_(part), scale), code, may_saturate=False)
     nan = scales.isnan()
     if bool(nan.any()):
         codes.view(torch.uint8).masked_fill_(nan.repeat_interleave(rows.shape[1] // scales.shape[1], -1), _NAN_CODE)
@@ -116,15 +115,14 @@ def _codes(rows: Tensor, scales: Tensor) -> Tensor:
 
 def _from_codes(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     out = torch.empty(codes.shape, dtype=dtype, device=codes.device)
-    for tile in tiles(codes):
-        out[tile.rows] = multiply_(from_e4m3(codes[tile.rows], tile.values), scales[tile.rows])
+    for buffers, (code, scale, back) in tiles(codes, scales, out):
+        back.copy_(multiply_(from_e4m3(code, buffers.values), scale))
     return out
 
 
 def _fake(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     out = torch.empty(rows.shape, dtype=dtype, device=rows.device)
-    for tile in tiles(rows):
-        divide_(tile.values.copy_(rows[tile.rows]), scales[tile.rows])
-        round_to_(tile.values, E4M3, tile.work, may_saturate=False)
-        out[tile.rows] = multiply_(tile.values, scales[tile.rows])
+    for buffers, (part, scale, back) in tiles(rows, scales, out):
+        values = divide_(buffers.values.copy_(part), scale)
+        back.copy_(multiply_(round_to_(values, E4M3, buffers.work, may_saturate=False), scale))
     return out

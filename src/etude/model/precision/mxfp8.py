@@ -41,9 +41,8 @@ def quantise_mxfp8(x: Tensor) -> MXFP8:
     scales = _scales(rows)
     factors, infinite = reciprocal_of_e8m0(scales), _infinite(scales)
     codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn, device=x.device)
-    for tile in tiles(rows):
-        multiply_(tile.values.copy_(rows[tile.rows]), factors[tile.rows])
-        to_e4m3(tile.values, codes[tile.rows], may_saturate=infinite)
+    for buffers, (part, factor, code) in tiles(rows, factors, codes):
+        to_e4m3(multiply_(buffers.values.copy_(part), factor), code, may_saturate=infinite)
     if infinite:
         nan = scales == _NAN_SCALE
         codes.view(torch.uint8).masked_fill_(nan.repeat_interleave(BLOCK, -1), _NAN_CODE)
@@ -53,9 +52,8 @@ def quantise_mxfp8(x: Tensor) -> MXFP8:
 def dequantise_mxfp8(q: MXFP8, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     codes, scales = as_rows(q.codes), from_e8m0(as_rows(q.scales))
     out = torch.empty(codes.shape, dtype=dtype, device=codes.device)
-    for tile in tiles(codes):
-        from_e4m3(codes[tile.rows], tile.values)
-        out[tile.rows] = multiply_(tile.values, scales[tile.rows])
+    for buffers, (code, scale, back) in tiles(codes, scales, out):
+        back.copy_(multiply_(from_e4m3(code, buffers.values), scale))
     return out.view(q.codes.shape)
 
 
@@ -65,10 +63,9 @@ def fake_mxfp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     codes = _scales(rows)
     factors, scales, infinite = reciprocal_of_e8m0(codes), from_e8m0(codes), _infinite(codes)
     out = torch.empty(rows.shape, dtype=dtype or x.dtype, device=x.device)
-    for tile in tiles(rows):
-        multiply_(tile.values.copy_(rows[tile.rows]), factors[tile.rows])
-        round_to_(tile.values, E4M3, tile.work, may_saturate=infinite)
-        out[tile.rows] = multiply_(tile.values, scales[tile.rows])
+    for buffers, (part, factor, scale, back) in tiles(rows, factors, scales, out):
+        values = multiply_(buffers.values.copy_(part), factor)
+        back.copy_(multiply_(round_to_(values, E4M3, buffers.work, may_saturate=infinite), scale))
     return out.view(x.shape)
 
 

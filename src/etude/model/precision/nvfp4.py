@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from etude.model.precision.blocks import as_rows, block_absmax, divide_, like, multiply_, rows_of, sign_bits, tiles
+from etude.model.precision.blocks import as_rows, block_absmax, divide_, like, multiply_, negatives, rows_of, tiles
 from etude.model.precision.elements import (
     E2M1,
     E4M3,
@@ -68,12 +68,13 @@ def quantise_nvfp4(
     scales, outer = _scales(rows, x.shape, per, outer)
     divisors = _products(scales, outer, x.shape)
     packed = torch.empty(rows.shape[0], rows.shape[1] // 2, dtype=torch.uint8, device=x.device)
-    for tile in tiles(rows):
-        _divide_(tile.values.copy_(rows[tile.rows]).abs_(), divisors[tile.rows], reciprocal_bits)
+    for buffers, (part, divisor, out) in tiles(rows, divisors, packed):
+        quotients = _divide_(buffers.values.copy_(part).abs_(), divisor, reciprocal_bits)
         if may_saturate:
-            tile.values.clamp_max_(E2M1.largest)
-        codes = to_e2m1(tile.values, tile.small[0], tile.work)
-        pack_pairs(codes.bitwise_or_(sign_bits(rows, tile)), packed[tile.rows])
+            quotients.clamp_max_(E2M1.largest)
+        codes = to_e2m1(quotients, buffers.codes, buffers.work)
+        # Eight times 255 less is eight more, in a byte.
+        pack_pairs(codes.sub_(negatives(part, buffers), alpha=8), out)
     if has_nan(scales):
         nan = scales.view(torch.uint8) == _NAN_CODE
         packed.masked_fill_(nan.repeat_interleave(BLOCK // 2, -1), 0)
@@ -85,9 +86,8 @@ def dequantise_nvfp4(q: NVFP4, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     codes, scales = as_rows(q.codes), _values(as_rows(q.scales))
     outer = _by_row(q.outer, shape)
     out = torch.empty(codes.shape[0], shape[-1], dtype=dtype, device=codes.device)
-    for tile in tiles(out):
-        from_e2m1(codes[tile.rows], tile.values)
-        out[tile.rows] = multiply_(tile.values, scales[tile.rows]).mul_(outer[tile.rows])
+    for buffers, (back, code, scale, by) in tiles(out, codes, scales, outer):
+        back.copy_(multiply_(from_e2m1(code, buffers.values), scale).mul_(by))
     return out.view(shape)
 
 
@@ -104,10 +104,10 @@ def fake_nvfp4(
     codes, outer = _scales(rows, x.shape, per, outer)
     divisors, scales, outer = _products(codes, outer, x.shape), _values(codes), _by_row(outer, x.shape)
     out = torch.empty(rows.shape, dtype=dtype or x.dtype, device=x.device)
-    for tile in tiles(rows):
-        _divide_(tile.values.copy_(rows[tile.rows]), divisors[tile.rows], reciprocal_bits)
-        round_to_(tile.values, E2M1, tile.work, may_saturate=may_saturate)
-        out[tile.rows] = multiply_(tile.values, scales[tile.rows]).mul_(outer[tile.rows])
+    for buffers, (part, divisor, scale, by, back) in tiles(rows, divisors, scales, outer, out):
+        quotients = _divide_(buffers.values.copy_(part), divisor, reciprocal_bits)
+        values = round_to_(quotients, E2M1, buffers.work, may_saturate=may_saturate)
+        back.copy_(multiply_(values, scale).mul_(by))
     return out.view(x.shape)
 
 
@@ -118,10 +118,10 @@ def _scales(rows: Tensor, shape: torch.Size, per: Reach, outer: Tensor | None) -
         outer = outer_scale(absmax.amax(-1)).view(*shape[:-1], 1)
     elif outer is None:
         outer = outer_scale(absmax.max() if absmax.numel() else absmax.new_zeros(()))
-    # As two divisions, each rounded: what torchao and NVIDIA's own quantisers compute.
-    wanted = absmax.div_(E2M1.largest).div_(_by_row(outer, shape)).clamp_(min=E4M3.smallest_normal)
+    # As two divisions, each rounded, like torchao; ModelOpt divides once, by 6 * outer, which may differ beside a tie.
+    wanted = absmax.div_(E2M1.largest).div_(_by_row(outer, shape)).clamp_(E4M3.smallest_normal, E4M3.largest)
     scales = torch.empty(wanted.shape, dtype=torch.float8_e4m3fn, device=rows.device)
-    to_e4m3(wanted, scales)
+    to_e4m3(wanted, scales, may_saturate=False)
     scales.view(torch.uint8).bitwise_and_(_NAN_CODE)  # NaN has a sign too
     return scales, outer
 
@@ -138,8 +138,7 @@ def _products(scales: Tensor, outer: Tensor, shape: tuple[int, ...]) -> Tensor:
     return _values(scales).mul_(_by_row(outer, shape))
 
 
-def _divide_(values: Tensor, divisors: Tensor, reciprocal_bits: int | None) -> None:
+def _divide_(values: Tensor, divisors: Tensor, reciprocal_bits: int | None) -> Tensor:
     if reciprocal_bits is None:
-        divide_(values, divisors)
-    else:
-        multiply_(values, significant_bits_(divisors.reciprocal(), reciprocal_bits))
+        return divide_(values, divisors)
+    return multiply_(values, significant_bits_(divisors.reciprocal(), reciprocal_bits))
