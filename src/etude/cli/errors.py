@@ -32,6 +32,7 @@ FAMILIES = {
     "etude.harness.search.ripgrep.SearchFailed": FAILED,
     "etude.sandbox.contract.SandboxUnavailable": MISTAKE,
     "etude.model.errors.UnsupportedCheckpoint": MISTAKE,
+    "etude.model.errors.CannotQuantise": MISTAKE,
     "etude.training.errors.TrainingError": MISTAKE,
     "etude.training.errors.NonFiniteError": FAILED,
     "etude.weights.errors.WeightsError": FAILED,

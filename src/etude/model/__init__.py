@@ -3,9 +3,9 @@
 DeepSeek-V3 / Kimi-K2 shape: MLA, mixture of experts, multi-token prediction."""
 
 from etude.model.cache import LatentCache
-from etude.model.checkpoint import load_hf, save_hf
+from etude.model.checkpoint import load_codes, load_hf, save_hf
 from etude.model.config import ModelConfig, Parameters, Yarn
-from etude.model.errors import CacheOverrun, ModelError, ReplayMismatch, UnsupportedCheckpoint
+from etude.model.errors import CacheOverrun, CannotQuantise, ModelError, ReplayMismatch, UnsupportedCheckpoint
 from etude.model.experts import expert_matmul
 from etude.model.router import UNKNOWN, Replay
 from etude.model.transformer import ExtendOutput, MtpOutput, Output, Transformer
@@ -13,6 +13,7 @@ from etude.model.transformer import ExtendOutput, MtpOutput, Output, Transformer
 __all__ = [
     "UNKNOWN",
     "CacheOverrun",
+    "CannotQuantise",
     "ExtendOutput",
     "LatentCache",
     "ModelConfig",
@@ -26,6 +27,7 @@ __all__ = [
     "UnsupportedCheckpoint",
     "Yarn",
     "expert_matmul",
+    "load_codes",
     "load_hf",
     "save_hf",
 ]

@@ -6,6 +6,9 @@ reading it back gives the same network. Two translations:
   shared embedding and output head, as published.
 - An embedding scale is folded into the written embedding. A tied network is then written untied; on reading it is tied
   again if embedding and head still belong together, otherwise (another tool trained them apart) it stays untied.
+
+Quantised weights (`precision/layout.py` says which) become numbers of the compute dtype when a network is made of them;
+`load_codes` gives them as they are. The routed experts can be written quantised, everything else stays as it is.
 """
 
 from __future__ import annotations
@@ -24,19 +27,28 @@ from torch import Tensor
 from etude.journal.files import sync, write_atomically
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
+from etude.model.precision.formats import Quantised, dequantise
+from etude.model.precision.layout import quantise_experts, refuse_unknown, split_quantised
 from etude.model.transformer import Transformer
 
 _EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _STACKED = re.compile(r"(.*\.mlp\.experts)\.(gate_proj|up_proj|down_proj)")
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _MTP = re.compile(r"mtp\.(\d+)\.(?:block\.)?(.*)")
 
 
-def save_hf(model: Transformer, folder: Path | str, tokenizer_file: Path | str | None = None) -> None:
-    """Writes model.safetensors and config.json (last, so that a torn write is never taken for a checkpoint)."""
+def save_hf(
+    model: Transformer, folder: Path | str, tokenizer_file: Path | str | None = None, *, experts: str | None = None
+) -> None:
+    """Writes model.safetensors and config.json (last, so that a torn write is never taken for a checkpoint).
+
+    `experts` is the format of the routed experts' weights, one of `precision.STORED`; None writes them as they are."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = published_tensors(model)
     config = {**model.config.to_hf(), "torch_dtype": str(tensors[_EMBED].dtype).removeprefix("torch.")}
+    if experts is not None:
+        tensors, config["quantization_config"] = quantise_experts(tensors, experts)
+    folder.mkdir(parents=True, exist_ok=True)
     weights = folder / "model.safetensors.partial"
     save_file(tensors, weights, metadata={"format": "pt"})
     sync(weights)
@@ -47,9 +59,12 @@ def save_hf(model: Transformer, folder: Path | str, tokenizer_file: Path | str |
 
 
 def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: int | None = None) -> Transformer:
-    """dtype None keeps the stored one. mtp_heads takes fewer MTP heads than the configuration names."""
+    """dtype None keeps the stored one, which for quantised weights is config.json's torch_dtype. mtp_heads takes fewer
+    MTP heads than the configuration names."""
     folder = Path(folder)
-    config, tensors = _read(folder)
+    config, stored, stored_dtype = _read(folder)
+    tensors, quantised = split_quantised(stored)
+    tensors |= {name: dequantise(q, dtype or stored_dtype) for name, q in quantised.items()}
     if mtp_heads is not None:
         config = dataclasses.replace(config, num_nextn_predict_layers=mtp_heads)
     config = _unfold_embedding(config, tensors)
@@ -64,6 +79,11 @@ def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: 
             )
     model.load_state_dict(state, assign=True)
     return model if dtype is None else model.to(dtype)
+
+
+def load_codes(folder: Path | str) -> dict[str, Quantised]:
+    """The quantised weights under their published names, as codes and scales."""
+    return split_quantised(_read(Path(folder))[1])[1]
 
 
 def published_tensors(model: Transformer) -> dict[str, Tensor]:
@@ -121,7 +141,8 @@ def _unfold_embedding(config: ModelConfig, tensors: dict[str, Tensor]) -> ModelC
     return config
 
 
-def _read(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _read(folder: Path) -> tuple[ModelConfig, dict[str, Tensor], torch.dtype]:
+    """Also the dtype that the network computes in, as config.json has it."""
     tensors: dict[str, Tensor] = {}
     try:
         data: dict[str, Any] = json.loads((folder / "config.json").read_text())
@@ -133,4 +154,6 @@ def _read(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
         raise UnsupportedCheckpoint(f"{folder} is damaged: {damaged}") from damaged
     if not tensors:
         raise UnsupportedCheckpoint(f"{folder} is not a checkpoint: it has no .safetensors file")
-    return ModelConfig.from_hf(data), tensors
+    refuse_unknown(data.pop("quantization_config", None))
+    dtype = _DTYPES.get(str(data.get("dtype") or data.get("torch_dtype")), torch.bfloat16)
+    return ModelConfig.from_hf(data), tensors, dtype

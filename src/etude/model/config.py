@@ -190,7 +190,7 @@ def _refuse_unknown_variants(data: Mapping[str, Any]) -> None:
     if kind not in ("deepseek_v3", "kimi_k2"):
         raise UnsupportedCheckpoint(f"model_type is {kind!r}; this room reads 'deepseek_v3' and 'kimi_k2'")
     if data.get("quantization_config"):
-        raise UnsupportedCheckpoint("the checkpoint is quantised; convert it to bfloat16 first")
+        raise UnsupportedCheckpoint("the weights are quantised: load_hf reads them, the shape alone says too little")
     for name, expected in _FIXED.items():
         if data.get(name, expected) != expected:
             raise UnsupportedCheckpoint(f"{name} is {data[name]!r}; only {expected!r} is implemented")

@@ -17,3 +17,7 @@ class ReplayMismatch(ModelError):
 
 class CacheOverrun(ModelError):
     """Tokens that do not fit into the latent cache."""
+
+
+class CannotQuantise(ModelError):
+    """A tensor that a low-precision format does not take, or a layout that no published reader knows."""

@@ -1,0 +1,70 @@
+"""The formats by name, each with its three functions.
+
+Invariant: `fake` has the values of `dequantise` after `quantise`, at less cost; only a zero may have another sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from etude.model.errors import CannotQuantise
+from etude.model.precision.fp8 import (
+    BlockFP8,
+    RowFP8,
+    dequantise_block_fp8,
+    dequantise_row_fp8,
+    fake_block_fp8,
+    fake_row_fp8,
+    quantise_block_fp8,
+    quantise_row_fp8,
+)
+from etude.model.precision.mxfp8 import MXFP8, dequantise_mxfp8, fake_mxfp8, quantise_mxfp8
+from etude.model.precision.nvfp4 import NVFP4, dequantise_nvfp4, fake_nvfp4, quantise_nvfp4
+
+Quantised: TypeAlias = MXFP8 | NVFP4 | BlockFP8 | RowFP8
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    name: str
+    quantise: Callable[[Tensor], Quantised]
+    fake: Callable[[Tensor], Tensor]
+
+
+FORMATS = {
+    format.name: format
+    for format in (
+        Format("mxfp8", quantise_mxfp8, fake_mxfp8),
+        Format("nvfp4", quantise_nvfp4, fake_nvfp4),
+        Format("nvfp4_tensor", partial(quantise_nvfp4, per="tensor"), partial(fake_nvfp4, per="tensor")),
+        Format("fp8_block", quantise_block_fp8, fake_block_fp8),
+        Format("fp8_tile", partial(quantise_block_fp8, rows=1), partial(fake_block_fp8, rows=1)),
+        Format("fp8_row", quantise_row_fp8, fake_row_fp8),
+    )
+}
+"""nvfp4 is per token; fp8_tile is block FP8 of 1 x 128, for activations."""
+
+
+def format_named(name: str) -> Format:
+    try:
+        return FORMATS[name]
+    except KeyError:
+        raise CannotQuantise(f"there is no format {name!r}; there are {', '.join(FORMATS)}") from None
+
+
+def dequantise(q: Quantised, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    match q:
+        case MXFP8():
+            return dequantise_mxfp8(q, dtype)
+        case NVFP4():
+            return dequantise_nvfp4(q, dtype)
+        case BlockFP8():
+            return dequantise_block_fp8(q, dtype)
+        case RowFP8():
+            return dequantise_row_fp8(q, dtype)

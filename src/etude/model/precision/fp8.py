@@ -1,0 +1,128 @@
+"""FP8 with fp32 scales: DeepSeek's blocks of 128 x 128, and one scale per row.
+
+Invariant: scale = absmax / 448 over its reach, code = number / scale to the nearest E4M3, both divided as IEEE says.
+Blocks at the edge are as if filled up with zeros, as published: a matrix of any size has ceil(M / 128) x ceil(K / 128)
+scales. Blocks of 1 x 128 are what DeepSeek takes for activations. Where there is NaN or an infinity, all of the scale's
+reach becomes NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from etude.model.errors import CannotQuantise
+from etude.model.precision.blocks import as_rows, block_absmax, divide_, like, multiply_, rows_of, tiles
+from etude.model.precision.elements import E4M3, from_e4m3, round_to_, to_e4m3
+
+BLOCK = 128
+SMALLEST_SCALE = 2.0**-126
+"""Also that of zeros: fp32's least normal number, so that no GPU flushes a scale."""
+_NAN_CODE = 0x7F
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFP8:
+    codes: Tensor
+    """[..., M, K] float8_e4m3fn"""
+    scales: Tensor
+    """[..., ceil(M / rows), ceil(K / 128)] fp32"""
+    rows: int = BLOCK
+    """Height of a block; 128 for weights, 1 for activations."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFP8:
+    codes: Tensor
+    """[..., K] float8_e4m3fn"""
+    scales: Tensor
+    """[..., 1] fp32"""
+
+
+def quantise_block_fp8(x: Tensor, *, rows: int = BLOCK) -> BlockFP8:
+    padded, scales = _block_scales(x, rows)
+    codes = like(x, _codes(padded, _to_rows(scales, x.shape, rows)))
+    return BlockFP8(codes[..., : x.shape[-1]].contiguous(), scales, rows)
+
+
+def dequantise_block_fp8(q: BlockFP8, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    codes = _filled_up(q.codes.view(torch.uint8)).view(torch.float8_e4m3fn)
+    values = _from_codes(as_rows(codes), _to_rows(q.scales, q.codes.shape, q.rows), dtype)
+    return like(q.codes, values)[..., : q.codes.shape[-1]].contiguous()
+
+
+def fake_block_fp8(x: Tensor, dtype: torch.dtype | None = None, *, rows: int = BLOCK) -> Tensor:
+    """dequantise(quantise(x)), in the dtype of x unless another is asked for, but for the sign of zeros."""
+    padded, scales = _block_scales(x, rows)
+    values = like(x, _fake(padded, _to_rows(scales, x.shape, rows), dtype or x.dtype))
+    return values[..., : x.shape[-1]].contiguous()
+
+
+def quantise_row_fp8(x: Tensor) -> RowFP8:
+    rows = rows_of(x, 1, "row-wise FP8")
+    scales = _scale(block_absmax(rows, rows.shape[1]))
+    return RowFP8(_codes(rows, scales).view(x.shape), scales.view(*x.shape[:-1], 1))
+
+
+def dequantise_row_fp8(q: RowFP8, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return _from_codes(as_rows(q.codes), q.scales.reshape(-1, 1), dtype).view(q.codes.shape)
+
+
+def fake_row_fp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """dequantise(quantise(x)), in the dtype of x unless another is asked for, but for the sign of zeros."""
+    rows = rows_of(x, 1, "row-wise FP8")
+    return _fake(rows, _scale(block_absmax(rows, rows.shape[1])), dtype or x.dtype).view(x.shape)
+
+
+def _scale(absmax: Tensor) -> Tensor:
+    scale = (absmax / E4M3.largest).clamp_min_(SMALLEST_SCALE)
+    return scale.masked_fill_(~scale.isfinite(), torch.nan)
+
+
+def _block_scales(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """x as rows filled up to whole blocks, and the scales [..., ceil(M / rows), ceil(K / 128)]."""
+    if x.dim() < 2:
+        raise CannotQuantise(f"block FP8 needs a matrix; the shape is {tuple(x.shape)}")
+    padded = rows_of(_filled_up(x), BLOCK, "block FP8")
+    absmax = like(x, block_absmax(padded, BLOCK))
+    absmax = F.pad(absmax, (0, 0, 0, -x.shape[-2] % rows))
+    return padded, _scale(absmax.unflatten(-2, (absmax.shape[-2] // rows, rows)).amax(-2))
+
+
+def _filled_up(x: Tensor) -> Tensor:
+    lacking = -x.shape[-1] % BLOCK
+    return F.pad(x, (0, lacking)) if lacking else x
+
+
+def _to_rows(scales: Tensor, shape: torch.Size, rows: int) -> Tensor:
+    """The scales that each row of [N, K] meets."""
+    return scales.repeat_interleave(rows, -2)[..., : shape[-2], :].reshape(-1, scales.shape[-1])
+
+
+def _codes(rows: Tensor, scales: Tensor) -> Tensor:
+    """No quotient rounds to more than 448: the scale is absmax / 448 up to its last bit."""
+    codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn, device=rows.device)
+    for buffers, (part, scale, code) in tiles(rows, scales, codes):
+        to_e4m3(divide_(buffers.values.copy_(part), scale), code, may_saturate=False)
+    nan = scales.isnan()
+    if bool(nan.any()):
+        codes.view(torch.uint8).masked_fill_(nan.repeat_interleave(rows.shape[1] // scales.shape[1], -1), _NAN_CODE)
+    return codes
+
+
+def _from_codes(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    out = torch.empty(codes.shape, dtype=dtype, device=codes.device)
+    for buffers, (code, scale, back) in tiles(codes, scales, out):
+        back.copy_(multiply_(from_e4m3(code, buffers.values), scale))
+    return out
+
+
+def _fake(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    out = torch.empty(rows.shape, dtype=dtype, device=rows.device)
+    for buffers, (part, scale, back) in tiles(rows, scales, out):
+        values = divide_(buffers.values.copy_(part), scale)
+        back.copy_(multiply_(round_to_(values, E4M3, buffers.work, may_saturate=False), scale))
+    return out

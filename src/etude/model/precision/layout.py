@@ -1,0 +1,183 @@
+"""How quantised weights lie in Hugging Face checkpoints: names, dtypes, shapes, and what config.json says of them.
+
+Invariant: what is written has the names, dtypes and shapes of one published layout, and reading it back gives the same
+codes and scales. Layouts are recognised by the scales that stand beside a weight, and by their dtype and shape:
+
+| beside `weight` (E4M3, or uint8 for NVFP4) | format | published by |
+|---|---|---|
+| `weight_scale_inv` fp32 or E8M0 [M/128, K/128] | block FP8 | DeepSeek |
+| `weight_scale` uint8 [M, K/32] | MXFP8 | ModelOpt, compressed-tensors |
+| `weight_scale` E4M3 [M, K/16], `weight_scale_2` fp32 [] | NVFP4 | ModelOpt |
+| `weight_packed` instead, `weight_scale`, `weight_global_scale` fp32 [1], a divisor | NVFP4 | compressed-tensors |
+| `weight_scale` float [M, 1], [M] or [1] | row-wise FP8 | compressed-tensors, ModelOpt |
+| `weight_scale` float [M/128, K/128] | block FP8 | compressed-tensors |
+
+Scales of activations that a checkpoint may hold beside these belong to another engine's matmuls and are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from etude.model.errors import CannotQuantise, UnsupportedCheckpoint
+from etude.model.precision import fp8, mxfp8, nvfp4
+from etude.model.precision.elements import from_e8m0
+from etude.model.precision.formats import Quantised, format_named
+from etude.model.precision.fp8 import BlockFP8, RowFP8
+from etude.model.precision.mxfp8 import MXFP8
+from etude.model.precision.nvfp4 import NVFP4, outer_scale, quantise_nvfp4
+
+STORED = ("mxfp8", "nvfp4", "fp8_block", "fp8_row")
+"""Formats of written checkpoints. NVFP4 has one outer scale per tensor there; no published reader takes more."""
+_EXPERT = re.compile(r"(.*\.mlp\.experts\.\d+)\.(gate_proj|up_proj|down_proj)\.weight")
+_OF_ACTIVATIONS = (".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale")
+_E4M3 = torch.float8_e4m3fn
+
+
+def quantise_experts(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Published tensors with the weights of the routed experts in a format, and config.json's quantization_config."""
+    if name not in STORED:
+        raise CannotQuantise(f"checkpoints are written in {', '.join(STORED)}; not in {name!r}")
+    out: dict[str, Tensor] = {}
+    for weight, tensor in tensors.items():
+        expert = _EXPERT.fullmatch(weight)
+        if expert is None:
+            out[weight] = tensor
+        elif name == "nvfp4":
+            # Engines run gate and up as one matmul, which has one outer scale.
+            kin = ("gate_proj", "up_proj") if expert[2] != "down_proj" else ("down_proj",)
+            absmax = torch.stack([tensors[f"{expert[1]}.{one}.weight"].abs().max() for one in kin]).max()
+            out |= stored_tensors(weight, quantise_nvfp4(tensor, outer=outer_scale(absmax.float())))
+        else:
+            out |= stored_tensors(weight, format_named(name).quantise(tensor))
+    kept = [w.removesuffix(".weight") for w, t in tensors.items() if t.dim() == 2 and not _EXPERT.fullmatch(w)]
+    return out, quantization_config(name, kept)
+
+
+def stored_tensors(weight: str, q: Quantised) -> dict[str, Tensor]:
+    """What a checkpoint holds for one weight, whose name ends in `.weight`."""
+    match q:
+        case MXFP8():
+            return {weight: q.codes, f"{weight}_scale": q.scales}
+        case NVFP4():
+            if q.outer.dim():
+                raise CannotQuantise(f"{weight}: checkpoints hold NVFP4 with one outer scale per tensor, not per token")
+            return {weight: q.codes, f"{weight}_scale": q.scales, f"{weight}_scale_2": q.outer}
+        case BlockFP8():
+            if q.rows != fp8.BLOCK:
+                raise CannotQuantise(f"{weight}: checkpoints hold blocks of 128 x 128, not of {q.rows} x 128")
+            return {weight: q.codes, f"{weight}_scale_inv": q.scales}
+        case RowFP8():
+            return {weight: q.codes, f"{weight}_scale": q.scales}
+
+
+def quantization_config(name: str, kept: Iterable[str]) -> dict[str, Any]:
+    """`kept`: modules that are not quantised, by name."""
+    ignored = list(kept)
+    if name == "fp8_block":
+        return {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [fp8.BLOCK, fp8.BLOCK],
+            "modules_to_not_convert": ignored,
+        }
+    if name == "fp8_row":
+        number = {"num_bits": 8, "type": "float", "symmetric": True}
+        group = {
+            "targets": ["Linear"],
+            "weights": {**number, "strategy": "channel", "dynamic": False},
+            "input_activations": {**number, "strategy": "token", "dynamic": True},
+        }
+        return {
+            "quant_method": "compressed-tensors",
+            "format": "float-quantized",
+            "quantization_status": "compressed",
+            "config_groups": {"group_0": group},
+            "ignore": ignored,
+        }
+    # Not ModelOpt's plain NVFP4: that promises scales for activations, which only a calibration could give.
+    algorithm, size = ("MXFP8", mxfp8.BLOCK) if name == "mxfp8" else ("W4A16_NVFP4", nvfp4.BLOCK)
+    return {"quant_method": "modelopt", "quant_algo": algorithm, "group_size": size, "ignore": ignored}
+
+
+def refuse_unknown(config: Mapping[str, Any] | None) -> None:
+    """Of a quantization_config what its tensors would not show."""
+    if not config:
+        return
+    method = config.get("quant_method")
+    if method not in ("fp8", "modelopt", "modelopt_fp4", "modelopt_mxfp8", "compressed-tensors"):
+        raise UnsupportedCheckpoint(f"weights are quantised by {method!r}; convert the checkpoint to bfloat16 first")
+    if config.get("fmt", "e4m3") != "e4m3":
+        raise UnsupportedCheckpoint(f"quantised weights are {config['fmt']!r}; only 'e4m3' is implemented")
+    block = config.get("weight_block_size")
+    if block is not None and list(block) != [fp8.BLOCK, fp8.BLOCK]:
+        raise UnsupportedCheckpoint(f"weight_block_size is {block}; only [{fp8.BLOCK}, {fp8.BLOCK}] is implemented")
+
+
+def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Quantised]]:
+    """Tensors as stored -> those that are plain, and the quantised weights under the name that the plain one has."""
+    rest, quantised = dict(tensors), dict[str, Quantised]()
+    for name in [n for n in rest if n.endswith(("_scale_inv", "_scale", "_global_scale", "_scale_2"))]:
+        stem = re.fullmatch(r"(.*\.weight)_(scale_inv|scale|global_scale|scale_2)", name)
+        if stem is not None and stem[1] not in quantised:
+            quantised[stem[1]] = _assembled(stem[1], rest)
+    for name in [n for n in rest if n.endswith(_OF_ACTIVATIONS)]:
+        del rest[name]
+    for name, tensor in rest.items():
+        if tensor.dtype in (torch.uint8, torch.int8, torch.int32, _E4M3):
+            raise UnsupportedCheckpoint(f"{name} is {tensor.dtype} without the scales of a known format beside it")
+    return rest, quantised
+
+
+def _assembled(weight: str, rest: dict[str, Tensor]) -> Quantised:
+    beside = {s: rest.pop(f"{weight}_{s}", None) for s in ("scale_inv", "scale", "scale_2", "global_scale", "packed")}
+    codes = rest.pop(weight, beside["packed"])
+    scale = beside["scale_inv"] if beside["scale"] is None else beside["scale"]
+    if codes is None or scale is None or codes.dim() != 2:
+        raise UnsupportedCheckpoint(f"{weight} lacks its codes or its scales, or is no matrix")
+    made: Quantised | None = None
+    outer = beside["scale_2"]
+    if outer is None and beside["global_scale"] is not None:
+        outer = beside["global_scale"].float().reciprocal()
+    if outer is not None and outer.numel() == 1 and codes.dtype == torch.uint8 and scale.dtype == _E4M3:
+        made = NVFP4(codes, scale, outer.float().reshape(()))
+    elif codes.dtype == _E4M3 and outer is None:
+        made = _of_e4m3(codes, scale)
+    if made is None or made.scales.shape != _scale_shape(made):
+        found = f"{codes.dtype} {tuple(codes.shape)} with scales {scale.dtype} {tuple(scale.shape)}"
+        raise UnsupportedCheckpoint(f"{weight} is in no known layout: {found}")
+    return made
+
+
+def _of_e4m3(codes: Tensor, scale: Tensor) -> Quantised:
+    if scale.dtype == torch.uint8:
+        return MXFP8(codes, scale)
+    exact = from_e8m0(scale.view(torch.uint8)) if scale.dtype == torch.float8_e8m0fnu else scale.float()
+    if exact.shape == _blocks(codes):
+        return BlockFP8(codes, exact)
+    column = exact.reshape(-1, 1)
+    # One scale for the whole tensor is one that all rows share.
+    return RowFP8(codes, column.expand(codes.shape[0], 1).contiguous() if column.numel() == 1 else column)
+
+
+def _blocks(codes: Tensor) -> tuple[int, ...]:
+    return tuple(-(-size // fp8.BLOCK) for size in codes.shape)
+
+
+def _scale_shape(q: Quantised) -> tuple[int, ...]:
+    rows, width = q.codes.shape
+    match q:
+        case MXFP8():
+            return rows, width // mxfp8.BLOCK
+        case NVFP4():
+            return rows, 2 * width // nvfp4.BLOCK
+        case BlockFP8():
+            return _blocks(q.codes)
+        case RowFP8():
+            return rows, 1
