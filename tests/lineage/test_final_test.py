@@ -25,7 +25,8 @@ def test_with_one_edit_each_model_is_tested_twice(one_edit: int, monkeypatch: py
 
     async def nothing(*args: Any, **named: Any) -> None: ...
 
-    async def engine(*args: Any) -> Engine:
+    async def engine(*args: Any, version: int) -> Engine:
+        assert version == 0
         return Engine()
 
     async def evaluated(

@@ -17,6 +17,7 @@ from etude.lineage.screen import Screen
 from etude.model import ModelConfig, Transformer, load_hf, save_hf
 from etude.recipe import Recipe
 from etude.recipe.model import ModelRecipe
+from etude.rl import evaluated_steps
 from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict, into_module
 
@@ -83,7 +84,7 @@ def test_a_version_that_cannot_be_had_is_left_out(
 
 def test_the_points_of_a_curve() -> None:
     def points(**rl: int) -> list[int]:
-        return Recipe.model_validate({"name": "r", "rl": rl}).rl.evaluations()
+        return evaluated_steps(Recipe.model_validate({"name": "r", "rl": rl}).rl)
 
     assert points(steps=5, evaluate_every=2) == [0, 2, 4, 5]
     assert points(steps=4, evaluate_every=2) == [0, 2, 4]

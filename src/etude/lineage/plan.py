@@ -13,6 +13,7 @@ import torch
 
 from etude.model import ModelConfig, Transformer
 from etude.recipe import Recipe
+from etude.rl.curve import evaluated_steps
 from etude.training.compute import Compute, choose_compute
 
 _BYTES_PER_PARAMETER = 4 + 8 + 4 + 2
@@ -62,7 +63,7 @@ def plan_run(recipe: Recipe) -> RunPlan:
         stages.append(("continued", 0, recipe.continued.seconds))
     else:
         rollouts = rl.steps * rl.prompts_per_step * rl.group
-        tokens, seconds = tried(len(rl.evaluations()) * recipe.tasks.dev * (rl.evaluate_samples + test.greedy))
+        tokens, seconds = tried(len(evaluated_steps(rl)) * recipe.tasks.dev * (rl.evaluate_samples + test.greedy))
         seconds += rollouts * (_BOX_SECONDS + _ROLLOUT_TOKENS * context / pace)
         stages.append(("rl", rollouts * context + tokens, seconds))
     tries = sum(samples + test.greedy for samples in (test.samples, test.one_edit) if samples)

@@ -21,7 +21,7 @@ from etude.lineage.summary import one_edit
 from etude.model import load_hf, save_hf
 from etude.recipe import Recipe
 from etude.recipe.acting import EvaluationRecipe
-from etude.rl import Crew, RlRun, dismiss, gather_crew
+from etude.rl import Crew, RlRun, dismiss, evaluated_steps, gather_crew
 from etude.rollout import RolloutJob, RolloutResult, evaluate
 from etude.tasks import Split
 from etude.weights import CorruptVersion, MissingVersion, WeightStore
@@ -65,7 +65,7 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
     finally:
         await crew.dismiss()
     if recipe.rl.evaluate_after:
-        for step in recipe.rl.evaluations():
+        for step in evaluated_steps(recipe.rl):
             if not _is_evaluated(paths, step):
                 await _evaluate_version(context, on_dev, step)
     machine = run.machine

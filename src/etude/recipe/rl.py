@@ -120,7 +120,3 @@ class RlRecipe(Section):
     """Rollouts per dev task in those evaluations; 16 show a best of 16, and take their time."""
     keep_checkpoints: int = Field(2, ge=1)
     """Checkpoints of the trainer kept on disk; one is written at every step."""
-
-    def evaluations(self) -> list[int]:
-        """The steps of which the dev split is evaluated: a curve of them begins and ends where RL does."""
-        return sorted({*range(0, self.steps, self.evaluate_every), self.steps}) if self.evaluate_every else []

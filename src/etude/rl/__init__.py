@@ -5,6 +5,7 @@ Reward belongs here: named terms made from a Trace and a Verdict.
 
 from etude.rl.advantage import group_advantages
 from etude.rl.crew import Crew, dismiss, gather_crew
+from etude.rl.curve import evaluated_steps
 from etude.rl.length_cost import length_cost
 from etude.rl.reconciler import Plan, Reconciler
 from etude.rl.reward import Reward, score
@@ -17,6 +18,7 @@ __all__ = [
     "Reward",
     "RlRun",
     "dismiss",
+    "evaluated_steps",
     "gather_crew",
     "group_advantages",
     "length_cost",

@@ -18,6 +18,7 @@ from etude.journal import Journal, RunPaths
 from etude.recipe import Recipe
 from etude.rl.batch import TrainingGroup, TrainingMember
 from etude.rl.crew import Crew
+from etude.rl.curve import evaluated_steps
 from etude.rl.log import RlLog, Sampled, for_training
 from etude.rl.reconciler import (
     Admit,
@@ -247,7 +248,7 @@ class RlRun:
     async def _evaluate_if_due(self, step: int) -> None:
         """Step 0 is before the first update. In lockstep sampling waits for it, and so it does for the first, which the
         first update would otherwise overtake; else sampling goes on beside it."""
-        if step not in self.rl.evaluations():
+        if step not in evaluated_steps(self.rl):
             return
         evaluation = self.evaluate(self.crew, step)
         if self.sync or step == 0:

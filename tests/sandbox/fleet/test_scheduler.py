@@ -98,6 +98,15 @@ def test_live_load_replaces_reservations_once_they_show() -> None:
     assert not world.ask("r3"), "others' load counts as well"
 
 
+def test_a_host_that_was_silent_and_came_back_is_watched_as_before() -> None:
+    world = World(hosts="a")
+    for silent in (1, 2):
+        world.now += POLICY.silent_seconds
+        assert not world.ask(f"r{silent}"), "it may be gone"
+        world.tell(HostReported("a", Resources(), -1.0))
+        assert world.on[f"r{silent}"] == "a"
+
+
 def test_a_large_request_is_not_starved_by_small_ones() -> None:
     """Small boxes come faster than they go: without a claim the whole host would never be free."""
     world = World(hosts="ab")

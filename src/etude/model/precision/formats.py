@@ -52,10 +52,10 @@ FORMATS = {
 
 
 def format_named(name: str) -> Format:
-    try:
-        return FORMATS[name]
-    except KeyError:
-        raise CannotQuantise(f"there is no format {name!r}; there are {', '.join(FORMATS)}") from None
+    found = FORMATS.get(name)
+    if found is None:
+        raise CannotQuantise(f"there is no format {name!r}; there are {', '.join(FORMATS)}")
+    return found
 
 
 def dequantise(q: Quantised, dtype: torch.dtype = torch.bfloat16) -> Tensor:

@@ -275,6 +275,8 @@ class Scheduler:
         host = self.hosts.get(event.host)
         if host is not None:
             host.report(event.used, event.sampled, self._now)
+            # Of one that was silent only its loss was still waited for.
+            self._timers.set(self._now + self.policy.silent_seconds, "silence", event.host)
             self.assigner.changed(host)
 
     def _silence_due(self, name: str) -> None:
