@@ -167,7 +167,7 @@ def _trained(recipe: Recipe, paths: RunPaths, stage: str, dtype: str, stack: Asy
 
     form = format_of(recipe.harness, paths.tokenizer)
     alone = recipe.engine.model_copy(update={"slots": 1})  # where drafts pay
-    engine = EngineService(paths.model(stage), alone, dtype, 0)
+    engine = EngineService(paths.model(stage), alone, dtype, 0, precision=recipe.precision)
     stack.push_async_callback(engine.shutdown)
     sampling = TokenSampling(recipe.engine.context, temperature=0.0)
     schemas = session_schemas(recipe.harness)

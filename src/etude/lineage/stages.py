@@ -33,7 +33,7 @@ def _supervised(
         return await run_service_stage(context, name, service, name, str(context.paths.root), recipe)
 
     beside = tuple(f"stages/{name}/{file}" for file in ("metrics.jsonl", "result.json", "before.json", "compute.json"))
-    return Stage(name, title, ("model", name, "compute"), _model(name), run, require, needs, beside)
+    return Stage(name, title, ("model", name, "compute", "precision"), _model(name), run, require, needs, beside)
 
 
 def _model(stage: str) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def _evaluation(end: str) -> Stage:
     return Stage(
         "evaluate",
         "test",
-        ("evaluation", "harness", "engine", "sandbox", "compute"),
+        ("evaluation", "harness", "engine", "sandbox", "compute", "precision"),
         tuple(f"eval/{name}/results.jsonl" for name in names),
         evaluate_test,
         needs=("tasks", "corpus", "sft", end),
@@ -53,7 +53,7 @@ def _evaluation(end: str) -> Stage:
     )
 
 
-_ACTING = ("harness", "engine", "sandbox", "weights", "compute")
+_ACTING = ("harness", "engine", "sandbox", "weights", "compute", "precision")
 
 _TO_SFT: tuple[Stage, ...] = (
     Stage(

@@ -66,7 +66,8 @@ class LineageState:
 def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:
     """A digest of the parts of the recipe that a stage depends on: whole sections, or single fields ("rl.steps")."""
     values = _made_from(recipe)
-    return _digest({name: _at(values, name) for name in sections} | {"seed": recipe.seed})
+    parts = {name: _at(values, name) for name in sections if name in values or name not in recipe.LATER}
+    return _digest(parts | {"seed": recipe.seed})
 
 
 def output_digest(root: Path, outputs: Sequence[str]) -> str:

@@ -81,6 +81,7 @@ async def gather_crew(
         store,
         0,
         sync,
+        plain["precision"],
     )
     workers = [await start_worker(f"worker-{number}", "train") for number in range(recipe.rl.workers)]
     evaluator = await start_worker("evaluator", "dev")
