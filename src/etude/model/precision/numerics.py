@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.precision.formats import Quantised, dequantise
@@ -44,6 +45,13 @@ class Operand:
     """[..., K]; fp32, or bf16 where that needs no scale after the matmul"""
     outer: Tensor | None = None
     """fp32, broadcasts to [..., 1]"""
+
+    def rows(self, chosen_r: Tensor) -> Operand:
+        """Of [N, K] the chosen ones; N stands for a row of zeros."""
+        outer = self.outer
+        if outer is not None and outer.dim():
+            outer = F.pad(outer, (0, 0, 0, 1)).index_select(0, chosen_r)
+        return Operand(F.pad(self.values, (0, 0, 0, 1)).index_select(0, chosen_r), outer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.model.placing import Gather, Spread, places
+from etude.model.placing import Gather, Spread, places, tokens_of_rows
 from etude.model.precision.numerics import Numerics, Operand
 
 Weights = Sequence[Tensor] | Operand
@@ -46,8 +46,15 @@ def rounded_experts(
     ends = sizes.cumsum(0)
     place = places(flat, count, ends - sizes)
     cuts = (0, *ends.tolist())
-    x = cast(Tensor, Spread.apply(x_nd, place, cuts[-1], experts_nk.shape[1], True))
-    gate, up = rounded_matmul(x, gate_up, cuts, numerics).chunk(2, -1)
+    choices = experts_nk.shape[1]
+    if isinstance(gate_up, Operand):
+        # Tokens are rounded once, not once for each of their experts.
+        chosen = tokens_of_rows(place, cuts[-1], choices, nobody=x_nd.shape[0])
+        hidden = _product(numerics.activations(x_nd).rows(chosen), gate_up, cuts, x_nd.dtype)
+    else:
+        x = cast(Tensor, Spread.apply(x_nd, place, cuts[-1], choices, True))
+        hidden = rounded_matmul(x, gate_up, cuts, numerics)
+    gate, up = hidden.chunk(2, -1)
     y = rounded_matmul(F.silu(gate) * up, down, cuts, numerics)
     y = cast(Tensor, Gather.apply(y, place)).view(*experts_nk.shape, -1)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
