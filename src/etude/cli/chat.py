@@ -40,7 +40,7 @@ from etude.harness import (
 from etude.harness.permissions import always_rules
 from etude.harness.sessions import SavedSession, SessionError, look_after_all
 from etude.journal import RunPaths
-from etude.lineage import LineageError, LineageState, recipe_of
+from etude.lineage import LineageError, dtype_of, recipe_of
 from etude.recipe import Recipe, load_recipe
 from etude.trace import ToolEvent, TraceUsage
 from etude.trace.builder import TraceBuilder
@@ -148,18 +148,8 @@ def _run_front(run_folder: Path, stage: str | None) -> Front:
     if name is None or not paths.model(name).exists():
         raise LineageError(f"{run_folder} has no finished model of stage {stage or 'sft or rl'} yet")
     recipe = load_recipe(paths.recipe)
-    trained = partial(_trained, recipe, paths, name, _dtype_of(paths))
+    trained = partial(_trained, recipe, paths, name, dtype_of(paths))
     return Front(f"{paths.root.name}/{name}", recipe.harness, recipe.sandbox, trained)
-
-
-def _dtype_of(paths: RunPaths) -> str:
-    compute = LineageState.load(paths.lineage).compute
-    if "dtype_name" not in compute:
-        raise LineageError(
-            f"{paths.lineage} does not say in which dtype the run computes (compute.dtype_name): restore the file, or "
-            "give the `etude run` command of this run again"
-        )
-    return str(compute["dtype_name"])
 
 
 def _trained(recipe: Recipe, paths: RunPaths, stage: str, dtype: str, stack: AsyncExitStack) -> Policy:

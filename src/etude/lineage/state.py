@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.journal import write_atomically
+from etude.journal import RunPaths, write_atomically
 from etude.recipe import Recipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.section import Section
@@ -62,6 +62,17 @@ class LineageState:
 
     def save(self, path: Path) -> None:
         write_atomically(path, json.dumps(asdict(self), indent=1).encode())
+
+
+def dtype_of(paths: RunPaths) -> str:
+    """The dtype that a run computes in, by its name."""
+    compute = LineageState.load(paths.lineage).compute
+    if "dtype_name" not in compute:
+        raise LineageError(
+            f"{paths.lineage} does not say in which dtype the run computes (compute.dtype_name): restore the file, or "
+            "give the `etude run` command of this run again"
+        )
+    return str(compute["dtype_name"])
 
 
 def recipe_of(recipe: Recipe, stage: str) -> Recipe:

@@ -3,9 +3,16 @@
 DeepSeek-V3 / Kimi-K2 shape: MLA, mixture of experts, multi-token prediction."""
 
 from etude.model.cache import LatentCache
-from etude.model.checkpoint import load_codes, load_hf, save_hf
+from etude.model.checkpoint import checkpoint_faults, load_codes, load_hf, save_hf
 from etude.model.config import ModelConfig, Parameters, Yarn
-from etude.model.errors import CacheOverrun, CannotQuantise, ModelError, ReplayMismatch, UnsupportedCheckpoint
+from etude.model.errors import (
+    CacheOverrun,
+    CannotQuantise,
+    ModelError,
+    PoisonedWeights,
+    ReplayMismatch,
+    UnsupportedCheckpoint,
+)
 from etude.model.experts import expert_matmul
 from etude.model.precision.numerics import Numerics
 from etude.model.rounding import prepare, restore, round_with, serve, served_state
@@ -24,11 +31,13 @@ __all__ = [
     "Numerics",
     "Output",
     "Parameters",
+    "PoisonedWeights",
     "Replay",
     "ReplayMismatch",
     "Transformer",
     "UnsupportedCheckpoint",
     "Yarn",
+    "checkpoint_faults",
     "expert_matmul",
     "load_codes",
     "load_hf",

@@ -27,6 +27,7 @@ from torch import Tensor
 from etude.journal.files import sync, write_atomically
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
+from etude.model.precision.fence import Fault, faults, require_sound
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.layout import quantise_experts, refuse_unknown, split_quantised
 from etude.model.transformer import Transformer
@@ -42,12 +43,15 @@ def save_hf(
 ) -> None:
     """Writes model.safetensors and config.json (last, so that a torn write is never taken for a checkpoint).
 
+    Weights that are not sound are refused (PoisonedWeights), and a checkpoint that was there stays as it was.
+
     `experts` is the format of the routed experts' weights, one of `precision.STORED`; None writes them as they are."""
     folder = Path(folder)
     tensors = published_tensors(model)
     config = {**model.config.to_hf(), "torch_dtype": str(tensors[_EMBED].dtype).removeprefix("torch.")}
     if experts is not None:
         tensors, config["quantization_config"] = quantise_experts(tensors, experts)
+    require_sound(tensors, str(folder))
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / "model.safetensors.partial"
     save_file(tensors, weights, metadata={"format": "pt"})
@@ -84,6 +88,11 @@ def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: 
 def load_codes(folder: Path | str) -> dict[str, Quantised]:
     """The quantised weights under their published names, as codes and scales."""
     return split_quantised(_read(Path(folder))[1])[1]
+
+
+def checkpoint_faults(folder: Path | str) -> list[Fault]:
+    """What is not sound in a checkpoint, of its numbers, codes and scales as they are stored."""
+    return faults(_read(Path(folder))[1])
 
 
 def published_tensors(model: Transformer) -> dict[str, Tensor]:

@@ -21,3 +21,7 @@ class CacheOverrun(ModelError):
 
 class CannotQuantise(ModelError):
     """A tensor that a low-precision format does not take, or a layout that no published reader knows."""
+
+
+class PoisonedWeights(ModelError):
+    """Weights that are not finite, or cut off: nobody may go on from them, so they are not written."""

@@ -17,6 +17,7 @@ from etude.model.attention import LatentAttention
 from etude.model.block import Experts, MixtureOfExperts
 from etude.model.errors import CannotQuantise
 from etude.model.linear import Linear
+from etude.model.precision.fence import require_sound
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.numerics import Numerics, Operand
 from etude.model.precision.rounded import rounded_experts
@@ -108,7 +109,8 @@ def restore(model: nn.Module) -> None:
 
 @torch.no_grad()
 def served_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state that `serve` would give the model, which stays as it is."""
+    """The state that `serve` would give the model, which stays as it is: what a version holds. Weights that are not
+    sound are refused (PoisonedWeights)."""
     state = dict(model.state_dict())
     for name, module in model.named_modules():
         if isinstance(module, Experts) and module.numerics is not None:
@@ -116,6 +118,7 @@ def served_state(model: nn.Module) -> dict[str, Tensor]:
                 del state[f"{name}.{weight}"]
             served = ServedExperts(module, module.numerics).state_dict()
             state |= {f"{name}.{part}": tensor for part, tensor in served.items()}
+    require_sound(state, "a version of the weights")
     return state
 
 

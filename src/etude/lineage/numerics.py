@@ -1,0 +1,148 @@
+"""What each format does to a run's own checkpoint, on sequences that it has not learnt.
+
+Invariant: a checkpoint is blessed only if all its numbers are sound, and all that is computed with them in every format
+that was asked for. Where they are not, nothing is measured: a mean over NaN says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from etude.engine.builtin import BuiltinEngine
+from etude.journal import RunPaths
+from etude.lineage.state import LineageError, dtype_of, recipe_of
+from etude.model import CannotQuantise, Numerics, Transformer, checkpoint_faults, load_hf, round_with, serve
+from etude.model.drift import LayerDrift, Pass, activation_faults, layer_drift, recorded
+from etude.model.precision.fence import Fault
+from etude.pretrain.sft import demonstrations, learnt_and_held_out
+from etude.recipe import Recipe, load_recipe
+from etude.recipe.precision import PrecisionRecipe
+from etude.rl.agreement import CHUNK, Agreement, after, agreement, fed, sampled, trained
+from etude.training.compute import DTYPES
+
+FORMATS: tuple[str, ...] = get_args(PrecisionRecipe.model_fields["experts"].annotation)
+STAGES = ("rl", "continued", "sft", "mtp", "long", "pretrain")
+"""The latest first."""
+_SAMPLED = 64
+"""Tokens that the engine adds to a prompt, at most."""
+
+
+@dataclass(slots=True)
+class FormatReport:
+    name: str
+    layers: list[LayerDrift] = field(default_factory=list)
+    engine: dict[str, Agreement] = field(default_factory=dict)
+    """By the way in which the engine got its tokens."""
+
+
+@dataclass(slots=True)
+class NumericsReport:
+    run: str
+    stage: str
+    checkpoint: str
+    dtype: str
+    """That the run computes in, where nothing is rounded."""
+    own: str
+    """The format that the stage was trained in."""
+    sequences: int = 0
+    tokens: int = 0
+    formats: list[FormatReport] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Formats that the network's widths do not fit, and why."""
+    faults: list[Fault] = field(default_factory=list)
+
+
+def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), sequences: int = 8) -> NumericsReport:
+    """Without `formats`: all that fit. A format that was asked for and does not fit is refused (CannotQuantise)."""
+    paths, recipe = RunPaths(run), _recipe(run)
+    stage = _stage(paths, stage)
+    if unknown := [name for name in formats if name not in FORMATS]:
+        raise LineageError(f"there is no format {unknown[0]!r}: expected some of {', '.join(FORMATS)}")
+    recipe, folder = recipe_of(recipe, stage), paths.model(stage)
+    report = NumericsReport(str(run), stage, str(folder), dtype_of(paths), recipe.precision.experts)
+    report.faults = checkpoint_faults(folder)
+    if report.faults:
+        return report
+    exact_model = load_hf(folder, torch.float32)
+    tokens = held_out_sequences(paths, recipe, exact_model.config.max_position_embeddings, sequences)
+    report.sequences, report.tokens = len(tokens), sum(map(len, tokens))
+    with torch.no_grad():
+        exact = [recorded(exact_model, one) for one in tokens]
+    report.faults = activation_faults(exact, None)
+    for name in () if report.faults else formats or FORMATS:
+        precision = recipe.precision.model_copy(update={"experts": name, "emulate": True})
+        try:
+            trainer, engine = (_network(folder, DTYPES[report.dtype], precision) for _ in range(2))
+        except CannotQuantise as error:
+            if formats:
+                raise
+            report.left_out[name] = str(error)
+            continue
+        passes = [_trained_pass(trainer, one) for one in tokens]
+        if broken := activation_faults(passes, Numerics.of(precision)):
+            report.faults += [Fault(f"under {name}, {fault.where}", fault.problem) for fault in broken]
+            continue
+        layers = layer_drift(trainer, passes, exact_model, exact)
+        report.formats.append(FormatReport(name, layers, _beside_engine(trainer, passes, engine, tokens, recipe)))
+    return report
+
+
+def held_out_sequences(paths: RunPaths, recipe: Recipe, longest: int, count: int) -> list[Tensor]:
+    """Of the demonstrations that SFT holds out, token for token: every run has them, they look like what RL trains on,
+    and no stage has learnt them."""
+    _, held = learnt_and_held_out(demonstrations(paths.root, recipe.sft))
+    longest = min(longest, recipe.engine.context)
+    segments = [segment.tokens[:longest] for trace in held for segment in trace.segments]
+    return [torch.from_numpy(tokens).long() for tokens in segments if len(tokens) >= 4][:count]
+
+
+def _beside_engine(
+    trainer: Transformer, passes: Sequence[Pass], engine: Transformer, tokens: Sequence[Tensor], recipe: Recipe
+) -> dict[str, Agreement]:
+    serve(engine)
+    ours = [trained(one, sequence) for one, sequence in zip(passes, tokens, strict=True)]
+    found = {
+        f"{CHUNK} at a time": agreement(ours, fed(engine, tokens, CHUNK)),
+        "one by one": agreement(ours, fed(engine, tokens, 1)),
+    }
+    prompts = [sequence[: len(sequence) // 2] for sequence in tokens]
+    made = sampled(BuiltinEngine(engine, recipe.engine), prompts, _SAMPLED)
+    scored = [
+        after(trained(_trained_pass(trainer, sequence), sequence), len(prompt))
+        for prompt, (sequence, _) in zip(prompts, made, strict=True)
+    ]
+    return found | {"sampled": agreement(scored, [said for _, said in made])}
+
+
+def _trained_pass(model: Transformer, tokens_t: Tensor) -> Pass:
+    """With gradients, as a trainer: without, other matmuls are taken."""
+    with torch.enable_grad():
+        return recorded(model, tokens_t)
+
+
+def _network(folder: Path, dtype: torch.dtype, precision: PrecisionRecipe) -> Transformer:
+    model = load_hf(folder, dtype)
+    round_with(model, Numerics.of(precision))
+    return model
+
+
+def _recipe(run: Path) -> Recipe:
+    paths = RunPaths(run)
+    if not paths.recipe.is_file():
+        raise LineageError(f"{run} is not a run folder: it has no recipe.toml; train one with `etude run`")
+    return load_recipe(paths.recipe)
+
+
+def _stage(paths: RunPaths, asked: str | None) -> str:
+    if asked is not None and asked not in STAGES:
+        raise LineageError(f"there is no stage {asked!r}: expected one of {', '.join(STAGES)}")
+    found = [stage for stage in ([asked] if asked else STAGES) if paths.model(stage).exists()]
+    if not found:
+        raise LineageError(f"{paths.root} has no finished model{f' of stage {asked}' if asked else ''} yet")
+    return found[0]

@@ -1,0 +1,104 @@
+"""What formats do to a checkpoint, from the findings of `etude doctor numerics`: a table and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from etude.view.plots import BLUE, FONT, GREEN, GREY, ORANGE, panels, titled
+
+RED = "#a23b3b"
+_COLOURS = {"bf16": GREY, "mxfp8": BLUE, "fp8_block": GREEN, "nvfp4": ORANGE, "nvfp4_tensor": RED}
+_LEAST = 1e-9
+"""What the picture shows of nothing, as its axes are logarithmic."""
+_SPREAD = ("mean", "p99", "max")
+_AGAINST_FP32 = ("against fp32", "layer", "experts", *_SPREAD[1:], "stream", *_SPREAD[1:], "weights", "flips")
+_AGAINST_ENGINE = ("trainer - engine", "fed", "tokens", *_SPREAD, "k3", "flips")
+
+
+def numerics_table(found: dict[str, Any]) -> str:
+    """Errors of experts and stream are mean, p99 and max over tokens, of weights the mean over rows."""
+    lines = [f"{found['run']}, {found['stage']}: trained in {found['own']}, computes in {found['dtype']}"]
+    if found["formats"]:
+        lines += [f"{found['sequences']} held-out demonstrations, {found['tokens']} tokens", ""]
+        lines += [*_aligned([_AGAINST_FP32, *_layers(found)]), "", *_aligned([_AGAINST_ENGINE, *_ways(found)])]
+    lines += [f"left out: {name}: {why}" for name, why in found["left_out"].items()]
+    lines += [f"{fault['where']} {fault['problem']}" for fault in found["faults"]]
+    return "\n".join([*lines, "", "blessed" if found["blessed"] else "not blessed"])
+
+
+def draw_numerics(found: dict[str, Any], file: Path) -> None:
+    """By layer, what each format does to experts, stream and picks; by format, how far trainer and engine are apart."""
+    figure, axes = panels(2, 5.6, rows=2)
+    for one in found["formats"]:
+        routed = [layer for layer in one["layers"] if layer["experts"]]
+        _curve(axes[0], one["name"], routed, [layer["experts"]["mean"] for layer in routed])
+        _curve(axes[1], one["name"], one["layers"], [layer["residual"]["mean"] for layer in one["layers"]])
+        _curve(axes[2], one["name"], routed, [layer["flips"] for layer in routed])
+    for axis, title in zip(axes, ("experts, each layer alone", "residual stream, all before it", ""), strict=False):
+        axis.set_yscale("log")
+        titled(axis, title and f"error against fp32: {title}", "layer", "relative error, mean")
+    axes[2].set_yscale("linear")
+    titled(axes[2], "picks of experts that are not those of fp32", "layer", "share")
+    for axis in axes[:3]:
+        axis.set_xticks([layer["layer"] for layer in found["formats"][0]["layers"]])
+    axes[0].legend(frameon=False, fontsize=FONT - 2)
+    _apart(axes[3], found["formats"])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=130)
+
+
+def _curve(axis: Axes, name: str, layers: Sequence[dict[str, Any]], values: Sequence[float]) -> None:
+    axis.plot([layer["layer"] for layer in layers], values, "o-", color=_COLOURS[name], label=name, markersize=4)
+
+
+def _apart(axis: Axes, formats: Sequence[dict[str, Any]]) -> None:
+    """A line from mean to max with p99 on it, for each way in which the engine was fed."""
+    for place, one in enumerate(formats):
+        for side, (way, marker) in enumerate(zip(one["engine"], "os^", strict=True)):
+            spread = {key: max(value, _LEAST) for key, value in one["engine"][way]["logprobs"].items()}
+            x, colour = place + (side - 1) * 0.22, _COLOURS[one["name"]]
+            axis.plot([x, x], [spread["mean"], spread["max"]], "-", color=colour, linewidth=1.2)
+            axis.plot([x], [spread["mean"]], marker, color=colour, markersize=4, label=None if place else way)
+            axis.plot([x, x], [spread["p99"], spread["max"]], "_", color=colour, markersize=7)
+    axis.set_yscale("log")
+    axis.set_xticks(range(len(formats)), [one["name"] for one in formats])
+    axis.legend(frameon=False, fontsize=FONT - 2)
+    titled(axis, "|log-prob trainer - engine|: mean, p99, max", "", "nats")
+
+
+def _layers(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for one in found["formats"]:
+        for layer in one["layers"]:
+            experts = _numbers(layer["experts"]) if layer["experts"] else ("",) * 3
+            weights = f"{layer['weights']['mean']:.2g}" if layer["weights"] else ""
+            picks = f"{layer['flips']:.2%}" if layer["experts"] else ""
+            yield one["name"], str(layer["layer"]), *experts, *_numbers(layer["residual"]), weights, picks
+
+
+def _ways(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for one in found["formats"]:
+        for way, said in one["engine"].items():
+            picks = f"{max(said['flips'], default=0):.2%}"
+            yield one["name"], way, str(said["tokens"]), *_numbers(said["logprobs"]), f"{said['k3']:.2g}", picks
+
+
+def _numbers(spread: dict[str, float]) -> tuple[str, ...]:
+    return tuple(f"{spread[key]:.2g}" for key in _SPREAD)
+
+
+def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Columns as wide as their widest, names to the left and numbers to the right."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first = 2 if rows[0] == _AGAINST_ENGINE else 1
+    return [
+        "  ".join(
+            f"{cell:<{width}}" if n < first else f"{cell:>{width}}"
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
