@@ -91,6 +91,8 @@ def conclude(rows: Rows) -> dict[str, Any]:
         **_ends(ends, "truncated"),
         **_ends(ends, "turns_per_solved"),
         **_ends(ends, "tokens_per_solved"),
+        **_ends(ends, "turns_spent_per_solved"),
+        **_ends(ends, "tokens_spent_per_solved"),
         "minutes_per_seed": [round(sum(figures["seconds"].values()) / 60, 1) for figures in rl.values()],
     }
 

@@ -25,7 +25,9 @@ def outcomes(rate: float, seed: int, tasks: int = 24) -> dict[str, dict[str, Any
 
 def spine(arm: str, seed: int) -> dict[str, Any]:
     seconds = {"sft": 30.0, arm: 400.0}
-    behaviour = {"first_edit": 0.3, "truncated": 0.1, "turns_per_solved": 5.0, "tokens_per_solved": 80.0}
+    per_solved = {"turns_per_solved": 5.0, "tokens_per_solved": 80.0}
+    spent = {"turns_spent_per_solved": 15.0, "tokens_spent_per_solved": 200.0}
+    behaviour = {"first_edit": 0.3, "truncated": 0.1, **per_solved, **spent}
     curve = [[step, 0.1 + 0.01 * step] for step in (1, 2, 3)]
     names = ("entropy", "clipped_share", "mismatch_p99", "staleness", "masked_share", "truncated", "claimed_but_failed")
     return {
