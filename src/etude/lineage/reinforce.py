@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from etude.cluster import Supervised, start_supervised
-from etude.journal import RunPaths, append_rows, drop_torn_line, read_metrics
+from etude.journal import RunPaths, append_rows, drop_torn_line, read_metrics, write_atomically
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
 from etude.lineage.state import LineageError
@@ -29,6 +30,22 @@ from etude.weights.torch_bridge import into_module
 
 
 async def run_rl(context: RunContext) -> dict[str, Any]:
+    """RL itself comes to its end once: who is killed in an evaluation after it goes on with the evaluations."""
+    recipe, paths = context.recipe, context.paths
+    on_dev = recipe.evaluation.model_copy(update={"samples": recipe.rl.evaluate_samples})
+    ended = paths.rl / "ended.json"
+    if not ended.exists():
+        result = await _learn(context, on_dev)
+        write_atomically(ended, json.dumps(result).encode())
+    if recipe.rl.evaluate_after:
+        for step in evaluated_steps(recipe.rl):
+            if not _is_evaluated(paths, step):
+                await _evaluate_version(context, on_dev, step)
+    found: dict[str, Any] = json.loads(ended.read_text(encoding="utf-8"))
+    return found
+
+
+async def _learn(context: RunContext, on_dev: EvaluationRecipe) -> dict[str, Any]:
     recipe, paths = context.recipe, context.paths
     await asyncio.to_thread(require_held_out, context)
     prompts = _prompts(context)
@@ -44,11 +61,9 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
         append_rows(metrics, [values | {"elapsed": time.monotonic() - begun}])
         context.screen.update("rl", values)
 
-    on_dev = recipe.evaluation.model_copy(update={"samples": recipe.rl.evaluate_samples})
-
     async def evaluate_dev(crew: Crew, step: int) -> None:
         nonlocal begun
-        if recipe.rl.evaluate_after:
+        if crew.evaluator is None:
             return
         asked = time.monotonic()
         if not _is_evaluated(paths, step):
@@ -64,10 +79,6 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
         worker = [await w.call("stats", deadline=recipe.cluster.call_seconds) for w in crew.workers]
     finally:
         await crew.dismiss()
-    if recipe.rl.evaluate_after:
-        for step in evaluated_steps(recipe.rl):
-            if not _is_evaluated(paths, step):
-                await _evaluate_version(context, on_dev, step)
     machine = run.machine
     return {
         "steps": machine.trained,
