@@ -9,6 +9,8 @@ import pytest
 import torch
 from tests.rl.make import LENGTH, PROMPT, make_groups, open_trainer, tiny_recipe
 
+from etude.model import served_state
+from etude.recipe.precision import PrecisionRecipe
 from etude.rl.batch import microbatches
 from etude.rl.forward import forward, predicting_logits
 from etude.rl.loss import token_logprobs
@@ -176,3 +178,29 @@ def test_a_version_that_the_engine_refused_is_published_again_whole(tmp_path) ->
     damage(tmp_path / "weights" / "v000001")
     trainer.republish()
     assert WeightStore(str(tmp_path / "weights")).read(1).keys() == weights(trainer).keys()
+
+
+@pytest.mark.parametrize("experts", ["nvfp4", "mxfp8", "fp8_block"])
+def test_rounded_it_computes_what_the_engine_computed_and_publishes_codes(tmp_path, experts) -> None:
+    plain = tiny_recipe()
+    shape = plain.model.model_copy(update={"moe_intermediate_size": 32})
+    recipe = plain.model_copy(
+        update={"model": shape, "precision": PrecisionRecipe(experts=experts, emulate=True, also=["shared"])}
+    )
+    trainer = open_trainer(tmp_path, recipe)
+    metrics = trainer.train(0, make_groups(recipe, trainer.model, 0))
+    assert metrics["mismatch_mean"] < 1e-3
+    assert metrics["p99_off"] < 0.1
+    assert metrics["delta"]
+    store = WeightStore(str(tmp_path / "weights"))
+    held = store.read(1)
+    expected = served_state(trainer.model)
+    assert held.keys() == expected.keys()
+    assert all(held[name].equals(from_torch(tensor)) for name, tensor in expected.items())
+    assert "layers.1.mlp.experts.gate_proj.codes" in held
+    after = weights(trainer)
+    again = open_trainer(tmp_path, recipe)
+    assert again.status()["step"] == 1
+    assert equal(weights(again), after)
+    again.train(1, make_groups(recipe, again.model, 1))
+    assert store.latest() == 2

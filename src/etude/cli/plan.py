@@ -11,6 +11,8 @@ def describe_plan(recipe: Recipe) -> str:
     plan = plan_run(recipe)
     lines = [dump_recipe(recipe), "# plan"]
     lines.append(f"# computing on    {plan.compute}")
+    if recipe.precision.experts != "bf16":
+        lines.append(f"# precision       {recipe.precision}")
     lines.append(f"# parameters      {plan.parameters:,} ({plan.active:,} active per token)")
     lines.append(f"# memory          about {plan.memory_bytes / 1e6:,.0f} MB in the trainer, without the interpreter")
     lines.append(f"# boxes           {describe_boxes(recipe)}")

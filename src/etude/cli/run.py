@@ -85,6 +85,8 @@ async def _run(
     screen.say(f"{'going on with' if state.stages else 'a new run in'} {_near(paths.root)}")
     donors.adopt_compute(context)
     screen.say(f"computing on {context.compute()}")
+    if recipe.precision.experts != "bf16":
+        screen.say(f"precision: {recipe.precision}")
     try:
         await run_line(context, stages, donors.take, until)
     finally:

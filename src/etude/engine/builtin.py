@@ -30,7 +30,7 @@ from etude.engine.rows import Flags, Ints, Rows
 from etude.engine.sampling import Stream, Tempered, logprobs, uniforms
 from etude.engine.scheduler import Aborted, Admission, Scheduler
 from etude.engine.speculation import Draft, propose, verify
-from etude.model import LatentCache, Transformer
+from etude.model import LatentCache, Transformer, prepare, serve
 from etude.recipe.acting import EngineRecipe
 from etude.weights import Tensors, WeightsError
 from etude.weights.torch_bridge import into_module
@@ -79,6 +79,7 @@ class BuiltinEngine:
             raise EngineError(
                 f"engine.context is {recipe.context} but the model knows {config.max_position_embeddings} positions"
             )
+        serve(model)
         self._model = model.eval().requires_grad_(False)
         self._scheduler = Scheduler(
             slots=recipe.slots,
@@ -161,6 +162,7 @@ class BuiltinEngine:
             into_module(self._model, tensors)
         except WeightsError as error:
             raise UpdateRefused(f"version {version} does not fit the engine's model: {error}") from error
+        prepare(self._model)
         self._scheduler.swapped()
         self.counters.version = version
         self.counters.swaps += 1

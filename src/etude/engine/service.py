@@ -31,8 +31,9 @@ from etude.engine.protocol import (
     Generation,
     UpdateRefused,
 )
-from etude.model import load_hf
+from etude.model import Numerics, load_hf, round_with, serve
 from etude.recipe.acting import EngineRecipe
+from etude.recipe.precision import PrecisionRecipe
 from etude.training.compute import DTYPES
 from etude.weights import Tensors, WeightsError, WeightStore
 from etude.weights.torch_bridge import into_module
@@ -55,6 +56,7 @@ class EngineService:
         store: str | None = None,
         version: int = 0,
         lockstep: bool = False,
+        precision: PrecisionRecipe | Mapping[str, Any] | None = None,
     ) -> None:
         """`version` is that of the weights in `model_folder`; a store that has newer ones is followed at once.
 
@@ -64,6 +66,11 @@ class EngineService:
             raise EngineError(f"dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}")
         settings = recipe if isinstance(recipe, EngineRecipe) else EngineRecipe.model_validate(recipe or {})
         model = load_hf(model_folder, DTYPES[dtype])
+        rounding = (
+            precision if isinstance(precision, PrecisionRecipe) else PrecisionRecipe.model_validate(precision or {})
+        )
+        round_with(model, Numerics.of(rounding))
+        serve(model)
         self._store = WeightStore(store) if store else None
         self._have: tuple[int, Tensors] | None = None
         if self._store is not None and (latest := self._store.latest()) is not None and latest > version:

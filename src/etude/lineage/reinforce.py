@@ -19,7 +19,7 @@ from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
 from etude.lineage.state import LineageError
 from etude.lineage.summary import one_edit
-from etude.model import load_hf, save_hf
+from etude.model import Numerics, load_hf, restore, round_with, save_hf, serve
 from etude.recipe import Recipe
 from etude.recipe.acting import EvaluationRecipe
 from etude.rl import Crew, RlRun, dismiss, evaluated_steps, gather_crew
@@ -80,7 +80,9 @@ async def _learn(context: RunContext, on_dev: EvaluationRecipe) -> dict[str, Any
     finally:
         await crew.dismiss()
     machine = run.machine
+    rounded = {} if recipe.precision.experts == "bf16" else {"precision": str(recipe.precision)}
     return {
+        **rounded,
         "steps": machine.trained,
         "consumed": [list(groups) for groups in machine.consumed],
         "infra_errors": machine.lost,
@@ -120,7 +122,10 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
     """A version that RL has published, as a checkpoint of its own: an engine that dies begins with it again."""
     model = load_hf(context.paths.model("sft"), context.compute().dtype)
+    round_with(model, Numerics.of(context.recipe.precision))
+    serve(model)
     into_module(model, store.read(version))
+    restore(model)
     # A scale of the embedding is folded into it, which only a wider type survives to the bit.
     save_hf(model.float(), folder, tokenizer_file=context.paths.tokenizer)
     return folder
@@ -185,6 +190,8 @@ async def start_engine(
         recipe.engine.threads or compute.threads,
         store,
         version,
+        False,
+        recipe.precision.model_dump(mode="json"),
     )
 
 

@@ -16,6 +16,7 @@ from etude.lineage.prepare import (
     require_own_format,
 )
 from etude.lineage.reinforce import evaluate_test, run_rl
+from etude.lineage.state import recipe_of
 from etude.lineage.summary import one_edit
 from etude.lineage.supervise import run_service_stage
 from etude.recipe import Recipe
@@ -28,12 +29,12 @@ def _supervised(
     require: Callable[[RunContext], None] | None = None,
 ) -> Stage:
     async def run(context: RunContext) -> dict[str, Any]:
-        recipe = context.resolved_recipe().model_dump(mode="json", by_alias=True)
+        recipe = recipe_of(context.resolved_recipe(), name).model_dump(mode="json", by_alias=True)
         service = "etude.pretrain.service:StageService"
         return await run_service_stage(context, name, service, name, str(context.paths.root), recipe)
 
     beside = tuple(f"stages/{name}/{file}" for file in ("metrics.jsonl", "result.json", "before.json", "compute.json"))
-    return Stage(name, title, ("model", name, "compute"), _model(name), run, require, needs, beside)
+    return Stage(name, title, ("model", name, "compute", "precision"), _model(name), run, require, needs, beside)
 
 
 def _model(stage: str) -> tuple[str, ...]:
@@ -45,7 +46,7 @@ def _evaluation(end: str) -> Stage:
     return Stage(
         "evaluate",
         "test",
-        ("evaluation", "harness", "engine", "sandbox", "compute"),
+        ("evaluation", "harness", "engine", "sandbox", "compute", "precision"),
         tuple(f"eval/{name}/results.jsonl" for name in names),
         evaluate_test,
         needs=("tasks", "corpus", "sft", end),
@@ -53,7 +54,7 @@ def _evaluation(end: str) -> Stage:
     )
 
 
-_ACTING = ("harness", "engine", "sandbox", "weights", "compute")
+_ACTING = ("harness", "engine", "sandbox", "weights", "compute", "precision")
 
 _TO_SFT: tuple[Stage, ...] = (
     Stage(

@@ -15,6 +15,7 @@ from typing import Any
 
 from etude.journal import write_atomically
 from etude.recipe import Recipe
+from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.section import Section
 
 
@@ -63,10 +64,19 @@ class LineageState:
         write_atomically(path, json.dumps(asdict(self), indent=1).encode())
 
 
+def recipe_of(recipe: Recipe, stage: str) -> Recipe:
+    """As it is for one stage: before `precision.since` nothing is rounded."""
+    order = ("pretrain", "long", "mtp", "sft", "rl")
+    if stage in order[: order.index(recipe.precision.since)]:
+        return recipe.model_copy(update={"precision": PrecisionRecipe()})
+    return recipe
+
+
 def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:
     """A digest of the parts of the recipe that a stage depends on: whole sections, or single fields ("rl.steps")."""
     values = _made_from(recipe)
-    return _digest({name: _at(values, name) for name in sections} | {"seed": recipe.seed})
+    parts = {name: _at(values, name) for name in sections if name in values or name not in recipe.LATER}
+    return _digest(parts | {"seed": recipe.seed})
 
 
 def output_digest(root: Path, outputs: Sequence[str]) -> str:

@@ -7,6 +7,8 @@ from etude.model.checkpoint import load_codes, load_hf, save_hf
 from etude.model.config import ModelConfig, Parameters, Yarn
 from etude.model.errors import CacheOverrun, CannotQuantise, ModelError, ReplayMismatch, UnsupportedCheckpoint
 from etude.model.experts import expert_matmul
+from etude.model.precision.numerics import Numerics
+from etude.model.rounding import prepare, restore, round_with, serve, served_state
 from etude.model.router import UNKNOWN, Replay
 from etude.model.transformer import ExtendOutput, MtpOutput, Output, Transformer
 
@@ -19,6 +21,7 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "MtpOutput",
+    "Numerics",
     "Output",
     "Parameters",
     "Replay",
@@ -29,5 +32,10 @@ __all__ = [
     "expert_matmul",
     "load_codes",
     "load_hf",
+    "prepare",
+    "restore",
+    "round_with",
     "save_hf",
+    "serve",
+    "served_state",
 ]

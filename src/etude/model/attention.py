@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.model.config import LATENT_NORM_EPS, ModelConfig
+from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
 from etude.model.rope import rotate
 from etude.model.step import LayerStep
@@ -53,17 +54,17 @@ class LatentAttention(nn.Module):
         queries = heads * config.qk_head_dim
         self.lora = config.q_lora_rank is not None
         if config.q_lora_rank is None:
-            self.q_proj = nn.Linear(d, queries, bias=False)
+            self.q_proj = Linear(d, queries)
         else:
-            self.q_a_proj = nn.Linear(d, config.q_lora_rank, bias=False)
+            self.q_a_proj = Linear(d, config.q_lora_rank)
             self.q_a_layernorm = RMSNorm(config.q_lora_rank, LATENT_NORM_EPS)
-            self.q_b_proj = nn.Linear(config.q_lora_rank, queries, bias=False)
-        self.kv_a_proj_with_mqa = nn.Linear(d, config.latent_width, bias=False)
+            self.q_b_proj = Linear(config.q_lora_rank, queries)
+        self.kv_a_proj_with_mqa = Linear(d, config.latent_width)
         self.kv_a_layernorm = RMSNorm(config.kv_lora_rank, LATENT_NORM_EPS)
         self.kv_b_proj = nn.Linear(
             config.kv_lora_rank, heads * (config.qk_nope_head_dim + config.v_head_dim), bias=False
         )
-        self.o_proj = nn.Linear(heads * config.v_head_dim, d, bias=False)
+        self.o_proj = Linear(heads * config.v_head_dim, d)
 
     def forward(self, x_btd: Tensor, rotation: Rotation, context: Mask | LayerStep) -> Tensor:
         config = self.config

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from etude.model.attention import LatentAttention, Mask, Rotation
 from etude.model.config import ModelConfig
 from etude.model.experts import expert_matmul
+from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
+from etude.model.precision.numerics import Numerics
 from etude.model.router import Replay, Router, Routing
 from etude.model.step import LayerStep
 
@@ -19,9 +21,9 @@ from etude.model.step import LayerStep
 class FeedForward(nn.Module):
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(width, inner, bias=False)
-        self.up_proj = nn.Linear(width, inner, bias=False)
-        self.down_proj = nn.Linear(inner, width, bias=False)
+        self.gate_proj = Linear(width, inner)
+        self.up_proj = Linear(width, inner)
+        self.down_proj = Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)))
@@ -29,6 +31,8 @@ class FeedForward(nn.Module):
 
 class Experts(nn.Module):
     """Weights of all routed experts, stacked; the checkpoint holds them one by one."""
+
+    numerics: Numerics | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -38,14 +42,15 @@ class Experts(nn.Module):
         self.down_proj = nn.Parameter(torch.empty(experts, d, inner))
 
     def forward(self, x_nd: Tensor, routing: Routing) -> Tensor:
-        return expert_matmul(x_nd, routing.experts_nk, routing.gates_nk, self.gate_proj, self.up_proj, self.down_proj)
+        weights = (self.gate_proj, self.up_proj, self.down_proj)
+        return expert_matmul(x_nd, routing.experts_nk, routing.gates_nk, *weights, self.numerics)
 
 
 class MixtureOfExperts(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.gate = Router(config)
-        self.experts = Experts(config)
+        self.experts: nn.Module = Experts(config)
         self.shared_experts: FeedForward | None = None
         if config.n_shared_experts:
             self.shared_experts = FeedForward(

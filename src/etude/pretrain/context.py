@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from etude.corpus import Batch, Corpus, open_corpus
-from etude.model import Output, Transformer, UnsupportedCheckpoint, load_hf
+from etude.model import Numerics, Output, Transformer, UnsupportedCheckpoint, load_hf, round_with
 from etude.pretrain.errors import PretrainError
 from etude.recipe import Recipe
 from etude.training import Compute, MasterWeights, linear_cross_entropy
@@ -48,7 +48,8 @@ class StageContext:
         return file_digest(self.run / "stages" / stage / "model" / "model.safetensors")
 
     def masters(self, model: Transformer) -> MasterWeights:
-        """Moves the model to the device and to the compute dtype."""
+        """Moves the model to the device and to the compute dtype; its matmuls are rounded as the recipe says."""
+        round_with(model, Numerics.of(self.recipe.precision))
         return MasterWeights(model.to(self.compute.device), self.compute.dtype)
 
 

@@ -15,7 +15,7 @@ import torch
 
 from etude.corpus import Mixture, TraceRows
 from etude.journal import Journal, RunPaths
-from etude.model import load_hf, save_hf
+from etude.model import Numerics, load_hf, round_with, save_hf, served_state
 from etude.pretrain.context import Rows
 from etude.pretrain.sft import demonstration_loss
 from etude.recipe import Recipe
@@ -40,6 +40,7 @@ class ContinuedTrainer:
         self.metrics: dict[str, Any] = {}
         self.compute.apply()
         self.model = load_hf(self.paths.model("sft"))
+        round_with(self.model, Numerics.of(self.recipe.precision))
         self.masters = MasterWeights(self.model, self.compute.dtype)
         self.optimizer = build_optimizer(
             self.model, self.recipe.continued.optimizer, _UNKNOWN_END, masters=self.masters
@@ -121,4 +122,4 @@ class ContinuedTrainer:
     def _publish(self) -> None:
         """The version of the last round, unless a life before this one has published it."""
         if self.rounds not in self.store.versions():
-            self.store.publish(self.rounds, from_state_dict(self.model.state_dict()))
+            self.store.publish(self.rounds, from_state_dict(served_state(self.model)))

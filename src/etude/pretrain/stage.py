@@ -22,6 +22,7 @@ from etude.model import Transformer, save_hf
 from etude.pretrain.context import StageContext
 from etude.pretrain.errors import PretrainError
 from etude.recipe import Recipe
+from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.training import StageRecipe
 from etude.training import CheckpointError, MasterWeights, Optim, StageRunner, StepLoss
 from etude.training.compute import remembered_compute
@@ -125,7 +126,7 @@ def _remembered_before(path: Path, plan: StagePlan) -> dict[str, float]:
 
 
 def _identity(context: StageContext, plan: StagePlan) -> str:
-    known = {
+    known: dict[str, Any] = {
         "stage": context.name,
         "seed": context.recipe.seed,
         "stage_recipe": plan.recipe.model_dump(mode="json", exclude=_UNREAD),
@@ -133,6 +134,8 @@ def _identity(context: StageContext, plan: StagePlan) -> str:
         "stdlib_share": context.recipe.corpus.stdlib_share,
         "inputs": plan.inputs,
     }
+    if context.recipe.precision != PrecisionRecipe():  # checkpoints from before there was a choice go on
+        known["precision"] = context.recipe.precision.model_dump(mode="json")
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
@@ -143,6 +146,8 @@ def _finish(context: StageContext, plan: StagePlan, before: dict[str, float]) ->
     if context.name == "mtp":  # one number each: drafts of untrained heads are noise, kept under their own names
         result |= after
     result |= {"steps": plan.total_steps, "compute": str(context.compute), "inputs": plan.inputs}
+    if context.recipe.precision.experts != "bf16":
+        result["precision"] = str(context.recipe.precision)
     plan.masters.restore()
     tokenizer = context.tokenizer_file if context.tokenizer_file.exists() else None
     try:

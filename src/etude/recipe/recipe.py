@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,7 @@ from etude.recipe.acting import EngineRecipe, EvaluationRecipe, HarnessRecipe, S
 from etude.recipe.compute import ClusterRecipe, ComputeRecipe
 from etude.recipe.corpus import CorpusRecipe, TokenizerRecipe
 from etude.recipe.model import ModelRecipe
+from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.rl import RlRecipe, WeightsRecipe
 from etude.recipe.section import Section
 from etude.recipe.training import ContinuedRecipe, LongRecipe, MtpRecipe, PretrainRecipe, SftRecipe
@@ -18,6 +19,7 @@ SCHEMA: Literal[1] = 1
 
 
 class Recipe(Section):
+    LATER: ClassVar[frozenset[str]] = frozenset({"precision"})
     schema_version: Literal[1] = Field(SCHEMA, alias="schema")
     """Version of the recipe's own format, written as `schema`; a newer one is refused."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
@@ -26,6 +28,7 @@ class Recipe(Section):
     """Decides tasks, corpus, initial weights, order of the prompts and sampling."""
     compute: ComputeRecipe = ComputeRecipe()
     cluster: ClusterRecipe = ClusterRecipe()
+    precision: PrecisionRecipe = PrecisionRecipe()
     model: ModelRecipe = ModelRecipe()
     tokenizer: TokenizerRecipe = TokenizerRecipe()
     corpus: CorpusRecipe = CorpusRecipe()
@@ -51,4 +54,10 @@ class Recipe(Section):
             raise ValueError("engine.context must not exceed model.max_position_embeddings")
         if self.sandbox.hosts > self.cluster.nodes:
             raise ValueError("sandbox.hosts must not exceed cluster.nodes")
+        widths = (self.model.hidden_size, self.model.moe_intermediate_size)
+        if self.precision.experts in ("nvfp4", "nvfp4_tensor", "mxfp8") and any(width % 32 for width in widths):
+            raise ValueError(
+                "precision.experts has blocks of 32 in its backward pass, of which model.hidden_size and "
+                "model.moe_intermediate_size must be multiples"
+            )
         return self

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from etude.journal import Journal, RunPaths, Waiting
-from etude.model import Transformer, load_hf, save_hf
+from etude.model import Numerics, Transformer, load_hf, prepare, round_with, save_hf, serve, served_state
 from etude.recipe import Recipe
 from etude.rl.batch import RowBatch, TrainingGroup, microbatches
 from etude.rl.forward import forward, predicting_logits
@@ -42,7 +42,8 @@ class RlTrainer:
         # Not use_deterministic_algorithms: that imports the compiler, seconds long, which makes folders of its own.
         torch.set_deterministic_debug_mode("error")
         self.model = load_hf(self.paths.model("sft"))
-        self.reference = load_hf(self.paths.model("sft"), dtype=self.compute.dtype) if self.rl.reward.kl else None
+        round_with(self.model, Numerics.of(self.recipe.precision))
+        self.reference = self._served() if self.rl.reward.kl else None
         self.optimizer = build_optimizer(
             self.model,
             self.rl.optimizer,
@@ -124,10 +125,18 @@ class RlTrainer:
         if version is None:
             return {}
         if self.probed is None:
-            self.probed = load_hf(self.paths.model("sft"), dtype=self.compute.dtype)
+            self.probed = self._served()
         into_module(self.probed, self.store.read(version))
+        prepare(self.probed)
         with torch.no_grad():
             return probe_replay(self.probed, batch.rows, version, self.rl)
+
+    def _served(self) -> Transformer:
+        """The model that RL begins with, as the engine has it."""
+        model = load_hf(self.paths.model("sft"), dtype=self.compute.dtype)
+        round_with(model, Numerics.of(self.recipe.precision))
+        serve(model)
+        return model
 
     def _save(self) -> None:
         state = {"optimizer": self.optimizer.state_dict(), "buffers": dict(self.model.named_buffers())}
@@ -161,7 +170,7 @@ class RlTrainer:
 
     def _publish(self) -> dict[str, Any]:
         """Publishes the current weights as version `step`, unless a life before this one already did."""
-        tensors = from_state_dict(self.model.state_dict())
+        tensors = from_state_dict(served_state(self.model))
         versions = [v for v in self.store.versions() if v < self.step]
         try:
             base = (versions[-1], self.store.read(versions[-1])) if versions else None

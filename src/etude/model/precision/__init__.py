@@ -14,7 +14,8 @@ from etude.model.precision.fp8 import (
 )
 from etude.model.precision.layout import STORED, quantise_experts, split_quantised, stored_tensors
 from etude.model.precision.mxfp8 import MXFP8, fake_mxfp8, quantise_mxfp8
-from etude.model.precision.nvfp4 import NVFP4, fake_nvfp4, outer_scale, quantise_nvfp4
+from etude.model.precision.numerics import Numerics, Operand
+from etude.model.precision.nvfp4 import NVFP4, fake_nvfp4, outer_scale, quantise_nvfp4, split_nvfp4
 
 __all__ = [
     "FORMATS",
@@ -23,6 +24,8 @@ __all__ = [
     "STORED",
     "BlockFP8",
     "Format",
+    "Numerics",
+    "Operand",
     "Quantised",
     "RowFP8",
     "dequantise",
@@ -37,6 +40,7 @@ __all__ = [
     "quantise_mxfp8",
     "quantise_nvfp4",
     "quantise_row_fp8",
+    "split_nvfp4",
     "split_quantised",
     "stored_tensors",
 ]

@@ -100,15 +100,35 @@ def fake_nvfp4(
     reciprocal_bits: int | None = None,
 ) -> Tensor:
     """dequantise(quantise(x)), in the dtype of x unless another is asked for, but for the sign of zeros."""
+    values, _ = _rounded(x, dtype or x.dtype, per, outer, reciprocal_bits, whole=True)
+    return values
+
+
+def split_nvfp4(
+    x: Tensor,
+    dtype: torch.dtype | None = None,
+    *,
+    per: Reach = "token",
+    outer: Tensor | None = None,
+    reciprocal_bits: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """What a matmul multiplies, code * block, exact in bf16 and fp32; and the outer scale, for its epilogue."""
+    return _rounded(x, dtype or x.dtype, per, outer, reciprocal_bits, whole=False)
+
+
+def _rounded(
+    x: Tensor, dtype: torch.dtype, per: Reach, outer: Tensor | None, reciprocal_bits: int | None, *, whole: bool
+) -> tuple[Tensor, Tensor]:
+    """With the outer scale (`whole`) or without it; and that scale in its own shape."""
     rows, may_saturate = rows_of(x, BLOCK, "NVFP4"), outer is not None or reciprocal_bits is not None
     codes, outer = _scales(rows, x.shape, per, outer)
-    divisors, scales, outer = _products(codes, outer, x.shape), _values(codes), _by_row(outer, x.shape)
-    out = torch.empty(rows.shape, dtype=dtype or x.dtype, device=x.device)
-    for buffers, (part, divisor, scale, by, back) in tiles(rows, divisors, scales, outer, out):
+    divisors, scales, by_row = _products(codes, outer, x.shape), _values(codes), _by_row(outer, x.shape)
+    out = torch.empty(rows.shape, dtype=dtype, device=x.device)
+    for buffers, (part, divisor, scale, by, back) in tiles(rows, divisors, scales, by_row, out):
         quotients = _divide_(buffers.values.copy_(part), divisor, reciprocal_bits)
-        values = round_to_(quotients, E2M1, buffers.work, may_saturate=may_saturate)
-        back.copy_(multiply_(values, scale).mul_(by))
-    return out.view(x.shape)
+        values = multiply_(round_to_(quotients, E2M1, buffers.work, may_saturate=may_saturate), scale)
+        back.copy_(values.mul_(by) if whole else values)
+    return out.view(x.shape), outer
 
 
 def _scales(rows: Tensor, shape: torch.Size, per: Reach, outer: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,28 @@
+"""A linear map without a bias, whose matmul may be rounded."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from etude.model.precision.numerics import Numerics, Operand
+from etude.model.precision.rounded import rounded_linear
+
+
+class Linear(nn.Linear):
+    numerics: Numerics | None = None
+    served: Operand | None = None
+    """The weight as it is rounded, once it is not trained any more."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__(width, out, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.numerics is None:
+            return super().forward(x)
+        return rounded_linear(x, self.served or (self.weight.unsqueeze(0),), self.numerics)
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        if self.numerics is not None:
+            self.served = self.numerics.weights((self.weight.unsqueeze(0),), self.weight.dtype)

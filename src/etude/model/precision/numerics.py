@@ -1,0 +1,172 @@
+"""What a recipe rounds, and to what: the operands of every matmul, forward and backward.
+
+Invariant: an operand's rows lie along the axis that its matmul contracts, and blocks along rows. So
+- forward contracts the width: x and W as they are;
+- the gradient of x contracts the output's width: dy as it is, W transposed;
+- the gradient of W contracts tokens: dy and x transposed.
+
+| recipe | forward x | forward W | backward, all operands |
+|---|---|---|---|
+| `nvfp4` | NVFP4 per token | NVFP4, one outer scale per expert | MXFP8 |
+| `nvfp4_tensor` | NVFP4 per tensor | likewise | MXFP8 |
+| `mxfp8` | MXFP8 | MXFP8 | MXFP8 |
+| `fp8_block` | FP8, 1 x 128 | FP8, 128 x 128 | the same: W's codes of the forward pass, 1 x 128 for all else |
+
+What an operand stands for is `values * outer`. Values are exact in the dtype that they come in: what NVFP4 and MXFP8
+have inside is exact in bf16. NVFP4's outer scales are not: they multiply the matmul's fp32 sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from etude.model.precision.formats import Quantised, dequantise
+from etude.model.precision.fp8 import fake_block_fp8, quantise_block_fp8
+from etude.model.precision.mxfp8 import MXFP8, fake_mxfp8, quantise_mxfp8
+from etude.model.precision.nvfp4 import NVFP4, outer_scale, quantise_nvfp4, split_nvfp4
+
+if TYPE_CHECKING:  # this room runs where there is torch and nothing else
+    from etude.recipe.precision import PrecisionRecipe
+
+Rounding = Literal["nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One side of a matmul."""
+
+    values: Tensor
+    """[..., K]; fp32, or bf16 where that needs no scale after the matmul"""
+    outer: Tensor | None = None
+    """fp32, broadcasts to [..., 1]"""
+
+    def rows(self, chosen_r: Tensor) -> Operand:
+        """Of [N, K] the chosen ones; N stands for a row of zeros."""
+        outer = self.outer
+        if outer is not None and outer.dim():
+            outer = F.pad(outer, (0, 0, 0, 1)).index_select(0, chosen_r)
+        return Operand(F.pad(self.values, (0, 0, 0, 1)).index_select(0, chosen_r), outer)
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """Emulated: operands are rounded exactly as their formats say, then multiplied in fp32, or in bf16 where that is as
+    exact. Kernels that compute so natively take the place of this object, with the same methods."""
+
+    rounding: Rounding
+    also: frozenset[str] = frozenset()
+    """Of "shared" and "attention"."""
+    reciprocal_bits: int | None = None
+
+    @classmethod
+    def of(cls, recipe: PrecisionRecipe) -> Numerics | None:
+        """None: nothing is rounded."""
+        if recipe.experts == "bf16":
+            return None
+        return cls(recipe.experts, frozenset(recipe.also), recipe.reciprocal_bits)
+
+    @property
+    def block(self) -> int:
+        """Of the backward pass: tokens of an expert are filled up to a multiple, so that no block has two experts'."""
+        return 128 if self.rounding == "fp8_block" else 32
+
+    def activations(self, x: Tensor) -> Operand:
+        """[R, K], forward. The rows are one tensor: what else is among them decides the scale of `nvfp4_tensor`."""
+        match self.rounding:
+            case "nvfp4":
+                return Operand(*split_nvfp4(x, torch.float32, reciprocal_bits=self.reciprocal_bits))
+            case "nvfp4_tensor":
+                parts = split_nvfp4(x, torch.float32, per="tensor", reciprocal_bits=self.reciprocal_bits)
+                return Operand(*parts)
+            case "mxfp8":
+                return Operand(fake_mxfp8(x, _exact(x.dtype)))
+            case "fp8_block":
+                return Operand(fake_block_fp8(x, torch.float32, rows=1))
+
+    def codes(self, weights: Sequence[Tensor]) -> list[Quantised]:
+        """Weights [E, M, K] that one input is multiplied with. In NVFP4 those of an expert share an outer scale, since
+        kernels run them as one matmul."""
+        match self.rounding:
+            case "nvfp4" | "nvfp4_tensor":
+                absmax = torch.stack([weight.detach().abs().amax((1, 2)) for weight in weights]).amax(0)
+                outer = outer_scale(absmax.float()).view(-1, 1, 1)
+                return [quantise_nvfp4(w, outer=outer, reciprocal_bits=self.reciprocal_bits) for w in weights]
+            case "mxfp8":
+                return [quantise_mxfp8(weight) for weight in weights]
+            case "fp8_block":
+                return [quantise_block_fp8(weight) for weight in weights]
+
+    def operand(self, codes: Sequence[Quantised], dtype: torch.dtype) -> Operand:
+        """What the codes of weights stand for, side by side, where x has this dtype."""
+        values, outer = [], None
+        for q in codes:
+            if isinstance(q, NVFP4):
+                values.append(dequantise(replace(q, outer=torch.ones_like(q.outer)), torch.float32))
+                outer = q.outer
+            else:
+                values.append(dequantise(q, _exact(dtype) if isinstance(q, MXFP8) else torch.float32))
+        return Operand(values[0] if len(values) == 1 else torch.cat(values, 1), outer)
+
+    def weights(self, weights: Sequence[Tensor], dtype: torch.dtype) -> Operand:
+        """Forward, [E, sum of M, K]: by way of their codes, so that trainer and engine cannot differ."""
+        return self.operand(self.codes(weights), dtype)
+
+    def product(self, x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """x W^T, where expert e has the rows from cuts[e] to cuts[e + 1]: summed in fp32, multiplied by the outer
+        scales, rounded once."""
+        rows, experts = x.values.shape[0], len(cuts) - 1
+        if rows == cuts[1] * experts and all(end - begin == cuts[1] for begin, end in pairwise(cuts)):
+            y = torch.bmm(x.values.view(experts, cuts[1], -1), w.values.mT)
+            if w.outer is not None:
+                y *= w.outer
+            y = y.flatten(0, 1)
+        else:
+            # One by one: grouped matmuls take no fp32 on a GPU, and are no faster on a CPU.
+            y = x.values.new_empty(rows, w.values.shape[1])
+            for expert, (begin, end) in enumerate(pairwise(cuts)):
+                part = torch.mm(x.values[begin:end], w.values[expert].T, out=y[begin:end])
+                if w.outer is not None:
+                    part *= w.outer[expert]
+        if x.outer is not None:
+            y *= x.outer
+        return y.to(dtype)
+
+    def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
+        """dy W, for dy [R, sum of M]."""
+        # By weight, as the blocks of W are: an output's width need not be whole blocks.
+        parts = dy.split([weight.shape[1] for weight in weights], -1)
+        left = torch.cat([self._backward(part) for part in parts], -1)
+        right = torch.cat([self._transposed(weight) for weight in weights], -1)
+        return self.product(Operand(left), Operand(right), cuts, dy.dtype)
+
+    def weight_gradient(self, dy: Tensor, x: Tensor, cuts: Sequence[int]) -> Tensor:
+        """dy^T x over the rows of each expert, whole blocks of them: [E, sum of M, K]."""
+        left, right = self._backward(dy.T), self._backward(x.T)
+        dw = left.new_empty(len(cuts) - 1, dy.shape[1], x.shape[1])
+        for expert, (begin, end) in enumerate(pairwise(cuts)):
+            torch.mm(left[:, begin:end], right[:, begin:end].T, out=dw[expert])
+        return dw.to(dy.dtype)
+
+    def _backward(self, x: Tensor) -> Tensor:
+        """dy, or dy and x transposed."""
+        if self.rounding == "fp8_block":
+            return fake_block_fp8(x, torch.float32, rows=1)
+        return fake_mxfp8(x, _exact(x.dtype))
+
+    def _transposed(self, weight: Tensor) -> Tensor:
+        """[E, M, K] -> [E, K, M]."""
+        if self.rounding == "fp8_block":
+            return fake_block_fp8(weight, torch.float32).mT
+        return fake_mxfp8(weight.mT, _exact(weight.dtype))
+
+
+def _exact(dtype: torch.dtype) -> torch.dtype:
+    """A dtype that holds MXFP8's values: fp16 has not their reach."""
+    return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32

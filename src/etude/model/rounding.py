@@ -1,0 +1,140 @@
+"""A network whose matmuls are rounded: to be trained, to be served, and as versions carry it.
+
+A trainer's network keeps its weights and rounds them in every pass. An engine's has codes and scales in place of its
+routed experts, and so have versions. Invariant: those are the codes of the trainer's forward pass, bit by bit, since
+both come from `Numerics.codes`; what they stand for is worked out once for each version, not for each step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from etude.model.attention import LatentAttention
+from etude.model.block import Experts, MixtureOfExperts
+from etude.model.errors import CannotQuantise
+from etude.model.linear import Linear
+from etude.model.precision.formats import Quantised, dequantise
+from etude.model.precision.numerics import Numerics, Operand
+from etude.model.precision.rounded import rounded_experts
+from etude.model.router import Routing
+
+
+class Codes(nn.Module):
+    """A quantised weight; its tensors are buffers, so that they are in the state."""
+
+    def __init__(self, q: Quantised) -> None:
+        super().__init__()
+        self._q = q
+        for field in fields(q):
+            if isinstance(part := getattr(q, field.name), Tensor):
+                self.register_buffer(field.name, part)
+
+    def quantised(self) -> Quantised:
+        parts: dict[str, Any] = dict(self.named_buffers())
+        return replace(self._q, **parts)
+
+
+class ServedExperts(nn.Module):
+    gate_up: Operand
+    down: Operand
+
+    def __init__(self, experts: Experts, numerics: Numerics) -> None:
+        super().__init__()
+        self.numerics = numerics
+        self.dtype = experts.gate_proj.dtype
+        gate, up = numerics.codes((experts.gate_proj, experts.up_proj))
+        (down,) = numerics.codes((experts.down_proj,))
+        self.gate_proj, self.up_proj, self.down_proj = Codes(gate), Codes(up), Codes(down)
+
+    def prepare(self) -> None:
+        self.gate_up = self.numerics.operand((self.gate_proj.quantised(), self.up_proj.quantised()), self.dtype)
+        self.down = self.numerics.operand((self.down_proj.quantised(),), self.dtype)
+
+    def forward(self, x_nd: Tensor, routing: Routing) -> Tensor:
+        return rounded_experts(x_nd, routing.experts_nk, routing.gates_nk, self.gate_up, self.down, self.numerics)
+
+
+def round_with(model: nn.Module, numerics: Numerics | None) -> None:
+    """From here on the network computes so, forward and backward. The router, the dense layers, the embedding, the head
+    and attention's way from the latent to keys and values are never rounded."""
+    if numerics is None:
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, MixtureOfExperts):
+            assert isinstance(module.experts, Experts)
+            _require_blocks(f"{name}.experts", module.experts, numerics)
+            module.experts.numerics = numerics
+            if "shared" in numerics.also and module.shared_experts is not None:
+                _round_linears(f"{name}.shared_experts", module.shared_experts, numerics)
+        elif isinstance(module, LatentAttention) and "attention" in numerics.also:
+            _round_linears(name, module, numerics)
+
+
+@torch.no_grad()
+def serve(model: nn.Module) -> None:
+    """Puts codes in the place of the weights of all experts that are rounded; nothing of them can be trained then."""
+    for mixture in _mixtures(model):
+        if isinstance(mixture.experts, Experts) and mixture.experts.numerics is not None:
+            mixture.experts = ServedExperts(mixture.experts, mixture.experts.numerics)
+    prepare(model)
+
+
+@torch.no_grad()
+def prepare(model: nn.Module) -> None:
+    """Once weights were loaded into a served model."""
+    for module in model.modules():
+        if isinstance(module, ServedExperts | Linear):
+            module.prepare()
+
+
+@torch.no_grad()
+def restore(model: nn.Module) -> None:
+    """Puts weights, those that the codes stand for, back in place: what a checkpoint is written of."""
+    for mixture in _mixtures(model):
+        if isinstance(served := mixture.experts, ServedExperts):
+            gate, up, down = (
+                dequantise(codes.quantised(), served.dtype)
+                for codes in (served.gate_proj, served.up_proj, served.down_proj)
+            )
+            experts = Experts(mixture.gate.config)
+            experts.gate_proj, experts.up_proj, experts.down_proj = map(nn.Parameter, (gate, up, down))
+            experts.numerics = served.numerics
+            mixture.experts = experts
+
+
+@torch.no_grad()
+def served_state(model: nn.Module) -> dict[str, Tensor]:
+    """The state that `serve` would give the model, which stays as it is."""
+    state = dict(model.state_dict())
+    for name, module in model.named_modules():
+        if isinstance(module, Experts) and module.numerics is not None:
+            for weight in module.state_dict():
+                del state[f"{name}.{weight}"]
+            served = ServedExperts(module, module.numerics).state_dict()
+            state |= {f"{name}.{part}": tensor for part, tensor in served.items()}
+    return state
+
+
+def _mixtures(model: nn.Module) -> list[MixtureOfExperts]:
+    return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
+
+
+def _round_linears(name: str, module: nn.Module, numerics: Numerics) -> None:
+    for part, linear in module.named_children():
+        if isinstance(linear, Linear):
+            _require_blocks(f"{name}.{part}", linear, numerics)
+            linear.numerics = numerics
+
+
+def _require_blocks(name: str, module: nn.Module, numerics: Numerics) -> None:
+    """Both of a matrix's axes are contracted, one of them backwards. FP8's blocks fill up what is lacking."""
+    for weight, matrix in module.named_parameters():
+        if numerics.rounding != "fp8_block" and any(size % numerics.block for size in matrix.shape[-2:]):
+            raise CannotQuantise(
+                f"{name}.{weight} is {list(matrix.shape[-2:])}: under {numerics.rounding}, whose backward pass has "
+                f"blocks of {numerics.block} along either axis, it needs multiples of {numerics.block}"
+            )
