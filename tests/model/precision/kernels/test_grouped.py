@@ -17,6 +17,8 @@ from etude.model.precision.kernels import reference
 pytest.importorskip("triton")
 from etude.model.precision.kernels import in_triton
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+"""Of numpy, which the interpreter computes with: NaN and infinities are meant."""
 KINDS = {
     "bf16": None,
     "fp8_row": ("fp8_row", "fp8_row"),
@@ -132,5 +134,7 @@ def test_what_no_kernel_multiplies_is_told() -> None:
         in_triton.grouped_mm(torch.ones(2, 36).bfloat16(), torch.ones(1, 8, 36).bfloat16(), ends)
     with pytest.raises(CannotQuantise, match="if K is a multiple of 64"):
         in_triton.grouped_mm(torch.ones(2, 40).bfloat16(), torch.ones(1, 40, 8).bfloat16().mT, ends)
+    with pytest.raises(CannotQuantise, match=r"do not have the shapes \(2, 64\), \(1, 8, 32\) and \(1,\)"):
+        in_triton.grouped_mm(torch.ones(2, 64).bfloat16(), torch.ones(1, 8, 32).bfloat16(), ends)
     with pytest.raises(CannotQuantise, match="wgrad takes bf16"):
         in_triton.grouped_wgrad(torch.ones(8, 2), torch.ones(8, 2), ends)

@@ -16,6 +16,8 @@ from etude.model.precision.kernels import reference
 pytest.importorskip("triton")
 from etude.model.precision.kernels import in_triton
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+"""Of numpy, which the interpreter computes with: NaN and infinities are meant."""
 NAMES = sorted(FORMATS)
 TILED = ("mxfp8", "fp8_block", "fp8_tile")
 DTYPES = (torch.bfloat16, torch.float32)

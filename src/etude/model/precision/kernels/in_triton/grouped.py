@@ -55,9 +55,10 @@ CONFIGS = {
     "mxfp8": [_config(128, 128, 64, 3, 8), _config(64, 128, 64, 3, 4, per_sm=2)],
     "wgrad": [_config(128, 256, 64, 3, 8), _config(128, 128, 64, 3, 4, per_sm=2)],
 }
+# Small, so that small tests have several tiles and tails.
 INTERPRETED = {
-    kind: {"TILE_M": 16, "TILE_N": 16, "TILE_K": 128 if kind == "fp8_block" else 32, "FLATTEN": False, "PER_SM": 1}
-    for kind in CONFIGS
+    kind: {"TILE_M": 16, "TILE_N": 32, "TILE_K": depth, "FLATTEN": False, "PER_SM": 1}
+    for kind, depth in {"bf16": 64, "fp8_row": 64, "fp8_block": 128, "mxfp8": 64, "wgrad": 16}.items()
 }
 
 
@@ -73,7 +74,12 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
     for name, stride in (("a", inner), ("b", columns if turned else inner)):
         if stride * a_codes.element_size() % 16:
             raise CannotQuantise(f"{name} has rows of {stride} numbers, which are no whole pieces of 16 bytes")
+    if b_codes.shape[2] != inner or ends_e.numel() != experts:
+        shapes = f"{tuple(a_codes.shape)}, {tuple(b_codes.shape)} and {tuple(ends_e.shape)}"
+        raise CannotQuantise(f"[R, K] rows, [E, N, K] experts and [E] ends do not have the shapes {shapes}")
     out = a_codes.new_empty(rows, columns, dtype=torch.bfloat16)
+    if not rows:
+        return out
     _launch(
         _grouped_mm,
         kind,
@@ -81,9 +87,9 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
         a_codes.contiguous(),
         b_codes,
         words(out),
-        a_scales,
-        b_scales,
-        ends_e,
+        a_scales.contiguous(),
+        b_scales if turned else b_scales.contiguous(),
+        ends_e.int(),
         rows,
         columns,
         inner,
@@ -107,7 +113,9 @@ def grouped_wgrad(a: Tensor, b: Tensor, ends_e: Tensor) -> Tensor:
                 f"wgrad takes bf16 rows of whole pieces of 16 bytes, not {left.dtype} rows of {stride}"
             )
     out = left.new_empty(experts, height, width)
-    _launch(_grouped_wgrad, "wgrad", left, left, right, words(out), ends_e, rows, height, width, experts)
+    if not rows:
+        return out.zero_()
+    _launch(_grouped_wgrad, "wgrad", left, left, right, words(out), ends_e.int(), rows, height, width, experts)
     return out
 
 
@@ -137,14 +145,14 @@ def _launch(kernel: Any, kind: str, like: Tensor, *args: Any, **meta: Any) -> No
         return
     with on_device(like):
         triton.set_allocator(_workspace(like.device))
-        programs = torch.cuda.get_device_properties(like.device).multi_processor_count
-        _tuned(kernel, kind)[lambda chosen: (programs * chosen["PER_SM"],)](*args, **meta)
+        at_once = torch.cuda.get_device_properties(like.device).multi_processor_count
+        _tuned(kernel, kind)[lambda chosen: (at_once * chosen["PER_SM"],)](*args, **meta)
 
 
 @cache
 def _tuned(kernel: Any, kind: str) -> Any:
     """For each width and depth the fastest is looked for when they are first met, on the rows of that time."""
-    return triton.autotune(CONFIGS[kind], key=["columns", "inner"])(kernel)
+    return triton.autotune(CONFIGS[kind], key=["columns", "inner", "TURNED"])(kernel)
 
 
 @cache
