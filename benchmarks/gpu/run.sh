@@ -17,7 +17,7 @@ for candidate in $python python3 .venv/bin/python; do
   command -v "$candidate" >/dev/null 2>&1 || continue
   if "$candidate" -c 'import torch, triton' >/dev/null 2>&1; then
     echo "gpu: no GPU here: kernels are checked under Triton's interpreter, nothing is measured" >&2
-    exec env PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" "$candidate" -P benchmarks/gpu/check.py --interpreted
+    exec env PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" "$candidate" -W ignore::RuntimeWarning -P benchmarks/gpu/check.py --interpreted
   fi
 done
 fail "no GPU here: no Python on the path (nor PYTHON=...) has a torch that finds a CUDA device, nor a Triton to interpret"
