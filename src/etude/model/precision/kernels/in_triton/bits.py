@@ -40,9 +40,9 @@ def bf16_words(values):
 
 
 @triton.jit
-def words_like(values, words):
-    """fp32 -> words of the kind that `words` are."""
-    if words.dtype == tl.int16:
+def words_for(out, values):
+    """fp32 -> words of the kind that `out` points to."""
+    if out.dtype.element_ty == tl.int16:
         return bf16_words(values)
     else:
         return values.to(tl.int32, bitcast=True)

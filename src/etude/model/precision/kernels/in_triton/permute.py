@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from etude.model.precision.kernels.in_triton.bits import wide, words_like
+from etude.model.precision.kernels.in_triton.bits import wide, words_for
 from etude.model.precision.kernels.in_triton.launch import on_device, words
 from etude.model.precision.kernels.placement import Placement
 
@@ -90,7 +90,7 @@ def _permute(x, tokens, gates, out, width, GATED: tl.constexpr, STRIDE: tl.const
         column = start + tl.arange(0, STRIDE)
         moved = tl.load(x + token * width + column, column < filled, 0)
         if GATED:
-            moved = words_like(wide(moved) * wide(tl.load(gates + row)), moved)
+            moved = words_for(out, wide(moved) * wide(tl.load(gates + row)))
         tl.store(out + row * width + column, moved, column < width)
 
 
@@ -106,8 +106,7 @@ def _unpermute(y, rows, gates, out, width, CHOICES: tl.constexpr, GATED: tl.cons
             if GATED:
                 part = part * wide(tl.load(gates + token * CHOICES + choice))
             total += part
-        moved = words_like(total, tl.load(y + column, column < 0, 0))
-        tl.store(out + token * width + column, moved, column < width)
+        tl.store(out + token * width + column, words_for(out, total), column < width)
 
 
 @triton.jit
