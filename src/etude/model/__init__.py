@@ -5,7 +5,14 @@ DeepSeek-V3 / Kimi-K2 shape: MLA, mixture of experts, multi-token prediction."""
 from etude.model.cache import LatentCache
 from etude.model.checkpoint import load_codes, load_hf, save_hf
 from etude.model.config import ModelConfig, Parameters, Yarn
-from etude.model.errors import CacheOverrun, CannotQuantise, ModelError, ReplayMismatch, UnsupportedCheckpoint
+from etude.model.errors import (
+    CacheOverrun,
+    CannotQuantise,
+    KernelUnavailable,
+    ModelError,
+    ReplayMismatch,
+    UnsupportedCheckpoint,
+)
 from etude.model.experts import expert_matmul
 from etude.model.precision.numerics import Numerics
 from etude.model.rounding import prepare, restore, round_with, serve, served_state
@@ -17,6 +24,7 @@ __all__ = [
     "CacheOverrun",
     "CannotQuantise",
     "ExtendOutput",
+    "KernelUnavailable",
     "LatentCache",
     "ModelConfig",
     "ModelError",

@@ -21,3 +21,7 @@ class CacheOverrun(ModelError):
 
 class CannotQuantise(ModelError):
     """A tensor that a low-precision format does not take, or a layout that no published reader knows."""
+
+
+class KernelUnavailable(ModelError):
+    """An implementation of a kernel that was asked for by name and cannot serve the format or the device."""
