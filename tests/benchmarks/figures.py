@@ -73,6 +73,19 @@ def budgets(arm: str, seed: int) -> dict[str, Any]:
     return {"steps": steps, "loss": loss, "reward": 1.2 - 0.3 * loss + 0.01 * seed, "dev": outcomes(0.4, seed)}
 
 
+def precision_pretraining(arm: str, seed: int) -> dict[str, Any]:
+    loss = 1.0 + 0.02 * seed + {"bf16": 0.0, "mxfp8": 0.001 * seed, "nvfp4": 0.03}[arm]
+    return {"loss": loss, "seconds": 200.0, "curve": [[step, 5.0 / step + loss] for step in range(5, 200, 5)]}
+
+
+def precision_rl(arm: str, seed: int) -> dict[str, Any]:
+    far = {"bf16": 1.0, "mxfp8": 1.2, "nvfp4": 2.0, "nvfp4_tensor": 6.0, "reciprocal": 2.0}[arm]
+    names = ("reward", "solved", "mismatch_mean", "mismatch_p99", "mismatch_k3", "entropy", "grad_norm")
+    curves = {name: [[step, far * (0.1 + 0.001 * step)] for step in range(1, 101)] for name in names}
+    changed = {str(bits): 1 / bits for bits in (22, 16, 12, 8)} if arm == "reciprocal" else None
+    return {"curves": curves, "dev": outcomes(0.6 if arm != "nvfp4_tensor" else 0.4, seed), "codes_changed": changed}
+
+
 FIGURES: dict[str, Callable[[str, int], dict[str, Any]]] = {
     "spine": spine,
     "long_phase": long_phase,
@@ -82,4 +95,6 @@ FIGURES: dict[str, Callable[[str, int], dict[str, Any]]] = {
     "summaries": before_and_after,
     "length_cost": before_and_after,
     "budgets": budgets,
+    "precision_pretraining": precision_pretraining,
+    "precision_rl": precision_rl,
 }
