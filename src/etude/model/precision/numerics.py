@@ -55,13 +55,15 @@ class Numerics:
     also: frozenset[str] = frozenset()
     """Of "shared" and "attention"."""
     reciprocal_bits: int | None = None
+    invariant: bool = False
+    """Whether a row's product depends on the row alone (model/tiles.py)"""
 
     @classmethod
     def of(cls, recipe: PrecisionRecipe) -> Numerics | None:
         """None: nothing is rounded."""
         if recipe.experts == "bf16":
             return None
-        return cls(recipe.experts, frozenset(recipe.also), recipe.reciprocal_bits)
+        return cls(recipe.experts, frozenset(recipe.also), recipe.reciprocal_bits, recipe.invariant)
 
     @property
     def block(self) -> int:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from etude.model.placing import Gather, Spread, places
 from etude.model.precision.numerics import Numerics, Operand
+from etude.model.tiles import product, silu, weighted_sum
 
 Weights = Sequence[Tensor] | Operand
 """[E, M, K] each, multiplied with one input; or what they were rounded to before, which has no gradient."""
@@ -48,8 +49,11 @@ def rounded_experts(
     cuts = (0, *ends.tolist())
     x = cast(Tensor, Spread.apply(x_nd, place, cuts[-1], experts_nk.shape[1], True))
     gate, up = rounded_matmul(x, gate_up, cuts, numerics).chunk(2, -1)
-    y = rounded_matmul(F.silu(gate) * up, down, cuts, numerics)
+    activate = silu if numerics.invariant else F.silu
+    y = rounded_matmul(activate(gate) * up, down, cuts, numerics)
     y = cast(Tensor, Gather.apply(y, place)).view(*experts_nk.shape, -1)
+    if numerics.invariant:
+        return weighted_sum(gates_nk, y)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
 
 
@@ -65,7 +69,7 @@ def rounded_linear(x: Tensor, weight: Weights, numerics: Numerics) -> Tensor:
 def rounded_matmul(x: Tensor, weights: Weights, cuts: Sequence[int], numerics: Numerics) -> Tensor:
     """x W^T, where expert e has the rows from cuts[e] to cuts[e + 1]: [R, K] -> [R, sum of M]."""
     if isinstance(weights, Operand):
-        return _product(numerics.activations(x), weights, cuts, x.dtype)
+        return _product(numerics.activations(x), weights, cuts, x.dtype, tiled=numerics.invariant)
     return cast(Tensor, _RoundedMatmul.apply(x, tuple(cuts), numerics, *weights))
 
 
@@ -74,7 +78,8 @@ class _RoundedMatmul(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cuts: tuple[int, ...], numerics: Numerics, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(x, *weights)
         ctx.cuts, ctx.numerics = cuts, numerics
-        return _product(numerics.activations(x), numerics.weights(weights, x.dtype), cuts, x.dtype)
+        operands = numerics.activations(x), numerics.weights(weights, x.dtype)
+        return _product(*operands, cuts, x.dtype, tiled=numerics.invariant)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -94,9 +99,9 @@ class _RoundedMatmul(torch.autograd.Function):
         return dx, None, None, *dws
 
 
-def _product(x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype) -> Tensor:
+def _product(x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype, *, tiled: bool = False) -> Tensor:
     experts, rows = len(cuts) - 1, x.values.shape[0]
-    if cuts[1] * experts == rows and all(end - begin == cuts[1] for begin, end in pairwise(cuts)):
+    if not tiled and cuts[1] * experts == rows and all(end - begin == cuts[1] for begin, end in pairwise(cuts)):
         y = torch.bmm(x.values.view(experts, cuts[1], -1), w.values.mT)
         if w.outer is not None:
             y *= w.outer
@@ -105,7 +110,11 @@ def _product(x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype) ->
         # One by one: grouped matmuls take no fp32 on a GPU, and are no faster on a CPU.
         y = x.values.new_empty(rows, w.values.shape[1])
         for expert, (begin, end) in enumerate(pairwise(cuts)):
-            part = torch.mm(x.values[begin:end], w.values[expert].T, out=y[begin:end])
+            part = y[begin:end]
+            if tiled:
+                part.copy_(product(x.values[begin:end], w.values[expert]))
+            else:
+                torch.mm(x.values[begin:end], w.values[expert].T, out=part)
             if w.outer is not None:
                 part *= w.outer[expert]
     if x.outer is not None:
