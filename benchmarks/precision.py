@@ -3,6 +3,7 @@
 Speed is input bytes per second of CPU time, the median of runs in turns: what else the machine does costs this less
 than it costs wall-clock time, though a cache that is shared still counts. NVFP4's codes are compared under an outer
 scale that is a power of two and with reciprocals of all 24 bits, the one setting in which torchao's arithmetic is ours.
+Then what batch invariance costs (_invariance.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from _invariance import invariant_slowdown
 from _report import finish
 from torch import Tensor
 
@@ -37,6 +39,7 @@ def main() -> None:
         "peer": "torchao, eager",
         # Filled in by the training recipes: seconds of an emulated step of the tiny lineage over those of a bf16 one.
         "emulated_slowdown": None,
+        "invariant_slowdown": invariant_slowdown(),
     }
     finish("precision", result)
 
