@@ -2,6 +2,9 @@
 
 The weights are bf16, as engines hold them. A step as small as those of RL leaves most of them where they were: the
 change is made by really rounding fp32 masters, moved by an Adam-sized step, to bf16.
+
+`quantised`: the same step where versions hold codes and scales (`precision.experts`), for some of the tensors: bytes of
+the delta and of the whole version, over those in bf16.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from pathlib import Path
 import torch
 from _report import alternating, finish
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
+from etude.model import Numerics
 from etude.weights import WeightStore
 from etude.weights.manifest import Manifest
 from etude.weights.torch_bridge import from_state_dict
@@ -21,6 +26,8 @@ from etude.weights.torch_bridge import from_state_dict
 PARAMETERS, TENSORS = 32_000_000, 32
 LEARNING_RATE = 1e-6
 DEVIATION = 0.02
+QUANTISED, WHOLE_BLOCKS = 4, 992
+"""Tensors, and columns of them: blocks are of 16 and 32."""
 
 
 def main() -> None:
@@ -53,6 +60,7 @@ def main() -> None:
         assert all(got[name].data.tobytes() == tip[name].data.tobytes() for name in tip), "a delta must be lossless"
         size = Path(f"{place}/whole.safetensors").stat().st_size
 
+    some = {name: (before[name][:, :WHOLE_BLOCKS], after[name][:, :WHOLE_BLOCKS]) for name in list(before)[:QUANTISED]}
     finish(
         "deltas",
         {
@@ -65,8 +73,42 @@ def main() -> None:
             "seconds": delta_seconds,
             "peer_seconds": whole_seconds,
             "seconds_ratio": delta_seconds / whole_seconds,
+            "quantised": quantised(some),
         },
     )
+
+
+def quantised(pairs: dict[str, tuple[Tensor, Tensor]]) -> dict[str, dict[str, float]]:
+    """`pairs`: each tensor before and after a step."""
+
+    def published(name: str) -> Manifest:
+        versions = [from_state_dict(held(name, {n: pair[at] for n, pair in pairs.items()})) for at in (0, 1)]
+        with tempfile.TemporaryDirectory() as place:
+            store = WeightStore(place)
+            store.publish(0, versions[0])
+            return store.publish(1, versions[1], base=(0, versions[0]))
+
+    plain = published("bf16")
+    found = {name: published(name) for name in ("mxfp8", "nvfp4", "fp8_block")}
+    return {
+        name: {
+            "delta_ratio": float(f"{one.bytes_stored / plain.bytes_stored:.3g}"),
+            "whole_ratio": float(f"{one.bytes_full / plain.bytes_full:.3g}"),
+            "share_changed": float(f"{one.share_changed:.3g}"),
+        }
+        for name, one in found.items()
+    }
+
+
+def held(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What a version holds of weights: themselves, or their codes."""
+    if name == "bf16":
+        return tensors
+    parts: dict[str, Tensor] = {}
+    for weight, tensor in tensors.items():
+        (q,) = Numerics(name).codes([tensor.unsqueeze(0)])
+        parts |= {f"{weight}.{part}": getattr(q, part) for part in ("codes", "scales", "outer") if hasattr(q, part)}
+    return parts
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""Reference quantisers on one core, beside torchao's, whose codes must be the same.
+"""Reference quantisers on one core, beside torchao's, whose codes must be the same; and what training with them costs.
 
 Speed is input bytes per second of CPU time, the median of runs in turns: what else the machine does costs this less
 than it costs wall-clock time, though a cache that is shared still counts. NVFP4's codes are compared under an outer
 scale that is a power of two and with reciprocals of all 24 bits, the one setting in which torchao's arithmetic is ours.
-Then what batch invariance costs (_invariance.py).
+
+`emulated_slowdown`: CPU time of whole steps of recipes/tiny.toml, optimizer included, over those in bf16: one of base
+pretraining, one of RL on rows of half the engine's context. The tokens are random. `invariant_slowdown` is what batch
+invariance costs (_invariance.py).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,9 +24,21 @@ from _invariance import invariant_slowdown
 from _report import finish
 from torch import Tensor
 
+from etude.model import ModelConfig, Numerics, Transformer, round_with
 from etude.model.precision import FORMATS, STORED, quantise_nvfp4
+from etude.pretrain.context import Rows, next_token_loss
+from etude.recipe import Recipe, load_recipe
+from etude.recipe.precision import PrecisionRecipe
+from etude.rl.batch import RowBatch
+from etude.rl.forward import forward, predicting_logits
+from etude.rl.loss import policy_loss
+from etude.training import MasterWeights, build_optimizer
 
 ROWS, WIDTH, RUNS = 2048, 2048, 12
+ROUNDINGS = ("nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block")
+STEPS = 5
+SAMPLED_SHARE = 0.25
+"""Of the tokens of a rollout, about."""
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 Peer = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -37,8 +53,7 @@ def main() -> None:
         "exact": {name: all(equal(name, x.to(dtype), peers[name]) for dtype in DTYPES.values()) for name in STORED},
         **speeds(peers, x),
         "peer": "torchao, eager",
-        # Filled in by the training recipes: seconds of an emulated step of the tiny lineage over those of a bf16 one.
-        "emulated_slowdown": None,
+        "emulated_slowdown": slowdowns(),
         "invariant_slowdown": invariant_slowdown(),
     }
     finish("precision", result)
@@ -106,6 +121,79 @@ def speeds(peers: dict[str, Peer], x: Tensor) -> dict[str, dict[str, dict[str, f
         }
         for key, quantisers in works.items()
     }
+
+
+def slowdowns() -> dict[str, dict[str, float]]:
+    recipe = load_recipe(Path(__file__).parents[1] / "recipes" / "tiny.toml")
+    config = ModelConfig.from_recipe(recipe.model, recipe.tokenizer.vocab_size)
+    steps: dict[str, dict[str, Callable[[], object]]] = {"pretrain": {}, "rl": {}}
+    for name in ("bf16", *ROUNDINGS):
+        for stage, step in (("pretrain", pretraining_step), ("rl", rl_step)):
+            model = Transformer(config).initialise(1)
+            round_with(model, Numerics.of(PrecisionRecipe(experts=name, emulate=True)))
+            steps[stage][name] = step(recipe, model)
+    taken: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for run in range(STEPS + 1):
+        for stage, works in steps.items():
+            for name, work in works.items():
+                begun = time.thread_time()
+                work()
+                if run:
+                    taken[stage, name].append(time.thread_time() - begun)
+    seconds = {key: statistics.median(times) for key, times in taken.items()}
+    return {
+        stage: {name: float(f"{seconds[stage, name] / seconds[stage, 'bf16']:.3g}") for name in ROUNDINGS}
+        for stage in steps
+    }
+
+
+def pretraining_step(recipe: Recipe, model: Transformer) -> Callable[[], object]:
+    stage = recipe.pretrain
+    optim = build_optimizer(model, stage.optimizer, stage.steps, masters=MasterWeights(model, torch.bfloat16))
+    tokens = torch.randint(model.config.vocab_size, (stage.batch, stage.length + 1))
+    flat = torch.arange(stage.length).expand(stage.batch, -1)
+    rows = Rows(tokens[:, :-1], tokens[:, 1:], torch.ones(flat.shape), flat, torch.zeros_like(flat))
+
+    def step() -> None:
+        optim.zero_grad()
+        loss, output = next_token_loss(model, rows)
+        loss.backward()
+        optim.step()
+        model.balance(output.load_le, stage.balance_rate)
+
+    return step
+
+
+def rl_step(recipe: Recipe, model: Transformer) -> Callable[[], object]:
+    rl, shape = recipe.rl, (recipe.rl.group, recipe.engine.context // 2)
+    optim = build_optimizer(model, rl.optimizer, rl.steps, masters=MasterWeights(model, torch.bfloat16))
+    batch = RowBatch(
+        torch.randint(model.config.vocab_size, shape).numpy(),
+        (torch.rand(shape) < SAMPLED_SHARE).numpy(),
+        torch.full(shape, -7.0).numpy(),
+        torch.zeros(shape, dtype=torch.int32).numpy(),
+        torch.randn(shape[0]).numpy(),
+        None,
+        tuple(range(shape[0])),
+    )
+
+    def step() -> None:
+        optim.zero_grad()
+        output = forward(model, batch, rl.replay.mode, rl.replay.threshold)
+        policy_loss(
+            predicting_logits(model, output, batch),
+            torch.from_numpy(batch.tokens_bt),
+            torch.from_numpy(batch.mask_bt),
+            torch.from_numpy(batch.logprobs_bt),
+            torch.from_numpy(batch.advantages_b),
+            temperature=rl.temperature,
+            ratio_cap=rl.ratio_cap,
+            trust=rl.trust,
+            constant=rl.loss_constant,
+        ).loss.backward()
+        optim.step()
+
+    return step
 
 
 if __name__ == "__main__":

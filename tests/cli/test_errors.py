@@ -150,6 +150,10 @@ def test_mistakes_before_anything_runs(tmp_path) -> None:
     code, line = etude_says("run", RECIPE, "rl.stepz=3", "--runs", str(tmp_path))
     assert code == 2
     assert "rl.stepz: there is no such field; did you mean steps?" in line
+    code, line = etude_says("run", RECIPE, "precision.experts=nvfp4", "--runs", str(tmp_path))
+    assert code == 2
+    assert 'precision.experts = "nvfp4": there are no such matmuls' in line
+    assert "precision.emulate = true" in line
     file = tmp_path / "file"
     file.touch()
     code, line = etude_says("run", RECIPE, "--runs", str(file))

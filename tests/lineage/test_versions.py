@@ -14,9 +14,10 @@ from etude.journal import Journal, RunPaths, read_journal
 from etude.lineage import LineageState, reinforce
 from etude.lineage.context import RunContext
 from etude.lineage.screen import Screen
-from etude.model import ModelConfig, Transformer, load_hf, save_hf
+from etude.model import ModelConfig, Numerics, Transformer, load_hf, round_with, save_hf, served_state
 from etude.recipe import Recipe
 from etude.recipe.model import ModelRecipe
+from etude.recipe.precision import PrecisionRecipe
 from etude.rl import evaluated_steps
 from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict, into_module
@@ -62,6 +63,25 @@ def test_a_version_is_evaluated_with_its_own_weights(context: RunContext, monkey
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(reinforce._evaluate_version(context, context.recipe.evaluation, 2))
     assert [model.exists() for model in seen] == [False], "of a checkpoint made for this nothing stays"
+
+
+@pytest.mark.parametrize("experts", ["nvfp4", "fp8_block"])
+def test_so_is_one_that_holds_codes(context: RunContext, experts: str, tmp_path: Path) -> None:
+    """Its checkpoint has weights, which an engine rounds to these very codes again."""
+    context.recipe = context.recipe.model_copy(update={"precision": PrecisionRecipe(experts=experts, emulate=True)})
+    numerics, dtype = Numerics.of(context.recipe.precision), context.compute().dtype
+    store = WeightStore(str(tmp_path / "codes"))
+    network = load_hf(context.paths.model("sft"), dtype)
+    with torch.no_grad():
+        network.layers[1].mlp.experts.up_proj.mul_(1.25)
+    round_with(network, numerics)
+    store.publish(2, from_state_dict(served_state(network)))
+    again = load_hf(reinforce._save_version(context, store, 2, tmp_path / "model"), dtype)
+    round_with(again, numerics)
+    state = from_state_dict(served_state(again))
+    codes = {name: raw for name, raw in store.read(2).items() if name.endswith(".codes")}
+    assert len(codes) == 3 * 4, "three layers and an MTP head"
+    assert all(state[name].equals(raw) for name, raw in codes.items())
 
 
 @pytest.mark.parametrize("harm", ["a byte is another", "it is gone"])

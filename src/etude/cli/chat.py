@@ -40,7 +40,7 @@ from etude.harness import (
 from etude.harness.permissions import always_rules
 from etude.harness.sessions import SavedSession, SessionError, look_after_all
 from etude.journal import RunPaths
-from etude.lineage import LineageError, LineageState
+from etude.lineage import LineageError, LineageState, recipe_of
 from etude.recipe import Recipe, load_recipe
 from etude.trace import ToolEvent, TraceUsage
 from etude.trace.builder import TraceBuilder
@@ -167,7 +167,7 @@ def _trained(recipe: Recipe, paths: RunPaths, stage: str, dtype: str, stack: Asy
 
     form = format_of(recipe.harness, paths.tokenizer)
     alone = recipe.engine.model_copy(update={"slots": 1})  # where drafts pay
-    engine = EngineService(paths.model(stage), alone, dtype, 0, precision=recipe.precision)
+    engine = EngineService(paths.model(stage), alone, dtype, 0, precision=recipe_of(recipe, stage).precision)
     stack.push_async_callback(engine.shutdown)
     sampling = TokenSampling(recipe.engine.context, temperature=0.0)
     schemas = session_schemas(recipe.harness)

@@ -6,7 +6,7 @@ One recipe, one line of checkpoints.
 from etude.lineage.guard import require_room, require_supported, sole_driver
 from etude.lineage.line import Stage, require_stage, require_unchanged, run_line
 from etude.lineage.reuse import Reuse, find_donors
-from etude.lineage.state import LineageError, LineageState
+from etude.lineage.state import LineageError, LineageState, recipe_of
 from etude.lineage.summary import write_summary
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Reuse",
     "Stage",
     "find_donors",
+    "recipe_of",
     "require_room",
     "require_stage",
     "require_supported",

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.lineage.context import RunContext
-from etude.lineage.state import LineageError, LineageState, StageRecord, code_digest, output_digest, recipe_digest
+from etude.lineage.state import (
+    LineageError,
+    LineageState,
+    StageRecord,
+    code_digest,
+    output_digest,
+    recipe_digest,
+    recipe_of,
+)
 from etude.recipe import Recipe
 
 
@@ -63,7 +71,9 @@ async def run_line(
         if record is None:
             if stage.require is not None:
                 await asyncio.to_thread(stage.require, context)
-            record = StageRecord(recipe_digest(context.recipe, stage.sections), code, started=time.time())
+            record = StageRecord(
+                recipe_digest(recipe_of(context.recipe, stage.name), stage.sections), code, started=time.time()
+            )
             context.state.stages[stage.name] = record
         if record.code_digest != code:
             # Allowed, since a fix may be why it goes on; but bits may differ, and the record must not claim otherwise.
@@ -83,7 +93,7 @@ def require_unchanged(recipe: Recipe, state: LineageState, stages: Sequence[Stag
         )
     for stage in stages:
         record = state.stages.get(stage.name)
-        if record is not None and record.recipe_digest != recipe_digest(recipe, stage.sections):
+        if record is not None and record.recipe_digest != recipe_digest(recipe_of(recipe, stage.name), stage.sections):
             *others, last = (*stage.sections, "seed")
             raise LineageError(
                 f"the recipe changed in {', '.join(others)} or {last} since stage {stage.name} was run; "

@@ -69,7 +69,9 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
             if not _is_evaluated(paths, step):
                 await _evaluate_version(context, on_dev, step)
     machine = run.machine
+    rounded = {} if recipe.precision.experts == "bf16" else {"precision": str(recipe.precision)}
     return {
+        **rounded,
         "steps": machine.trained,
         "consumed": [list(groups) for groups in machine.consumed],
         "infra_errors": machine.lost,

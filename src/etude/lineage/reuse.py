@@ -18,7 +18,15 @@ from typing import Any
 from etude.journal import RunPaths
 from etude.lineage.context import RunContext
 from etude.lineage.line import Stage
-from etude.lineage.state import LineageError, LineageState, StageRecord, code_digest, output_digest, recipe_digest
+from etude.lineage.state import (
+    LineageError,
+    LineageState,
+    StageRecord,
+    code_digest,
+    output_digest,
+    recipe_digest,
+    recipe_of,
+)
 from etude.recipe import Recipe, RecipeError, load_recipe
 
 _ASIDE = ".taking"
@@ -95,7 +103,9 @@ class Reuse:
             return 0, "no run there has done it"
         for needed in self._closure(stage):
             theirs = donor.state.stages.get(needed.name)
-            if theirs is None or theirs.recipe_digest != recipe_digest(context.recipe, needed.sections):
+            if theirs is None or theirs.recipe_digest != recipe_digest(
+                recipe_of(context.recipe, needed.name), needed.sections
+            ):
                 return 1, f"{name} differs in {', '.join(needed.sections)} or seed"
         ours = {need: context.state.stages[need].output for need in stage.needs}
         if differing := [need for need, output in ours.items() if record.inputs.get(need) != output]:

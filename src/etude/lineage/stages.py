@@ -16,6 +16,7 @@ from etude.lineage.prepare import (
     require_own_format,
 )
 from etude.lineage.reinforce import evaluate_test, run_rl
+from etude.lineage.state import recipe_of
 from etude.lineage.summary import one_edit
 from etude.lineage.supervise import run_service_stage
 from etude.recipe import Recipe
@@ -28,7 +29,7 @@ def _supervised(
     require: Callable[[RunContext], None] | None = None,
 ) -> Stage:
     async def run(context: RunContext) -> dict[str, Any]:
-        recipe = context.resolved_recipe().model_dump(mode="json", by_alias=True)
+        recipe = recipe_of(context.resolved_recipe(), name).model_dump(mode="json", by_alias=True)
         service = "etude.pretrain.service:StageService"
         return await run_service_stage(context, name, service, name, str(context.paths.root), recipe)
 

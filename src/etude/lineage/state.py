@@ -15,6 +15,7 @@ from typing import Any
 
 from etude.journal import write_atomically
 from etude.recipe import Recipe
+from etude.recipe.precision import PrecisionRecipe
 from etude.recipe.section import Section
 
 
@@ -61,6 +62,14 @@ class LineageState:
 
     def save(self, path: Path) -> None:
         write_atomically(path, json.dumps(asdict(self), indent=1).encode())
+
+
+def recipe_of(recipe: Recipe, stage: str) -> Recipe:
+    """As it is for one stage: before `precision.since` nothing is rounded."""
+    order = ("pretrain", "long", "mtp", "sft", "rl")
+    if stage in order[: order.index(recipe.precision.since)]:
+        return recipe.model_copy(update={"precision": PrecisionRecipe()})
+    return recipe
 
 
 def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:

@@ -24,8 +24,8 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
     state = LineageState.load(paths.lineage)
     results = {name: record.result for name, record in state.stages.items() if record.done}
     summary: dict[str, Any] = {}
-    if precision := results.get("pretrain", {}).get("precision"):
-        summary["precision"] = precision
+    if rounded := {name: result["precision"] for name, result in results.items() if "precision" in result}:
+        summary["precision"] = rounded
     _take(summary, "pretrain", results, {"loss_before": "loss_before", "loss_after": "loss_after"})
     _take(summary, "long", results, {"late_loss_before": "late_loss_before", "late_loss_after": "late_loss_after"})
     _take(summary, "mtp", results, {name: name for name in ("accepted_per_draft_before", "accepted_per_draft", "top1")})

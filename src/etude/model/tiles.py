@@ -65,7 +65,7 @@ def filled(x: Tensor, rows: int) -> Tensor:
     return torch.cat((x, x.new_zeros(missing, *x.shape[1:]))) if missing else x
 
 
-def product(x_rk: Tensor, weight_mk: Tensor) -> Tensor:
+def tiled(x_rk: Tensor, weight_mk: Tensor) -> Tensor:
     """x W^T, without a gradient."""
     rows = tile_rows(x_rk.dtype)
     x = filled(x_rk, rows).contiguous()
@@ -79,7 +79,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return product(x, weight)
+        return tiled(x, weight)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -18,6 +18,9 @@ class PrecisionRecipe(Section):
     also: list[Literal["shared", "attention"]] = []
     """What else is rounded like the experts: the shared expert; attention's projections of queries, latent and output.
     The one from the latent to keys and values never is, since the engine absorbs it into the queries."""
+    since: Literal["pretrain", "long", "mtp", "sft", "rl"] = "pretrain"
+    """The first stage that is rounded; those before it are left in the compute dtype. "rl": RL, SFT continued in its
+    place, and the evaluation."""
     emulate: bool = False
     """Compute what rounded matmuls would give where the device has none of its own: exact, and slower than bf16.
     Without it such a recipe is refused."""
@@ -38,8 +41,9 @@ class PrecisionRecipe(Section):
             return f"no matmul is rounded{invariant}"
         backward = "mxfp8" if self.experts.startswith("nvfp4") else self.experts
         where = ", ".join(["routed experts", *self.also])
+        since = "" if self.since == "pretrain" else f", since {self.since}"
         fast = "" if self.reciprocal_bits is None else f", reciprocals of {self.reciprocal_bits} bits"
-        return f"{where}: forward {self.experts}, backward {backward}{fast}, emulated{invariant}"
+        return f"{where}: forward {self.experts}, backward {backward}{fast}, emulated{since}{invariant}"
 
     @model_validator(mode="after")
     def _consistent(self) -> PrecisionRecipe:

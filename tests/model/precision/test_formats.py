@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -164,3 +166,20 @@ def test_what_no_format_takes_is_told(name: str) -> None:
 def test_an_unknown_format_is_told() -> None:
     with pytest.raises(CannotQuantise, match="no format 'fp6'; there are mxfp8"):
         format_named("fp6")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_thread_keeps_serves_every_mode_and_is_nobodys_result(name: str) -> None:
+    """Also where the thread's first tensor was quantised in inference mode."""
+    format, x = FORMATS[name], random_rows(0, 64, 128, torch.bfloat16)
+
+    def work() -> list[Tensor]:
+        with torch.inference_mode():
+            first = format.fake(x)
+        second = format.fake(x * 3)
+        return [first, second, format.fake(x)]
+
+    with ThreadPoolExecutor(1) as fresh:
+        first, second, third = fresh.submit(work).result()
+    assert torch.equal(first, third)
+    assert not torch.equal(first, second)

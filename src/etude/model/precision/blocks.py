@@ -7,6 +7,7 @@ goes over tiles of rows that fit in a core's cache, which makes a quantiser seve
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
@@ -17,6 +18,7 @@ from etude.model.errors import CannotQuantise
 
 TILE = 1 << 17
 """Elements of a tile on a CPU: half a MiB in fp32, so that the two buffers and the rows themselves fit in L2."""
+_KEPT = threading.local()
 _MAGNITUDE = {torch.bfloat16: (torch.int16, 0x7FFF), torch.float16: (torch.int16, 0x7FFF)}
 _MAGNITUDE[torch.float32] = (torch.int32, 0x7FFFFFFF)
 
@@ -38,7 +40,8 @@ def rows_of(x: Tensor, block: int, name: str) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Memory for one tile, which the next one takes over: new memory costs as much as half of the arithmetic."""
+    """Memory for one tile, which the next one takes over: new memory costs as much as half of the arithmetic. A thread
+    keeps it for its next tensor, too; what is small would pay for little else."""
 
     values: Tensor
     """fp32 [n, K]"""
@@ -51,8 +54,18 @@ class Buffers:
 
     @classmethod
     def of(cls, count: int, width: int, device: torch.device) -> Buffers:
-        values, work = torch.empty(2, count, width, dtype=torch.float32, device=device)
-        codes, signs = torch.empty(2, count, width, dtype=torch.uint8, device=device)
+        if device.type == "cpu" and count * width <= TILE:
+            if not hasattr(_KEPT, "buffers"):
+                with torch.inference_mode(False):  # or they could be used in that mode alone
+                    _KEPT.buffers = cls._fresh((TILE,), device)
+            kept: Buffers = _KEPT.buffers
+            return cls(*(getattr(kept, field.name)[: count * width].view(count, width) for field in fields(cls)))
+        return cls._fresh((count, width), device)
+
+    @classmethod
+    def _fresh(cls, shape: tuple[int, ...], device: torch.device) -> Buffers:
+        values, work = torch.empty(2, *shape, dtype=torch.float32, device=device)
+        codes, signs = torch.empty(2, *shape, dtype=torch.uint8, device=device)
         return cls(values, work, codes, signs)
 
     def first(self, count: int) -> Buffers:
@@ -60,7 +73,8 @@ class Buffers:
 
 
 def tiles(rows: Tensor, *beside: Tensor) -> Iterator[tuple[Buffers, tuple[Tensor, ...]]]:
-    """`rows` of K numbers by the cacheful, on a GPU all at once, each time with as many of what lies beside them."""
+    """`rows` of K numbers by the cacheful, on a GPU all at once, each time with as many of what lies beside them. Of a
+    thread's iterations one must end before the next begins."""
     count, width = rows.shape
     at_once = max(1, min(count, TILE // width) if rows.device.type == "cpu" else count)
     buffers = Buffers.of(min(at_once, count), width, rows.device)

@@ -20,15 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.fp8 import fake_block_fp8, quantise_block_fp8
 from etude.model.precision.mxfp8 import MXFP8, fake_mxfp8, quantise_mxfp8
 from etude.model.precision.nvfp4 import NVFP4, outer_scale, quantise_nvfp4, split_nvfp4
+from etude.model.tiles import tiled
 
 if TYPE_CHECKING:  # this room runs where there is torch and nothing else
     from etude.recipe.precision import PrecisionRecipe
@@ -45,11 +48,18 @@ class Operand:
     outer: Tensor | None = None
     """fp32, broadcasts to [..., 1]"""
 
+    def rows(self, chosen_r: Tensor) -> Operand:
+        """Of [N, K] the chosen ones; N stands for a row of zeros."""
+        outer = self.outer
+        if outer is not None and outer.dim():
+            outer = F.pad(outer, (0, 0, 0, 1)).index_select(0, chosen_r)
+        return Operand(F.pad(self.values, (0, 0, 0, 1)).index_select(0, chosen_r), outer)
+
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Emulated: operands are rounded exactly as their formats say, then multiplied in fp32 or, where its products and
-    sums are the same, in bf16. Kernels that compute so natively take the place of this object, with these methods."""
+    """Emulated: operands are rounded exactly as their formats say, then multiplied in fp32, or in bf16 where that is as
+    exact. Kernels that compute so natively take the place of this object, with the same methods."""
 
     rounding: Rounding
     also: frozenset[str] = frozenset()
@@ -111,14 +121,58 @@ class Numerics:
         """Forward, [E, sum of M, K]: by way of their codes, so that trainer and engine cannot differ."""
         return self.operand(self.codes(weights), dtype)
 
-    def backward(self, x: Tensor) -> Tensor:
-        """Of the backward pass: dy, and dy and x transposed."""
+    def product(self, x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """x W^T, where expert e has the rows from cuts[e] to cuts[e + 1]: summed in fp32, multiplied by the outer
+        scales, rounded once."""
+        rows, experts = x.values.shape[0], len(cuts) - 1
+        if (
+            not self.invariant
+            and rows == cuts[1] * experts
+            and all(end - begin == cuts[1] for begin, end in pairwise(cuts))
+        ):
+            y = torch.bmm(x.values.view(experts, cuts[1], -1), w.values.mT)
+            if w.outer is not None:
+                y *= w.outer
+            y = y.flatten(0, 1)
+        else:
+            # One by one: grouped matmuls take no fp32 on a GPU, and are no faster on a CPU.
+            y = x.values.new_empty(rows, w.values.shape[1])
+            for expert, (begin, end) in enumerate(pairwise(cuts)):
+                part, x_part, w_part = y[begin:end], x.values[begin:end], w.values[expert]
+                if self.invariant:
+                    part.copy_(tiled(x_part, w_part))
+                else:
+                    torch.mm(x_part, w_part.T, out=part)
+                if w.outer is not None:
+                    part *= w.outer[expert]
+        if x.outer is not None:
+            y *= x.outer
+        return y.to(dtype)
+
+    def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
+        """dy W, for dy [R, sum of M]."""
+        # By weight, as the blocks of W are: an output's width need not be whole blocks.
+        parts = dy.split([weight.shape[1] for weight in weights], -1)
+        left = torch.cat([self._backward(part) for part in parts], -1)
+        right = torch.cat([self._transposed(weight) for weight in weights], -1)
+        return self.product(Operand(left), Operand(right), cuts, dy.dtype)
+
+    def weight_gradient(self, dy: Tensor, x: Tensor, cuts: Sequence[int]) -> Tensor:
+        """dy^T x over the rows of each expert, whole blocks of them: [E, sum of M, K]."""
+        left, right = self._backward(dy.T), self._backward(x.T)
+        dw = left.new_empty(len(cuts) - 1, dy.shape[1], x.shape[1])
+        for expert, (begin, end) in enumerate(pairwise(cuts)):
+            torch.mm(left[:, begin:end], right[:, begin:end].T, out=dw[expert])
+        return dw.to(dy.dtype)
+
+    def _backward(self, x: Tensor) -> Tensor:
+        """dy, or dy and x transposed."""
         if self.rounding == "fp8_block":
             return fake_block_fp8(x, torch.float32, rows=1)
         return fake_mxfp8(x, _exact(x.dtype))
 
-    def transposed(self, weight: Tensor) -> Tensor:
-        """[E, M, K] -> [E, K, M] for the gradient of x."""
+    def _transposed(self, weight: Tensor) -> Tensor:
+        """[E, M, K] -> [E, K, M]."""
         if self.rounding == "fp8_block":
             return fake_block_fp8(weight, torch.float32).mT
         return fake_mxfp8(weight.mT, _exact(weight.dtype))

@@ -1,7 +1,7 @@
 """Matmuls with rounded operands, expert by expert, and their gradients.
 
-Invariant: each product is that of two operands as `Numerics` rounds them, summed in fp32, multiplied by the outer
-scales, and rounded once. Rows of nobody are zero, so they change no scale.
+Invariant: every operand and every product comes from `Numerics`; here is which rows are whose. Rows of nobody are zero,
+so they change no scale.
 
 For the backward pass x and W are kept as they were before rounding, which for W costs nothing and for x what bf16
 costs: the gradients want other roundings, along other axes. Kernels may keep those in place of x; they are the same.
@@ -10,16 +10,15 @@ costs: the gradients want other roundings, along other axes. Kernels may keep th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.model.placing import Gather, Spread, places
+from etude.model.placing import Gather, Spread, places, tokens_of_rows
 from etude.model.precision.numerics import Numerics, Operand
-from etude.model.tiles import product, silu, weighted_sum
+from etude.model.tiles import silu, weighted_sum
 
 Weights = Sequence[Tensor] | Operand
 """[E, M, K] each, multiplied with one input; or what they were rounded to before, which has no gradient."""
@@ -47,8 +46,15 @@ def rounded_experts(
     ends = sizes.cumsum(0)
     place = places(flat, count, ends - sizes)
     cuts = (0, *ends.tolist())
-    x = cast(Tensor, Spread.apply(x_nd, place, cuts[-1], experts_nk.shape[1], True))
-    gate, up = rounded_matmul(x, gate_up, cuts, numerics).chunk(2, -1)
+    choices = experts_nk.shape[1]
+    if isinstance(gate_up, Operand):
+        # Tokens are rounded once, not once for each of their experts.
+        chosen = tokens_of_rows(place, cuts[-1], choices, nobody=x_nd.shape[0])
+        hidden = numerics.product(numerics.activations(x_nd).rows(chosen), gate_up, cuts, x_nd.dtype)
+    else:
+        x = cast(Tensor, Spread.apply(x_nd, place, cuts[-1], choices, True))
+        hidden = rounded_matmul(x, gate_up, cuts, numerics)
+    gate, up = hidden.chunk(2, -1)
     activate = silu if numerics.invariant else F.silu
     y = rounded_matmul(activate(gate) * up, down, cuts, numerics)
     y = cast(Tensor, Gather.apply(y, place)).view(*experts_nk.shape, -1)
@@ -69,7 +75,7 @@ def rounded_linear(x: Tensor, weight: Weights, numerics: Numerics) -> Tensor:
 def rounded_matmul(x: Tensor, weights: Weights, cuts: Sequence[int], numerics: Numerics) -> Tensor:
     """x W^T, where expert e has the rows from cuts[e] to cuts[e + 1]: [R, K] -> [R, sum of M]."""
     if isinstance(weights, Operand):
-        return _product(numerics.activations(x), weights, cuts, x.dtype, tiled=numerics.invariant)
+        return numerics.product(numerics.activations(x), weights, cuts, x.dtype)
     return cast(Tensor, _RoundedMatmul.apply(x, tuple(cuts), numerics, *weights))
 
 
@@ -78,53 +84,13 @@ class _RoundedMatmul(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cuts: tuple[int, ...], numerics: Numerics, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(x, *weights)
         ctx.cuts, ctx.numerics = cuts, numerics
-        operands = numerics.activations(x), numerics.weights(weights, x.dtype)
-        return _product(*operands, cuts, x.dtype, tiled=numerics.invariant)
+        return numerics.product(numerics.activations(x), numerics.weights(weights, x.dtype), cuts, x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (dy,), (x, *weights) = grads, ctx.saved_tensors
-        cuts, numerics = ctx.cuts, ctx.numerics
-        widths = [weight.shape[1] for weight in weights]
-        dx = None
-        if ctx.needs_input_grad[0]:
-            # By weight, as the blocks of W are: an output's width need not be whole blocks.
-            left = torch.cat([numerics.backward(part) for part in dy.split(widths, -1)], -1)
-            right = torch.cat([numerics.transposed(weight) for weight in weights], -1)
-            dx = _product(Operand(left), Operand(right), cuts, x.dtype)
+        dx = ctx.numerics.input_gradient(dy, weights, ctx.cuts) if ctx.needs_input_grad[0] else None
         dws: tuple[Tensor | None, ...] = (None,) * len(weights)
         if any(ctx.needs_input_grad[3:]):
-            dw = _over_rows(numerics.backward(dy.T), numerics.backward(x.T), cuts, weights[0].dtype)
-            dws = dw.split(widths, 1)
+            dws = ctx.numerics.weight_gradient(dy, x, ctx.cuts).split([weight.shape[1] for weight in weights], 1)
         return dx, None, None, *dws
-
-
-def _product(x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype, *, tiled: bool = False) -> Tensor:
-    experts, rows = len(cuts) - 1, x.values.shape[0]
-    if not tiled and cuts[1] * experts == rows and all(end - begin == cuts[1] for begin, end in pairwise(cuts)):
-        y = torch.bmm(x.values.view(experts, cuts[1], -1), w.values.mT)
-        if w.outer is not None:
-            y *= w.outer
-        y = y.flatten(0, 1)
-    else:
-        # One by one: grouped matmuls take no fp32 on a GPU, and are no faster on a CPU.
-        y = x.values.new_empty(rows, w.values.shape[1])
-        for expert, (begin, end) in enumerate(pairwise(cuts)):
-            part = y[begin:end]
-            if tiled:
-                part.copy_(product(x.values[begin:end], w.values[expert]))
-            else:
-                torch.mm(x.values[begin:end], w.values[expert].T, out=part)
-            if w.outer is not None:
-                part *= w.outer[expert]
-    if x.outer is not None:
-        y *= x.outer
-    return y.to(dtype)
-
-
-def _over_rows(dy: Tensor, x: Tensor, cuts: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """dy [M, R], x [K, R] -> [E, M, K], contracted over the rows of each expert."""
-    dw = dy.new_empty(len(cuts) - 1, dy.shape[0], x.shape[0])
-    for expert, (begin, end) in enumerate(pairwise(cuts)):
-        torch.mm(dy[:, begin:end], x[:, begin:end].T, out=dw[expert])
-    return dw.to(dtype)

@@ -1,0 +1,75 @@
+"""The command trains and samples in every precision: a few real steps of each stage up to RL."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from etude.journal import RunPaths, read_metrics
+from etude.model import load_hf
+from etude.weights import WeightStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+ETUDE = str(Path(sys.executable).with_name("etude"))
+SMALL = [
+    "cluster.backend=inline",
+    "compute.dtype=bfloat16",
+    "tasks.train=8",
+    "tasks.dev=2",
+    "tasks.test=2",
+    "corpus.generated_documents=400",
+    "pretrain.steps=3",
+    "long.steps=1",
+    "mtp.steps=1",
+    "mtp.joint_steps=1",
+    "sft.steps=2",
+    "sft.demonstrations=8",
+    "rl.steps=1",
+    "rl.prompts_per_step=2",
+    "rl.group=2",
+    "rl.evaluate_every=0",
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With one in which nothing is rounded; the others take from it what does not depend on that."""
+    folder = tmp_path_factory.mktemp("runs")
+    etude_run(folder, "bf16", "--until", "sft")
+    return folder
+
+
+def etude_run(runs: Path, name: str, *more: str) -> str:
+    command = [ETUDE, "run", "recipes/tiny.toml", "--runs", str(runs), "--name", name, *more, *SMALL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1500)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("experts", ["nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"])
+def test_all_stages_and_rl(runs: Path, experts: str) -> None:
+    rounding = [f"precision.experts={experts}", "precision.emulate=true"]
+    said = etude_run(runs, experts, "--reuse", str(runs / "bf16"), "--until", "rl", *rounding)
+    assert f"precision: routed experts: forward {experts}, backward" in said
+    assert said.count("taken over from bf16") == 3, "tasks, corpus and demonstrations: the rest is trained anew"
+    paths = RunPaths(runs / experts)
+    assert set(json.loads(paths.summary.read_text())["precision"]) == {"pretrain", "long", "mtp", "sft", "rl"}
+    plain, rounded = (read_metrics(RunPaths(runs / name).metrics("pretrain"))[-1] for name in ("bf16", experts))
+    assert 0 < abs(rounded["loss"] - plain["loss"]) < 0.2
+    held = WeightStore(paths.weights).read(1)
+    assert "layers.1.mlp.experts.down_proj.codes" in held
+    assert "mtp.0.block.mlp.experts.down_proj.scales" in held
+    assert load_hf(paths.model("rl")).config.n_routed_experts == 8
+
+
+def test_rl_alone_takes_what_was_trained_without_rounding(runs: Path) -> None:
+    """Nothing but RL is rounded, so a run that has all before it gives all of that."""
+    rounding = ["precision.experts=nvfp4", "precision.emulate=true", "precision.since=rl"]
+    said = etude_run(runs, "rl-alone", "--reuse", str(runs / "bf16"), "--until", "rl", *rounding)
+    assert said.count("taken over from bf16") == 7
+    assert list(json.loads(RunPaths(runs / "rl-alone").summary.read_text())["precision"]) == ["rl"]
