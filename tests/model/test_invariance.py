@@ -253,11 +253,6 @@ def test_without_the_mode_neighbours_show(dtype: torch.dtype) -> None:
     assert any(not trained.same(expected) for trained, _, expected in seen)
 
 
-def test_per_tensor_scales_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"invariant does not go with nvfp4_tensor.*set experts = \"nvfp4\""):
-        PrecisionRecipe(experts="nvfp4_tensor", emulate=True, invariant=True)
-
-
 def test_rows_of_a_batch_are_documents_of_their_own() -> None:
     model = network(torch.float32)
     sequences = [sequence(n, n) for n in (30, 50, 80)]

@@ -26,7 +26,7 @@ class PrecisionRecipe(Section):
     Without it such a recipe is refused."""
     invariant: bool = False
     """Batch invariance: the logits of a sequence have the same bits whatever else is in the batch and however it was
-    cut into passes, in training and in the engine alike. Slower; proven on CPUs only."""
+    cut into passes, in training and in the engine alike, from the stage `since` on. Slower; proven on CPUs only."""
     reciprocal_bits: int | None = Field(None, ge=1, le=24)
     """For studies: NVFP4 multiplies by a reciprocal good to so many bits, as fast-math kernels do, in place of
     dividing."""
@@ -36,14 +36,14 @@ class PrecisionRecipe(Section):
         return self.experts == "bf16"
 
     def __str__(self) -> str:
+        since = "" if self.since == "pretrain" else f", since {self.since}"
         invariant = ", batch-invariant" if self.invariant else ""
         if self.experts == "bf16":
-            return f"no matmul is rounded{invariant}"
+            return f"no matmul is rounded{invariant and invariant + since}"
         backward = "mxfp8" if self.experts.startswith("nvfp4") else self.experts
         where = ", ".join(["routed experts", *self.also])
-        since = "" if self.since == "pretrain" else f", since {self.since}"
         fast = "" if self.reciprocal_bits is None else f", reciprocals of {self.reciprocal_bits} bits"
-        return f"{where}: forward {self.experts}, backward {backward}{fast}, emulated{since}{invariant}"
+        return f"{where}: forward {self.experts}, backward {backward}{fast}, emulated{invariant}{since}"
 
     @model_validator(mode="after")
     def _consistent(self) -> PrecisionRecipe:
