@@ -19,7 +19,7 @@ from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
 from etude.lineage.state import LineageError
 from etude.lineage.summary import one_edit
-from etude.model import Numerics, load_hf, restore, round_with, save_hf, serve
+from etude.model import compute_with, load_hf, restore, save_hf, serve
 from etude.recipe import Recipe
 from etude.recipe.acting import EvaluationRecipe
 from etude.rl import Crew, RlRun, dismiss, evaluated_steps, gather_crew
@@ -122,7 +122,7 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
     """A version that RL has published, as a checkpoint of its own: an engine that dies begins with it again."""
     model = load_hf(context.paths.model("sft"), context.compute().dtype)
-    round_with(model, Numerics.of(context.recipe.precision))
+    compute_with(model, context.recipe.precision)
     serve(model)
     into_module(model, store.read(version))
     restore(model)

@@ -15,7 +15,7 @@ from etude.model.errors import (
 )
 from etude.model.experts import expert_matmul
 from etude.model.precision.numerics import Numerics
-from etude.model.rounding import prepare, restore, round_with, serve, served_state
+from etude.model.rounding import compute_with, prepare, restore, round_with, serve, served_state
 from etude.model.router import UNKNOWN, Replay
 from etude.model.transformer import ExtendOutput, MtpOutput, Output, Transformer
 
@@ -37,6 +37,7 @@ __all__ = [
     "Transformer",
     "UnsupportedCheckpoint",
     "Yarn",
+    "compute_with",
     "expert_matmul",
     "load_codes",
     "load_hf",
