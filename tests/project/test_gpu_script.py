@@ -62,3 +62,21 @@ def test_without_torch_or_triton_it_says_so_in_one_line(tmp_path: Path) -> None:
     assert found.returncode == 2
     assert found.stdout == ""
     assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_the_rows_of_the_kernels_can_be_tried_without_a_gpu() -> None:
+    pytest.importorskip("triton")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-P", str(SCRIPT), "--interpreted", "--small"]
+    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
+    rows = json.loads(found.stdout.splitlines()[-1])["rows"]
+    assert len(rows) >= 30
+    for row in rows:
+        reason = row.get("not_measured", "")
+        if "torch_scaled" in row["kernel"]:
+            assert "torch has it for GPUs alone" in reason
+        else:
+            assert reason in ("", "time was up"), row
+            assert row.get("max_error", 0) < 0.12, row

@@ -62,7 +62,7 @@ def tiles(format: str) -> dict[str, int]:
     scales = "*u8" if tiling.mx else "*fp32"
     types = {"x": "*i16", "up": "*i16", "codes": "*u8", "turned": "*u8", "scales": scales, "turned_scales": scales}
     shape = {"TALL": tiling.tall, "WIDE": tiling.wide, "TILE_ROWS": height, "TILE_COLUMNS": width}
-    constants = {**shape, "MX": tiling.mx, "SWIGLU": False, "ROWS": True, "COLUMNS": True}
+    constants = {**shape, "MX": tiling.mx, "SWIGLU": False, "COLUMNS": True}
     return found_in(_quantise_tiles, types, constants, num_warps=warps, enable_fp_fusion=False)
 
 

@@ -119,6 +119,9 @@ def test_what_no_kernel_takes_is_told() -> None:
         in_triton.swiglu_quantise(torch.ones(2, 32).bfloat16(), torch.ones(2, 32), "mxfp8")
     with pytest.raises(CannotQuantise, match="apply SwiGLU first"):
         in_triton.swiglu_quantise(torch.ones(2, 32).bfloat16(), torch.ones(2, 32).bfloat16(), "nvfp4_tensor")
+    for room in (in_triton, reference):
+        with pytest.raises(CannotQuantise, match="mxfp8 has no outer scale"):
+            room.quantise(torch.ones(2, 64), "mxfp8", outer=torch.ones(()))
     with pytest.raises(CannotQuantise, match="up to 16384 numbers, not 16400"):
         in_triton.quantise(torch.ones(1, 16400), "nvfp4")
     with pytest.raises(CannotQuantise, match="there is no format 'fp6'"):

@@ -11,13 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from etude.model.errors import CannotQuantise
 from etude.model.precision.formats import Quantised, dequantise, format_named
 from etude.model.precision.kernels.placement import Placement
 from etude.model.precision.nvfp4 import quantise_nvfp4
 
 
 def quantise(x: Tensor, format: str, *, outer: Tensor | None = None) -> Quantised:
-    return format_named(format).quantise(x) if outer is None else quantise_nvfp4(x, outer=outer)
+    if outer is None:
+        return format_named(format).quantise(x)
+    if not format.startswith("nvfp4"):
+        raise CannotQuantise(f"{format} has no outer scale that could be given")
+    return quantise_nvfp4(x, outer=outer)
 
 
 def quantise_both(x: Tensor, format: str) -> tuple[Quantised, Quantised]:

@@ -64,26 +64,28 @@ TILINGS = {
 
 
 def quantise(x: Tensor, format: str, *, outer: Tensor | None = None) -> Quantised:
-    """`outer`: as in `quantise_nvfp4`, for NVFP4 alone."""
+    """`outer`: as in `quantise_nvfp4`."""
+    if outer is not None and not format.startswith("nvfp4"):
+        raise CannotQuantise(f"{format} has no outer scale that could be given")
     if format in TILINGS:
-        return _by_tiles(x, None, format, rows=True, columns=False)[0]
+        return _by_tiles(x, None, format, columns=False)[0]
     return _by_rows(x, None, format, outer)
 
 
 def quantise_both(x: Tensor, format: str) -> tuple[Quantised, Quantised]:
     """x and its transpose, of which x is read once."""
-    return _both(_by_tiles(x, None, _tiled(format), rows=True, columns=True))
+    return _both(_by_tiles(x, None, _tiled(format), columns=True))
 
 
 def swiglu_quantise(gate: Tensor, up: Tensor, format: str) -> Quantised:
     """silu(gate) * up, quantised. Both are bf16, and so is the product before it is quantised."""
     if format in TILINGS:
-        return _by_tiles(gate, up, format, rows=True, columns=False)[0]
+        return _by_tiles(gate, up, format, columns=False)[0]
     return _by_rows(gate, up, format, None)
 
 
 def swiglu_quantise_both(gate: Tensor, up: Tensor, format: str) -> tuple[Quantised, Quantised]:
-    return _both(_by_tiles(gate, up, _tiled(format), rows=True, columns=True))
+    return _both(_by_tiles(gate, up, _tiled(format), columns=True))
 
 
 def _tiled(format: str) -> str:
@@ -96,7 +98,7 @@ def _both(made: list[Quantised]) -> tuple[Quantised, Quantised]:
     return made[0], made[1]
 
 
-def _by_tiles(x: Tensor, up: Tensor | None, format: str, *, rows: bool, columns: bool) -> list[Quantised]:
+def _by_tiles(x: Tensor, up: Tensor | None, format: str, *, columns: bool) -> list[Quantised]:
     tiling = TILINGS[format]
     if x.dim() < 2:
         raise CannotQuantise(f"{format} is made from matrices here; the shape is {tuple(x.shape)}")
@@ -104,7 +106,7 @@ def _by_tiles(x: Tensor, up: Tensor | None, format: str, *, rows: bool, columns:
         rows_of(x.mT[..., :1, :], tiling.wide, "MXFP8 of the transpose")
     values, beside = _given(x, up, tiling.wide if tiling.mx else 1, format)
     *leading, height, width = x.shape
-    made = [_empty(x, [*leading, height, width], tiling)] if rows else []
+    made = [_empty(x, [*leading, height, width], tiling)]
     made += [_empty(x, [*leading, width, height], tiling)] if columns else []
     if x.numel():
         tile_rows, tile_columns, warps = tiling.both if columns else tiling.rows
@@ -120,7 +122,6 @@ def _by_tiles(x: Tensor, up: Tensor | None, format: str, *, rows: bool, columns:
                 WIDE=tiling.wide,
                 MX=tiling.mx,
                 SWIGLU=up is not None,
-                ROWS=rows,
                 COLUMNS=columns,
                 TILE_ROWS=tile_rows,
                 TILE_COLUMNS=tile_columns,
@@ -240,7 +241,6 @@ def _quantise_tiles(
     WIDE: tl.constexpr,
     MX: tl.constexpr,
     SWIGLU: tl.constexpr,
-    ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
@@ -254,10 +254,9 @@ def _quantise_tiles(
     inside = (row[:, None] < height) & (column[None, :] < width)
     at = first + row[:, None] * width + column[None, :]
     values = _numbers(x, up, at, inside, SWIGLU)
-    if ROWS:
-        found, scale = _blocks(values, TALL, WIDE, MX)
-        tl.store(codes + at, found, inside)
-        _store_scales(scales, scale, matrix, top, left, tl.cdiv(height, TALL), tl.cdiv(width, WIDE))
+    found, scale = _blocks(values, TALL, WIDE, MX)
+    tl.store(codes + at, found, inside)
+    _store_scales(scales, scale, matrix, top, left, tl.cdiv(height, TALL), tl.cdiv(width, WIDE))
     if COLUMNS:
         found, scale = _blocks(values, WIDE, TALL, MX)
         turned_at = first + column[:, None].to(tl.int64) * height + row[None, :]
