@@ -89,9 +89,8 @@ class LatentAttention(nn.Module):
             y = self._expanded(q_nope, q_rope, latent, k_rope, context)
         else:
             latent_tw = torch.cat((latent, k_rope.squeeze(2)), dim=-1).flatten(0, 1)
-            y = self._absorbed(q_nope.flatten(0, 1), q_rope.flatten(0, 1), latent_tw, context).unflatten(
-                0, x_btd.shape[:2]
-            )
+            y = self._absorbed(q_nope.flatten(0, 1), q_rope.flatten(0, 1), latent_tw, context)
+            y = y.unflatten(0, x_btd.shape[:2])
         out: Tensor = self.o_proj(y)
         return out
 
