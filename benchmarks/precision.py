@@ -5,7 +5,8 @@ than it costs wall-clock time, though a cache that is shared still counts. NVFP4
 scale that is a power of two and with reciprocals of all 24 bits, the one setting in which torchao's arithmetic is ours.
 
 `emulated_slowdown`: CPU time of whole steps of recipes/tiny.toml, optimizer included, over those in bf16: one of base
-pretraining, one of RL on rows of half the engine's context. The tokens are random.
+pretraining, one of RL on rows of half the engine's context. The tokens are random. `invariant_slowdown` is what batch
+invariance costs (_invariance.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _invariance import invariant_slowdown
 from _report import finish
 from torch import Tensor
 
@@ -52,6 +54,7 @@ def main() -> None:
         **speeds(peers, x),
         "peer": "torchao, eager",
         "emulated_slowdown": slowdowns(),
+        "invariant_slowdown": invariant_slowdown(),
     }
     finish("precision", result)
 

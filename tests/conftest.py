@@ -1,14 +1,17 @@
 """What all tests share: no property has a deadline, nor need its examples be made quickly, since a busy machine says
 nothing about it; that of a slow test ends only what hangs; and assertions in what tests share, the contract suites
-above all, explain themselves like those of the tests."""
+above all, explain themselves like those of the tests. Kernels in Triton are interpreted, which must be said before
+anything imports it."""
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ["TRITON_INTERPRET"] = "1"
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 pytest.register_assert_rewrite("tests.contract", "tests.sandbox")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from etude.rollout import Estimate, across_seeds
@@ -32,6 +33,12 @@ def interval(estimate: Estimate | None) -> list[float] | None:
     if estimate is None or estimate.low != estimate.low:
         return None
     return [round(estimate.low, 4), round(estimate.high, 4)]
+
+
+def in_tens(curve: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+    """A curve of [step, value] by the means of ten points each, where one point says little."""
+    tens = [curve[first : first + 10] for first in range(0, len(curve), 10)]
+    return [(ten[-1][0], fmean(value for _, value in ten)) for ten in tens]
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,9 @@ def behaviour(folder: Path) -> dict[str, float]:
         "turns": _mean(s.turns for s in samples),
         "turns_per_solved": _mean(s.turns for s in solved),
         "tokens_per_solved": _mean(s.sampled_tokens for s in solved),
+        # What a solved task costs, the rollouts that failed included.
+        "turns_spent_per_solved": sum(s.turns for s in samples) / max(1, len(solved)),
+        "tokens_spent_per_solved": sum(s.sampled_tokens for s in samples) / max(1, len(solved)),
         "claimed_but_failed": _mean(s.stop == "finished" and not s.passed for s in samples),
     }
 

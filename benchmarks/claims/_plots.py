@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from etude.rollout import Estimate
 
-BLUE, ORANGE, GREEN, GREY = "#3465a4", "#d9822b", "#4c956c", "#8d99ae"
-COLORS = (GREY, ORANGE, BLUE, GREEN)
+BLUE, ORANGE, GREEN, GREY, RED = "#3465a4", "#d9822b", "#4c956c", "#8d99ae", "#b4442f"
+COLORS = (GREY, ORANGE, BLUE, GREEN, RED)
 _FONT = 9
 
 

@@ -7,7 +7,18 @@ from importlib import import_module
 from _claim import Claim, main
 from _rows import HERE
 
-ORDER = ("spine", "long_phase", "mtp", "replay", "swaps", "summaries", "length_cost", "budgets")
+ORDER = (
+    "spine",
+    "long_phase",
+    "mtp",
+    "replay",
+    "swaps",
+    "summaries",
+    "length_cost",
+    "budgets",
+    "precision_pretraining",
+    "precision_rl",
+)
 """Of the table too."""
 _NO_CLAIMS = {"everything", "table", "precision_leak"}
 """The last one needs no run: it prints what it measures."""

@@ -72,7 +72,7 @@ def draw(rows: Rows) -> Figure:
 CLAIM = Claim(
     name="length_cost",
     says="A concave length cost saves turns on easy tasks and grants them to hard ones, at equal success",
-    arms=(Arm("concave", "rl.toml"), Arm("none", "length-none.toml"), Arm("linear", "length-linear.toml")),
+    arms=(Arm("concave", "length-concave.toml"), Arm("none", "length-none.toml"), Arm("linear", "length-linear.toml")),
     until="rl",
     measure=before_and_after,
     conclude=conclude,

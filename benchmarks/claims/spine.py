@@ -91,6 +91,8 @@ def conclude(rows: Rows) -> dict[str, Any]:
         **_ends(ends, "truncated"),
         **_ends(ends, "turns_per_solved"),
         **_ends(ends, "tokens_per_solved"),
+        **_ends(ends, "turns_spent_per_solved"),
+        **_ends(ends, "tokens_spent_per_solved"),
         "minutes_per_seed": [round(sum(figures["seconds"].values()) / 60, 1) for figures in rl.values()],
     }
 
@@ -114,8 +116,11 @@ def _cells(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]
 
 
 def _ends(ends: list[dict[str, dict[str, float]]], key: str) -> dict[str, float | None]:
+    """None where rows are older than what is asked for."""
+
     def average(stage: str) -> float | None:
-        return round(sum(end[stage][key] for end in ends) / len(ends), 4) if ends else None
+        found = [end[stage][key] for end in ends if key in end[stage]]
+        return round(sum(found) / len(found), 4) if found else None
 
     return {f"{key}_before": average("sft"), f"{key}_after": average("rl")}
 
@@ -165,6 +170,8 @@ CLAIM = Claim(
         points("greedy_gain", "greedy {} points"),
         points("pass8_gain", f"pass@{BEST_OF} {{}} points"),
         points("gain_over_sft_continued", "over SFT continued {} points"),
+        Told("tokens_spent_per_solved_before", "tokens spent per task solved {}", ".0f"),
+        Told("tokens_spent_per_solved_after", "then {}", ".0f"),
     ),
     draw=draw,
 )

@@ -1,9 +1,11 @@
 """The model room on a GPU: checked against its CPU reference, then measured. Prints raw JSON lines, the last a summary.
 
-Checks: forward (plain, packed, replayed), gradients, `extend` against `forward`, all in fp32, and bf16 near fp32.
-Measures: tokens per second of forward and backward, and of decoding, at a mid-size configuration in bf16. A check that
-does not hold is printed and ends with exit code 1; measurements are still made. `--device cpu --small` tries the script
-where there is no GPU.
+Checks: forward (plain, packed, replayed), gradients, `extend` against `forward`, all in fp32, and bf16 near fp32; the
+low-precision kernels against their references, most of them bit for bit.
+Measures: tokens per second of forward and backward, and of decoding, at a mid-size configuration in bf16; the kernels'
+rows (`kernel_rows.py`). A check that does not hold is printed and ends with exit code 1; measurements are still made.
+`--interpreted` checks the kernels where there is no GPU, under Triton's interpreter, and says what was not measured;
+`--small` tries the script itself there: beside it the rows, with `--device cpu` the rest.
 """
 
 from __future__ import annotations
@@ -11,21 +13,29 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 NEEDED = ("torch", "numpy", "safetensors")
+SECONDS = 540.0
+"""After which no row is begun: `make gpu` ends it at 590."""
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description="checks and measures the model room on a GPU")
     options.add_argument("--device", default="cuda")
     options.add_argument("--small", action="store_true", help="tiny shapes, to try the script itself")
-    options.add_argument("--seconds", type=float, default=20.0, help="for each measurement")
+    options.add_argument("--seconds", type=float, default=20.0, help="for each measurement of the model")
+    options.add_argument("--interpreted", action="store_true", help="no GPU: the kernels' checks alone, interpreted")
     chosen = options.parse_args()
-    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+    begun = time.monotonic()
+    if chosen.interpreted:
+        chosen.device, os.environ["TRITON_INTERPRET"] = "cpu", "1"
+    needed = (*NEEDED, "triton") if chosen.interpreted else NEEDED
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         print(f"gpu: this Python lacks {', '.join(missing)}: install them into it", file=sys.stderr)
         return 2
     import torch
@@ -37,22 +47,40 @@ def main() -> int:
         print("gpu: no CUDA device", file=sys.stderr)
         return 2
 
+    from bench import K2, TINY
     from checks import CHECKS
+    from kernel_checks import KERNEL_CHECKS
+    from kernel_rows import kernel_rows
     from measure import MEASURES
 
+    from etude.model.precision.kernels import overview
+
     torch.backends.cuda.matmul.allow_tf32 = False
-    name = torch.cuda.get_device_name() if chosen.device == "cuda" else "cpu"
+    on_gpu = chosen.device == "cuda"
+    name = torch.cuda.get_device_name() if on_gpu else "cpu"
     print(json.dumps({"device": name, "torch": torch.__version__, "cuda": torch.version.cuda}))
-    failed, figures = [], {}
-    for check in CHECKS:
+    print(json.dumps({"kernels": overview(chosen.device).splitlines()}), flush=True)
+    measured = on_gpu or (chosen.interpreted and chosen.small)
+    checks = (*(() if chosen.interpreted else CHECKS), *(KERNEL_CHECKS if on_gpu or chosen.interpreted else ()))
+    failed, figures, rows = [], {}, []
+    for check in checks:
         line = _checked(check, chosen.device)
         failed += [] if line["ok"] else [line["check"]]
         print(json.dumps(line), flush=True)
-    for measure in MEASURES:
+    for measure in () if chosen.interpreted else MEASURES:
         for line in measure(chosen.device, chosen.small, chosen.seconds):
             print(json.dumps(line), flush=True)
             figures[line["measure"]] = line["tokens_per_second"]
-    print(json.dumps({"gpu": name, "failed": failed, "checks": len(CHECKS), "tokens_per_second": figures}))
+    sizes = TINY if chosen.small else K2
+    for row in kernel_rows(chosen.device, sizes, begun + SECONDS - time.monotonic()) if measured else ():
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    summary = {"gpu": name if on_gpu else None, "failed": failed, "checks": len(checks), "tokens_per_second": figures}
+    not_measured = [row["kernel"] for row in rows if "not_measured" in row]
+    not_measured += (
+        [] if measured else ["quantisers, permutation, grouped matmuls, a layer of experts: there is no GPU"]
+    )
+    print(json.dumps({**summary, "rows": rows, "not_measured": not_measured}))
     return 1 if failed else 0
 
 
@@ -61,7 +89,7 @@ def _checked(check: Callable[[str], str], device: str) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
         found, ok = check(device), True
-    except (AssertionError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+    except Exception as error:  # noqa: BLE001 - compilers and drivers raise of their own
         found, ok = f"{type(error).__name__}: {str(error).strip()[:300]}", False
     name = check.__name__
     return {"check": name, "ok": ok, "found": found, "seconds": round(time.perf_counter() - begun, 2)}

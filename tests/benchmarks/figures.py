@@ -25,7 +25,9 @@ def outcomes(rate: float, seed: int, tasks: int = 24) -> dict[str, dict[str, Any
 
 def spine(arm: str, seed: int) -> dict[str, Any]:
     seconds = {"sft": 30.0, arm: 400.0}
-    behaviour = {"first_edit": 0.3, "truncated": 0.1, "turns_per_solved": 5.0, "tokens_per_solved": 80.0}
+    per_solved = {"turns_per_solved": 5.0, "tokens_per_solved": 80.0}
+    spent = {"turns_spent_per_solved": 15.0, "tokens_spent_per_solved": 200.0}
+    behaviour = {"first_edit": 0.3, "truncated": 0.1, **per_solved, **spent}
     curve = [[step, 0.1 + 0.01 * step] for step in (1, 2, 3)]
     names = ("entropy", "clipped_share", "mismatch_p99", "staleness", "masked_share", "truncated", "claimed_but_failed")
     return {
@@ -71,6 +73,19 @@ def budgets(arm: str, seed: int) -> dict[str, Any]:
     return {"steps": steps, "loss": loss, "reward": 1.2 - 0.3 * loss + 0.01 * seed, "dev": outcomes(0.4, seed)}
 
 
+def precision_pretraining(arm: str, seed: int) -> dict[str, Any]:
+    loss = 1.0 + 0.02 * seed + {"bf16": 0.0, "mxfp8": 0.001 * seed, "nvfp4": 0.03}[arm]
+    return {"loss": loss, "seconds": 200.0, "curve": [[step, 5.0 / step + loss] for step in range(5, 200, 5)]}
+
+
+def precision_rl(arm: str, seed: int) -> dict[str, Any]:
+    far = {"bf16": 1.0, "mxfp8": 1.2, "nvfp4": 2.0, "nvfp4_tensor": 6.0, "reciprocal": 2.0}[arm]
+    names = ("reward", "solved", "mismatch_mean", "mismatch_p99", "mismatch_k3", "entropy", "grad_norm")
+    curves = {name: [[step, far * (0.1 + 0.001 * step)] for step in range(1, 101)] for name in names}
+    changed = {str(bits): 1 / bits for bits in (22, 16, 12, 8)} if arm == "reciprocal" else None
+    return {"curves": curves, "dev": outcomes(0.6 if arm != "nvfp4_tensor" else 0.4, seed), "codes_changed": changed}
+
+
 FIGURES: dict[str, Callable[[str, int], dict[str, Any]]] = {
     "spine": spine,
     "long_phase": long_phase,
@@ -80,4 +95,6 @@ FIGURES: dict[str, Callable[[str, int], dict[str, Any]]] = {
     "summaries": before_and_after,
     "length_cost": before_and_after,
     "budgets": budgets,
+    "precision_pretraining": precision_pretraining,
+    "precision_rl": precision_rl,
 }

@@ -80,6 +80,7 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
         for name, values in recipes.items()
     }
     length, threads = "rl.reward.length", {"engine.threads", "rl.trainer_threads"}
+    longer, low = {"rl.steps", "rl.prompts_per_step", "rl.evaluate_every"}, {"precision.experts", "precision.emulate"}
     assert changed == {
         "base": set(),
         "rl": {"evaluation.one_edit", "rl.evaluate_samples"},
@@ -89,10 +90,18 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
         "budget-half": {"pretrain.steps"},
         "replay-off": {"rl.replay.mode"},
         "replay-on": {"rl.replay.mode"},
-        "length-none": {f"{length}.scale"},
-        "length-linear": {f"{length}.scale", f"{length}.q"},
-        "summaries-on": {"engine.context", "harness.summary_trigger"},
-        "summaries-off": {"engine.context", "harness.summary_trigger"},
+        "length-concave": {"harness.max_turns"},
+        "length-none": {"harness.max_turns", f"{length}.scale"},
+        "length-linear": {"harness.max_turns", f"{length}.scale", f"{length}.q"},
+        "summaries-on": {"engine.context", "harness.max_turns", "harness.summary_trigger"},
+        "summaries-off": {"engine.context", "harness.max_turns", "harness.summary_trigger"},
+        "rl-bf16": longer,
+        "rl-mxfp8": {*longer, *low, "precision.since"},
+        "rl-nvfp4": {*longer, *low, "precision.since"},
+        "rl-nvfp4-tensor": {*longer, *low, "precision.since"},
+        "rl-nvfp4-reciprocal": {*longer, *low, "precision.since", "precision.reciprocal_bits"},
+        "pretrain-mxfp8": low,
+        "pretrain-nvfp4": low,
         "swaps-in-flight": {"rl.evaluate_every"},
         "swaps-waiting": {"rl.evaluate_every", "rl.max_staleness", *threads},
     }

@@ -145,6 +145,21 @@ def test_each_prompt_extends_the_last_one_exactly(name, turns):
     assert segment.sampled.tolist() == mask.tolist()
 
 
+@every_format
+def test_the_prompt_declares_the_tools_that_this_conversation_has(name):
+    """A task may take tools away which others of its run have: the format is made for the run."""
+    fewer = PROFILE.without(["shell", "bash"])
+    prompts = []
+    for schemas in (PROFILE.schemas(), fewer.schemas()):
+        engine = ScriptedEngine(playing([turn_of(FORMS[name], "well")]))
+        policy = TokenPolicy(engine, FORMS[name], schemas, TokenSampling(1 << 20), TraceBuilder(), conversation="r")
+        asyncio.run(policy.act(fewer.open("mend it"), max_tokens=999))
+        prompts.append(engine.requests[0].prompt.tolist())
+    only = FORMATS[name](LETTERS, [schema.openai() for schema in fewer.schemas()])
+    assert prompts[1] == only.opening("You mend code.", "mend it")
+    assert (prompts[0] == prompts[1]) == (name == "deepseek-v3"), "V3's template has no place for tools"
+
+
 def run(form, written, budgets=None):
     """The loop over the sample workspace, with turns as sampled ids."""
     engine = ScriptedEngine(playing(written))

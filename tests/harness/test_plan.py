@@ -13,7 +13,7 @@ from tests.harness.parts import compact_format
 from tests.text.formats.tiny import merged_file
 
 import etude
-from etude.harness import format_of, session_schemas
+from etude.harness import format_of
 from etude.lineage.prepare import require_own_format
 from etude.lineage.state import LineageError, recipe_digest
 from etude.recipe import Recipe
@@ -45,13 +45,10 @@ def test_compact_is_the_runs_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_published_format_has_its_tokenizer_and_the_profiles_tools(
-    name: str, published: Path, tmp_path: Path
-) -> None:
+def test_a_published_format_has_its_tokenizer(name: str, published: Path, tmp_path: Path) -> None:
     recipe = HarnessRecipe.model_validate({"profile": "full", "format": name, "tokenizer": str(published)})
     form = format_of(recipe, tmp_path / "not there")
     assert type(form) is FORMATS[name]
-    assert [tool["function"]["name"] for tool in form.tools] == [schema.name for schema in session_schemas(recipe)]
     ids = form.opening("You mend code.", "mend it")
     # Without a place of its own it is the run's.
     here = format_of(recipe.model_copy(update={"tokenizer": ""}), published / "tokenizer.json")

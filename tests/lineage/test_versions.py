@@ -111,3 +111,29 @@ def test_the_points_of_a_curve() -> None:
     assert points(steps=4, evaluate_every=9) == [0, 4]
     assert points(steps=0, evaluate_every=2) == [0]
     assert points(steps=4, evaluate_every=0) == []
+
+
+def test_whoever_is_killed_in_an_evaluation_does_not_learn_again(
+    context: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rl = context.recipe.rl.model_copy(update={"evaluate_after": True})
+    context.recipe = context.recipe.model_copy(update={"rl": rl})
+    learnt: list[int] = []
+    evaluated: list[int] = []
+
+    async def learn(context: RunContext, on_dev: object) -> dict[str, int]:
+        learnt.append(1)
+        return {"steps": 3, "of_life": len(learnt)}
+
+    async def evaluate_version(context: RunContext, on_dev: object, step: int) -> None:
+        if step == 2 and step not in evaluated:
+            evaluated.append(step)
+            raise KeyboardInterrupt
+        evaluated.append(step)
+
+    monkeypatch.setattr(reinforce, "_learn", learn)
+    monkeypatch.setattr(reinforce, "_evaluate_version", evaluate_version)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(reinforce.run_rl(context))
+    assert asyncio.run(reinforce.run_rl(context)) == {"steps": 3, "of_life": 1}
+    assert evaluated == [0, 1, 2, 0, 1, 2, 3]

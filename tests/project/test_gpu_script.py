@@ -33,12 +33,50 @@ def test_the_checks_hold_with_torch_alone() -> None:
     assert all(pace > 0 for pace in last["tokens_per_second"].values())
 
 
-def test_without_a_gpu_it_says_so_in_one_line() -> None:
+def test_without_a_gpu_it_says_so_in_one_line_and_interprets_the_kernels() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
+    pytest.importorskip("triton")
     command = ["sh", str(SCRIPT.parent / "run.sh")]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    env = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout[-3000:]
+    assert found.stderr == "gpu: no GPU here: kernels are checked under Triton's interpreter, nothing is measured\n"
+    last = json.loads(found.stdout.splitlines()[-1])
+    assert last["gpu"] is None
+    assert last["checks"] >= 9
+    assert last["rows"] == []
+    assert last["not_measured"] != []
+
+
+def test_without_torch_or_triton_it_says_so_in_one_line(tmp_path: Path) -> None:
+    bare = tmp_path / "python3"
+    bare.write_text("#!/bin/sh\nexit 1\n")
+    bare.chmod(0o755)
+    there = tmp_path / "benchmarks" / "gpu" / "run.sh"
+    there.parent.mkdir(parents=True)
+    there.write_text((SCRIPT.parent / "run.sh").read_text(encoding="utf-8"))
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    found = subprocess.run(["/bin/sh", str(there)], env=env, capture_output=True, text=True, check=False)
     assert found.returncode == 2
     assert found.stdout == ""
     assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_the_rows_of_the_kernels_can_be_tried_without_a_gpu() -> None:
+    pytest.importorskip("triton")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-P", str(SCRIPT), "--interpreted", "--small"]
+    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
+    rows = json.loads(found.stdout.splitlines()[-1])["rows"]
+    assert len(rows) >= 30
+    for row in rows:
+        reason = row.get("not_measured", "")
+        if "torch_scaled" in row["kernel"]:
+            assert "torch has it for GPUs alone" in reason
+        else:
+            assert reason in ("", "time was up"), row
+            assert row.get("max_error", 0) < 0.12, row

@@ -37,7 +37,7 @@ def test_each_round_counts_once_whoever_dies(base: Path, tmp_path: Path) -> None
         assert rows[: len(before)] == before
         assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
         assert result["rounds"] == len(rows)
-        assert sum(row["seconds"] for row in rows) >= SECONDS
+        assert sum(row["seconds"] for row in rows) + rows[-1]["seconds"] / 2 >= SECONDS
         assert result["sampled"] == 12 * len(rows)
         assert result["demonstrations"] == 12 * len(rows)
         assert (run.paths.model("continued") / "model.safetensors").exists()

@@ -109,6 +109,7 @@ def write_run(root: Path, *, steps: int = 40) -> RunPaths:
     lineage = {"stages": dict.fromkeys(stages, record), "compute": {}}
     paths.lineage.write_text(json.dumps(lineage))
     rl = {"k": 4, "pass1_before": 0.2, "pass1_after": 0.6, "passk_before": 0.4, "passk_after": 0.8, "greedy_after": 0.7}
+    rl |= {"tasks": 40, "test_evaluations": 2}
     rl |= {"trained_tokens": 123456, "multi_version_share": 0.2, "summary_share": 0.3, "staleness_mean": 1.2}
     summary = {
         "cells": {key: {"tasks": 7, **{name: rl[name] for name in ("pass1_before", "pass1_after")}} for key in CELLS},

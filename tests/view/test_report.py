@@ -10,14 +10,16 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.view.folder import write_run
 
 from etude.journal import RunPaths
 from etude.view import closing_table, plain, write_report
 from etude.view.data import read_run
-from etude.view.plots import FIGURES
+from etude.view.plots import FIGURES, _smooth
 from etude.view.rollouts import pairs
-from etude.view.table import cell_table
+from etude.view.table import cell_table, measured
 
 
 class Page(HTMLParser):
@@ -122,6 +124,33 @@ def test_the_four_cells_are_told_before_and_after(finished, page) -> None:
     assert lines[0].scores == (("20.0%", "60.0%"), ("", ""), ("", ""))
     assert page.count("20.0% &rarr; 60.0%") == 4
     assert cell_table({}) == []
+
+
+def test_how_the_test_was_taken_is_told(finished, page) -> None:
+    told = measured(read_run(finished).summary)
+    assert told in parse(page).text
+    assert told.startswith("40 test tasks")
+    assert "; 4 attempts at each at temperature 1, under" in told
+    assert "taken 2 times" in told
+    assert "1, and a greedy one, under" in measured(
+        {"rl": {"tasks": 1, "k": 2, "test_evaluations": 3, "greedy_before": 0}}
+    )
+    assert measured({"rl": {"k": 4}}) == "" == measured({})
+
+
+@given(st.lists(st.floats(-1e3, 1e3), max_size=80))
+def test_a_smooth_course_stays_with_its_curve(values: list[float]) -> None:
+    smooth = _smooth(values)
+    assert len(smooth) == len(values)
+    if values:
+        assert (smooth[0], smooth[-1]) == (values[0], values[-1])
+        assert min(values) - 1e-9 <= min(smooth)
+        assert max(smooth) <= max(values) + 1e-9
+
+
+def test_a_straight_line_is_smooth_already() -> None:
+    line = [float(value) for value in range(100)]
+    assert _smooth(line) == line
 
 
 def test_no_torch_is_needed() -> None:

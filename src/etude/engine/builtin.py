@@ -88,7 +88,8 @@ class BuiltinEngine:
             lookahead=int(self.drafting),
             lockstep=lockstep,
         )
-        self._cache = LatentCache(config, self._scheduler.rows, recipe.context, model.embed_tokens.weight.dtype)
+        dtype = model.embed_tokens.weight.dtype
+        self._cache = LatentCache(config, self._scheduler.rows, recipe.context, dtype, invariant=model.invariant)
         self._rows = Rows(
             self._scheduler.rows, recipe.context, config.moe_layers, config.num_experts_per_tok, config.vocab_size
         )

@@ -31,7 +31,7 @@ from etude.engine.protocol import (
     Generation,
     UpdateRefused,
 )
-from etude.model import Numerics, load_hf, round_with, serve
+from etude.model import compute_with, load_hf, serve
 from etude.recipe.acting import EngineRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.training.compute import DTYPES
@@ -69,7 +69,7 @@ class EngineService:
         rounding = (
             precision if isinstance(precision, PrecisionRecipe) else PrecisionRecipe.model_validate(precision or {})
         )
-        round_with(model, Numerics.of(rounding))
+        compute_with(model, rounding)
         serve(model)
         self._store = WeightStore(store) if store else None
         self._have: tuple[int, Tensors] | None = None

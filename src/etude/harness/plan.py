@@ -57,8 +57,9 @@ def session_schemas(recipe: HarnessRecipe) -> tuple[ToolSchema, ...]:
 
 def format_of(recipe: HarnessRecipe, tokenizer: Path) -> Format:
     """How the model is spoken to; `tokenizer` is the run's own, used where the recipe names no other. Every token
-    policy gets its format here. TokenizerError for a tokenizer that does not go with the format."""
+    policy gets its format here, and declares its own tools in it. TokenizerError for a tokenizer that does not go with
+    the format."""
     if recipe.format == "compact":
         return CompactFormat(Tokenizer.load(tokenizer))
     published = PretrainedTokenizer.load(Path(recipe.tokenizer).expanduser() if recipe.tokenizer else tokenizer)
-    return FORMATS[recipe.format](published, [schema.openai() for schema in session_schemas(recipe)])
+    return FORMATS[recipe.format](published)

@@ -26,11 +26,11 @@ class RecordingPolicy:
         self, inner: Policy, form: Format, schemas: Sequence[ToolSchema], context: int, recorder: TraceBuilder
     ) -> None:
         self._inner = inner
-        self._form = form
+        self._form = form.offering([schema.openai() for schema in schemas])
         self._schemas = {schema.name: schema.call_schema() for schema in schemas}
         self._context = context
         self.recorder = recorder
-        self._transcript = Transcript(form, recorder, self._schemas)
+        self._transcript = Transcript(self._form, recorder, self._schemas)
         self._turns = 0
 
     @property

@@ -43,11 +43,11 @@ class TokenPolicy:
         name: str = "model",
     ) -> None:
         self._engine = engine
-        self._form = form
+        self._form = form.offering([schema.openai() for schema in schemas])
         self._schemas = {schema.name: schema.call_schema() for schema in schemas}
         self._sampling = sampling
         self.recorder = recorder
-        self._transcript = Transcript(form, recorder, self._schemas)
+        self._transcript = Transcript(self._form, recorder, self._schemas)
         self._conversation = conversation
         self._name = name
         self._turns = 0

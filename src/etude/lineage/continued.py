@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,13 +50,15 @@ async def run_continued(context: RunContext) -> dict[str, Any]:
         async with boxes(context) as setup:
             rounds = _Rounds(context, setup, trainer, engine, worker)
             number = await rounds.begin()
-            begun = time.monotonic() - sum(row["seconds"] for row in read_metrics(metrics))
-            while (used := time.monotonic() - begun) < seconds:
+            took = [row["seconds"] for row in read_metrics(metrics)]
+            begun = time.monotonic() - sum(took)
+            while (used := time.monotonic() - begun) + _half_a_round(took) < seconds:
                 context.screen.update("continued", {"step": int(used), "total": int(seconds)})
                 row = await engine.watched(rounds.run(number, used / seconds))
                 number += 1
                 taken = time.monotonic() - begun
-                append_rows(metrics, [row | {"step": number, "seconds": taken - used}])
+                took.append(taken - used)
+                append_rows(metrics, [row | {"step": number, "seconds": took[-1]}])
                 context.screen.update("continued", {**row, "step": int(min(taken, seconds)), "total": int(seconds)})
         await trainer.call("export", deadline=recipe.cluster.call_seconds)
     finally:
@@ -64,6 +66,11 @@ async def run_continued(context: RunContext) -> dict[str, Any]:
     rows = read_metrics(metrics)
     totals = {name: sum(row.get(name, 0) for row in rows) for name in ("sampled", "passed", "demonstrations", "steps")}
     return {"rounds": number, "seconds": time.monotonic() - begun, **totals}
+
+
+def _half_a_round(took: Sequence[float]) -> float:
+    """A round is begun only if more than half of it fits: so the stage takes the time it is given, give or take."""
+    return took[-1] / 2 if took else 0.0
 
 
 class _Rounds:

@@ -17,7 +17,7 @@ from torch import Tensor
 from etude.engine.builtin import BuiltinEngine
 from etude.journal import RunPaths
 from etude.lineage.state import LineageError, dtype_of, recipe_of
-from etude.model import CannotQuantise, Numerics, Transformer, checkpoint_faults, load_hf, round_with, serve
+from etude.model import CannotQuantise, Numerics, Transformer, checkpoint_faults, compute_with, load_hf, serve
 from etude.model.drift import LayerDrift, Pass, activation_faults, layer_drift, recorded
 from etude.model.precision.fence import Fault
 from etude.pretrain.sft import demonstrations, learnt_and_held_out
@@ -76,7 +76,7 @@ def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), se
         exact = [recorded(exact_model, one) for one in tokens]
     report.faults = activation_faults(exact, None)
     for name in () if report.faults else formats or FORMATS:
-        precision = recipe.precision.model_copy(update={"experts": name, "emulate": True})
+        precision = _in_format(recipe.precision, name)
         try:
             trainer, engine = (_network(folder, DTYPES[report.dtype], precision) for _ in range(2))
         except CannotQuantise as error:
@@ -128,8 +128,14 @@ def _trained_pass(model: Transformer, tokens_t: Tensor) -> Pass:
 
 def _network(folder: Path, dtype: torch.dtype, precision: PrecisionRecipe) -> Transformer:
     model = load_hf(folder, dtype)
-    round_with(model, Numerics.of(precision))
+    compute_with(model, precision)
     return model
+
+
+def _in_format(recipe: PrecisionRecipe, name: str) -> PrecisionRecipe:
+    """What else the run's recipe says of precision holds, but where the format cannot be had so."""
+    invariant = recipe.invariant and name != "nvfp4_tensor"
+    return recipe.model_copy(update={"experts": name, "emulate": True, "invariant": invariant})
 
 
 def _recipe(run: Path) -> Recipe:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from etude.model import ModelConfig, Numerics, Transformer, round_with
+from etude.model import ModelConfig, Transformer, compute_with
 from etude.recipe import Recipe
 from etude.rl.curve import evaluated_steps
 from etude.training.compute import Compute, choose_compute
@@ -76,7 +76,7 @@ def plan_run(recipe: Recipe) -> RunPlan:
 def _tokens_per_second(config: ModelConfig, recipe: Recipe, compute: Compute) -> float:
     compute.apply()
     model = Transformer(config).to(device=compute.device, dtype=compute.dtype)
-    round_with(model, Numerics.of(recipe.precision))
+    compute_with(model, recipe.precision)
     shape = (recipe.pretrain.batch, recipe.pretrain.length)
     tokens = torch.randint(config.vocab_size, shape, device=compute.device)
     begun = 0.0

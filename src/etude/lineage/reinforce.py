@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from etude.cluster import Supervised, start_supervised
-from etude.journal import RunPaths, append_rows, drop_torn_line, read_metrics
+from etude.journal import RunPaths, append_rows, drop_torn_line, read_metrics, write_atomically
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import require_held_out, usable_tasks
 from etude.lineage.state import LineageError
 from etude.lineage.summary import one_edit
-from etude.model import Numerics, load_hf, restore, round_with, save_hf, serve
+from etude.model import compute_with, load_hf, restore, save_hf, serve
 from etude.recipe import Recipe
 from etude.recipe.acting import EvaluationRecipe
 from etude.rl import Crew, RlRun, dismiss, evaluated_steps, gather_crew
@@ -29,6 +30,22 @@ from etude.weights.torch_bridge import into_module
 
 
 async def run_rl(context: RunContext) -> dict[str, Any]:
+    """RL itself comes to its end once: who is killed in an evaluation after it goes on with the evaluations."""
+    recipe, paths = context.recipe, context.paths
+    on_dev = recipe.evaluation.model_copy(update={"samples": recipe.rl.evaluate_samples})
+    ended = paths.rl / "ended.json"
+    if not ended.exists():
+        result = await _learn(context, on_dev)
+        write_atomically(ended, json.dumps(result).encode())
+    if recipe.rl.evaluate_after:
+        for step in evaluated_steps(recipe.rl):
+            if not _is_evaluated(paths, step):
+                await _evaluate_version(context, on_dev, step)
+    found: dict[str, Any] = json.loads(ended.read_text(encoding="utf-8"))
+    return found
+
+
+async def _learn(context: RunContext, on_dev: EvaluationRecipe) -> dict[str, Any]:
     recipe, paths = context.recipe, context.paths
     await asyncio.to_thread(require_held_out, context)
     prompts = _prompts(context)
@@ -44,11 +61,9 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
         append_rows(metrics, [values | {"elapsed": time.monotonic() - begun}])
         context.screen.update("rl", values)
 
-    on_dev = recipe.evaluation.model_copy(update={"samples": recipe.rl.evaluate_samples})
-
     async def evaluate_dev(crew: Crew, step: int) -> None:
         nonlocal begun
-        if recipe.rl.evaluate_after:
+        if crew.evaluator is None:
             return
         asked = time.monotonic()
         if not _is_evaluated(paths, step):
@@ -64,10 +79,6 @@ async def run_rl(context: RunContext) -> dict[str, Any]:
         worker = [await w.call("stats", deadline=recipe.cluster.call_seconds) for w in crew.workers]
     finally:
         await crew.dismiss()
-    if recipe.rl.evaluate_after:
-        for step in evaluated_steps(recipe.rl):
-            if not _is_evaluated(paths, step):
-                await _evaluate_version(context, on_dev, step)
     machine = run.machine
     rounded = {} if recipe.precision.experts == "bf16" else {"precision": str(recipe.precision)}
     return {
@@ -111,7 +122,7 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
     """A version that RL has published, as a checkpoint of its own: an engine that dies begins with it again."""
     model = load_hf(context.paths.model("sft"), context.compute().dtype)
-    round_with(model, Numerics.of(context.recipe.precision))
+    compute_with(model, context.recipe.precision)
     serve(model)
     into_module(model, store.read(version))
     restore(model)

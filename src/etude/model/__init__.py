@@ -8,6 +8,7 @@ from etude.model.config import ModelConfig, Parameters, Yarn
 from etude.model.errors import (
     CacheOverrun,
     CannotQuantise,
+    KernelUnavailable,
     ModelError,
     PoisonedWeights,
     ReplayMismatch,
@@ -15,7 +16,7 @@ from etude.model.errors import (
 )
 from etude.model.experts import expert_matmul
 from etude.model.precision.numerics import Numerics
-from etude.model.rounding import prepare, restore, round_with, serve, served_state
+from etude.model.rounding import compute_with, prepare, restore, round_with, serve, served_state
 from etude.model.router import UNKNOWN, Replay
 from etude.model.transformer import ExtendOutput, MtpOutput, Output, Transformer
 
@@ -24,6 +25,7 @@ __all__ = [
     "CacheOverrun",
     "CannotQuantise",
     "ExtendOutput",
+    "KernelUnavailable",
     "LatentCache",
     "ModelConfig",
     "ModelError",
@@ -38,6 +40,7 @@ __all__ = [
     "UnsupportedCheckpoint",
     "Yarn",
     "checkpoint_faults",
+    "compute_with",
     "expert_matmul",
     "load_codes",
     "load_hf",

@@ -2,7 +2,8 @@
 
 Keys and values of all heads are linear in one latent per token, so only the latent and one rotary key are cached.
 Training expands the latents to keys and values. With a cache the same function is computed in absorbed form: the
-queries are taken into the latent space instead, and no key or value is ever built.
+queries are taken into the latent space instead, and no key or value is ever built. Where a row's result must not
+depend on its batch, training takes the absorbed form too (pieces.py), so that both give the same bits.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from torch import Tensor, nn
 from etude.model.config import LATENT_NORM_EPS, ModelConfig
 from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
+from etude.model.pieces import Packed, attend_latents, attend_pieces
 from etude.model.rope import rotate
 from etude.model.step import LayerStep
+from etude.model.tiles import per_head
 
 LONG = 2048
 """From this length on the scores of a whole sequence are never held in memory."""
@@ -46,7 +49,13 @@ class Mask:
         return cls(torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf")), explicit)
 
 
+Context = Mask | Packed | LayerStep
+"""What tokens attend to: their own pass, or a cache too."""
+
+
 class LatentAttention(nn.Module):
+    invariant = False
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -66,7 +75,7 @@ class LatentAttention(nn.Module):
         )
         self.o_proj = Linear(heads * config.v_head_dim, d)
 
-    def forward(self, x_btd: Tensor, rotation: Rotation, context: Mask | LayerStep) -> Tensor:
+    def forward(self, x_btd: Tensor, rotation: Rotation, context: Context) -> Tensor:
         config = self.config
         heads = config.num_attention_heads
         q = self._queries(x_btd).unflatten(-1, (heads, -1))
@@ -79,8 +88,9 @@ class LatentAttention(nn.Module):
         if isinstance(context, Mask):
             y = self._expanded(q_nope, q_rope, latent, k_rope, context)
         else:
-            context.write(torch.cat((latent, k_rope.squeeze(2)), dim=-1).squeeze(0))
-            y = self._absorbed(q_nope.squeeze(0), q_rope.squeeze(0), context).unsqueeze(0)
+            latent_tw = torch.cat((latent, k_rope.squeeze(2)), dim=-1).flatten(0, 1)
+            y = self._absorbed(q_nope.flatten(0, 1), q_rope.flatten(0, 1), latent_tw, context)
+            y = y.unflatten(0, x_btd.shape[:2])
         out: Tensor = self.o_proj(y)
         return out
 
@@ -97,27 +107,34 @@ class LatentAttention(nn.Module):
         attend = _attend_in_blocks if mask.explicit else _attend_fused
         return attend(q, k, v.transpose(1, 2), mask.bias, config.softmax_scale).transpose(1, 2).flatten(2)
 
-    def _absorbed(self, q_nope: Tensor, q_rope: Tensor, context: LayerStep) -> Tensor:
-        """Of the flat list of a step's tokens, [T, heads, ...]."""
+    def _absorbed(self, q_nope: Tensor, q_rope: Tensor, latent_tw: Tensor, context: LayerStep | Packed) -> Tensor:
+        """Of a flat list of tokens, [T, heads, ...]."""
         config = self.config
         up = self.kv_b_proj.weight.view(config.num_attention_heads, -1, config.kv_lora_rank)
         up_k, up_v = up.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
-        q_latent = torch.bmm(q_nope.transpose(0, 1), up_k).transpose(0, 1)
-        q_thw = torch.cat((q_latent, q_rope), dim=-1)
-        scale = config.softmax_scale
-        mixed = [
-            _attend_latents(q_thw[part.first : part.end], context.read(part), part.bias_pns, scale)
-            for part in context.step.parts
-        ]
+        times = per_head if self.invariant else _per_head
+        q_thw = torch.cat((times(q_nope, up_k.mT), q_rope), dim=-1)
+        if isinstance(context, Packed):
+            mixed_thw = context.attend(q_thw, latent_tw, config.softmax_scale)
+        else:
+            context.write(latent_tw)
+            mixed_thw = _attend_step(q_thw, context, config.softmax_scale)
         # The rotary part of the mix is thrown away: cheaper than copying the latents without it.
-        mixed_thr = (mixed[0] if len(mixed) == 1 else torch.cat(mixed))[..., : config.kv_lora_rank]
-        return torch.bmm(mixed_thr.transpose(0, 1), up_v.transpose(1, 2)).transpose(0, 1).flatten(1)
+        return times(mixed_thw[..., : config.kv_lora_rank], up_v).flatten(1)
 
 
-def _attend_latents(q_thw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: float) -> Tensor:
-    q_pnw = q_thw.view(len(keys_psw), -1, q_thw.shape[-1])
-    scores_pns = torch.baddbmm(bias_pns, q_pnw, keys_psw.transpose(1, 2), alpha=scale)
-    return torch.bmm(scores_pns.softmax(-1), keys_psw).view_as(q_thw)
+def _per_head(x_thk: Tensor, weight_hmk: Tensor) -> Tensor:
+    return torch.bmm(x_thk.transpose(0, 1), weight_hmk.mT).transpose(0, 1)
+
+
+def _attend_step(q_thw: Tensor, context: LayerStep, scale: float) -> Tensor:
+    if context.step.pieces is not None:
+        return attend_pieces(q_thw, context.latents.flatten(0, 1), context.step.pieces, scale)
+    mixed = []
+    for part in context.step.parts:
+        q_pnw = q_thw[part.first : part.end].view(len(part.slots_p), -1, q_thw.shape[-1])
+        mixed.append(attend_latents(q_pnw, context.read(part), part.bias_pns, scale).view(-1, *q_thw.shape[1:]))
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
 def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:

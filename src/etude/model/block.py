@@ -8,17 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.attention import LatentAttention, Mask, Rotation
+from etude.model.attention import Context, LatentAttention, Rotation
 from etude.model.config import ModelConfig
 from etude.model.experts import expert_matmul
 from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
 from etude.model.precision.numerics import Numerics
 from etude.model.router import Replay, Router, Routing
-from etude.model.step import LayerStep
+from etude.model.tiles import silu
 
 
 class FeedForward(nn.Module):
+    invariant = False
+
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.gate_proj = Linear(width, inner)
@@ -26,13 +28,15 @@ class FeedForward(nn.Module):
         self.down_proj = Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)))
+        activate = silu if self.invariant else F.silu
+        return cast(Tensor, self.down_proj(activate(self.gate_proj(x)) * self.up_proj(x)))
 
 
 class Experts(nn.Module):
     """Weights of all routed experts, stacked; the checkpoint holds them one by one."""
 
     numerics: Numerics | None = None
+    invariant = False
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -43,7 +47,7 @@ class Experts(nn.Module):
 
     def forward(self, x_nd: Tensor, routing: Routing) -> Tensor:
         weights = (self.gate_proj, self.up_proj, self.down_proj)
-        return expert_matmul(x_nd, routing.experts_nk, routing.gates_nk, *weights, self.numerics)
+        return expert_matmul(x_nd, routing.experts_nk, routing.gates_nk, *weights, self.numerics, self.invariant)
 
 
 class MixtureOfExperts(nn.Module):
@@ -81,7 +85,7 @@ class Block(nn.Module):
         self,
         x_btd: Tensor,
         rotation: Rotation,
-        context: Mask | LayerStep,
+        context: Context,
         replay: Replay | None = None,
         replayed_btk: Tensor | None = None,
     ) -> tuple[Tensor, Routing | None]:

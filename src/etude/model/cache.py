@@ -27,10 +27,14 @@ class LatentCache:
         context: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
+        *,
+        invariant: bool = False,
     ) -> None:
+        """`invariant`: steps are planned so that no row's result depends on the others."""
         self.slots = slots
         self.context = context
         self.heads = config.num_attention_heads
+        self.invariant = invariant
         self.layers = config.num_hidden_layers + min(1, config.num_nextn_predict_layers)
         self.latents = torch.zeros(self.layers, slots + 1, context, config.latent_width, dtype=dtype, device=device)
         self._gathered = self.latents.new_empty(0)
@@ -53,7 +57,8 @@ class LatentCache:
         """Plans a pass in which row b feeds lengths_b[b] tokens at positions starts_b[b] ... of slot slots_b[b].
 
         Slots are distinct."""
-        return Step.plan(self, slots_b, starts_b, lengths_b)
+        plan = Step.plan_tight if self.invariant else Step.plan
+        return plan(self, slots_b, starts_b, lengths_b)
 
     def scratch(self, pieces: int, window: int) -> Tensor:
         """Memory for `pieces` gathered windows, the same whenever it is asked for."""

@@ -25,3 +25,7 @@ class CannotQuantise(ModelError):
 
 class PoisonedWeights(ModelError):
     """Weights that are not finite, or cut off: nobody may go on from them, so they are not written."""
+
+
+class KernelUnavailable(ModelError):
+    """An implementation of a kernel that was asked for by name and cannot serve the format or the device."""

@@ -1,7 +1,7 @@
 """The matmuls of the routed experts: every one of them goes through `expert_matmul`.
 
 Low precision has an implementation of its own (`precision/rounded.py`), where weights that are codes already go
-straight. Without it, four compute the same function:
+straight. Without it, five compute the same function:
 - `experts_reference`: one expert after the other, plain torch. The seam's specification; low-precision kernels are held
   against it.
 - `experts_grouped`: tokens sorted by expert, grouped matmuls. Fastest for training batches.
@@ -9,6 +9,8 @@ straight. Without it, four compute the same function:
   wins for the few dozen tokens of a decode step of a small model, where the number of calls is what costs.
 - `experts_padded`: every expert gets as many rows as the busiest, rounded up, so that three batched matmuls do. For the
   few hundred tokens of a step of a small model, where grouped matmuls are too small for their number.
+- `experts_tiled`: a tile of every expert at once, as often as the busiest needs. A token's result depends on the token
+  alone, which is asked for (`invariant`), never chosen.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from torch import Tensor
 from etude.model.placing import Gather, Spread, places, tokens_of_rows
 from etude.model.precision.numerics import Numerics
 from etude.model.precision.rounded import rounded_experts
+from etude.model.tiles import grouped, silu, tile_rows, weighted_sum
 
 WIDE_MAX_PAIRS = 256
 """Token-expert pairs up to which the wide form is taken."""
@@ -42,6 +45,7 @@ def expert_matmul(
     up: Tensor,
     down: Tensor,
     numerics: Numerics | None = None,
+    invariant: bool = False,
 ) -> Tensor:
     """sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
 
@@ -50,6 +54,8 @@ def expert_matmul(
     """
     if numerics is not None:
         return rounded_experts(x_nd, experts_nk, gates_nk, (gate, up), (down,), numerics)
+    if invariant:
+        return experts_tiled(x_nd, experts_nk, gates_nk, gate, up, down)
     width = gate.shape[0] * gate.shape[1]
     if width <= SMALL_WIDTH and not torch.is_grad_enabled():
         if experts_nk.numel() <= WIDE_MAX_PAIRS:
@@ -113,6 +119,19 @@ def experts_grouped(
     h = F.silu(F.grouped_mm(x, gate.mT, offs=offsets)) * F.grouped_mm(x, up.mT, offs=offsets)
     y = cast(Tensor, Gather.apply(F.grouped_mm(h, down.mT, offs=offsets), place)).view(*experts_nk.shape, -1)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
+
+
+def experts_tiled(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    (experts, _, d), choices, rows = gate.shape, experts_nk.shape[1], tile_rows(x_nd.dtype)
+    flat = experts_nk.flatten()
+    count = torch.bincount(flat, minlength=experts)
+    calls = -(-int(count.max()) // rows)
+    turn = places(flat, count, torch.zeros_like(count))
+    place = (turn // rows * experts + flat) * rows + turn % rows
+    x = cast(Tensor, Spread.apply(x_nd, place, calls * experts * rows, choices)).view(calls, experts, rows, d)
+    h = silu(grouped(x, gate)) * grouped(x, up)
+    y = cast(Tensor, Gather.apply(grouped(h, down).flatten(0, 2), place))
+    return weighted_sum(gates_nk, y.view(*experts_nk.shape, d))
 
 
 def _grouped_fits(x_nd: Tensor, gate: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""A linear map without a bias, whose matmul may be rounded."""
+"""A linear map without a bias, whose matmul may be rounded, or computed in tiles."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from torch import Tensor, nn
 
 from etude.model.precision.numerics import Numerics, Operand
 from etude.model.precision.rounded import rounded_linear
+from etude.model.tiles import linear
 
 
 class Linear(nn.Linear):
+    invariant = False
     numerics: Numerics | None = None
     served: Operand | None = None
     """The weight as it is rounded, once it is not trained any more."""
@@ -19,7 +21,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.numerics is None:
-            return super().forward(x)
+            return linear(x, self.weight) if self.invariant else super().forward(x)
         return rounded_linear(x, self.served or (self.weight.unsqueeze(0),), self.numerics)
 
     @torch.no_grad()

@@ -11,12 +11,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from etude.model.attention import Mask, Rotation
+from etude.model.attention import Context, Rotation
 from etude.model.block import Block
 from etude.model.config import ModelConfig
+from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
 from etude.model.router import Routing
-from etude.model.step import LayerStep
 
 
 class SharedHead(nn.Module):
@@ -32,12 +32,12 @@ class MtpLayer(nn.Module):
         super().__init__()
         self.enorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.hnorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.eh_proj = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        self.eh_proj = Linear(2 * config.hidden_size, config.hidden_size)
         self.block = Block(config, config.num_hidden_layers + head)
         self.shared_head = SharedHead(config)
 
     def forward(
-        self, embedded_btd: Tensor, hidden_bth: Tensor, rotation: Rotation, context: Mask | LayerStep
+        self, embedded_btd: Tensor, hidden_bth: Tensor, rotation: Rotation, context: Context
     ) -> tuple[Tensor, Routing | None]:
         """The normed hidden state that the output head reads."""
         joined = torch.cat((self.enorm(embedded_btd), self.hnorm(hidden_bth)), dim=-1)

@@ -8,20 +8,24 @@ both come from `Numerics.codes`; what they stand for is worked out once for each
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from etude.model.attention import LatentAttention
-from etude.model.block import Experts, MixtureOfExperts
+from etude.model.block import Experts, FeedForward, MixtureOfExperts
 from etude.model.errors import CannotQuantise
 from etude.model.linear import Linear
 from etude.model.precision.fence import require_sound
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.numerics import Numerics, Operand
 from etude.model.precision.rounded import rounded_experts
-from etude.model.router import Routing
+from etude.model.router import Router, Routing
+from etude.model.transformer import Transformer
+
+if TYPE_CHECKING:  # this room runs where there is torch and nothing else
+    from etude.recipe.precision import PrecisionRecipe
 
 
 class Codes(nn.Module):
@@ -57,6 +61,14 @@ class ServedExperts(nn.Module):
 
     def forward(self, x_nd: Tensor, routing: Routing) -> Tensor:
         return rounded_experts(x_nd, routing.experts_nk, routing.gates_nk, self.gate_up, self.down, self.numerics)
+
+
+def compute_with(model: nn.Module, recipe: PrecisionRecipe) -> None:
+    """All that a recipe says under [precision]."""
+    for module in model.modules():
+        if isinstance(module, Transformer | LatentAttention | FeedForward | Router | Experts | Linear):
+            module.invariant = recipe.invariant
+    round_with(model, Numerics.of(recipe))
 
 
 def round_with(model: nn.Module, numerics: Numerics | None) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from etude.model.config import ModelConfig
 from etude.model.errors import ReplayMismatch
+from etude.model.tiles import linear, sigmoid
 
 UNKNOWN = 0xFFFF
 """In replayed experts: this position was never fed to the engine's network; the router chooses. It is the trace's
@@ -65,6 +66,7 @@ class Routing:
 
 class Router(nn.Module):
     e_score_correction_bias: Tensor
+    invariant = False
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -73,7 +75,8 @@ class Router(nn.Module):
         self.register_buffer("e_score_correction_bias", torch.zeros(config.n_routed_experts, dtype=torch.float32))
 
     def forward(self, x_nd: Tensor, replay: Replay | None = None, replayed_nk: Tensor | None = None) -> Routing:
-        scores_ne = F.linear(x_nd.to(torch.float32), self.weight.to(torch.float32)).sigmoid()
+        x_nd, weight_ed = x_nd.to(torch.float32), self.weight.to(torch.float32)
+        scores_ne = sigmoid(linear(x_nd, weight_ed)) if self.invariant else F.linear(x_nd, weight_ed).sigmoid()
         choice_ne = self._candidates(scores_ne.detach() + self.e_score_correction_bias)
         own_nk = choice_ne.topk(self.config.num_experts_per_tok, dim=-1).indices
         if replay is None or replayed_nk is None:

@@ -7,6 +7,9 @@ decodes and a prompt that is read for the first time share a pass, and little of
 Invariants: a row's tokens lie side by side; only its last piece is padded; padding is written to the cache's spare slot
 and never read. Numbers of pieces and windows are rounded up, so that shapes repeat: matmuls of a new shape cost several
 times what they cost later.
+
+Where no row's result may depend on the others there is another plan: the list has no padding, and pieces are cut from
+it by pieces.py.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.errors import CacheOverrun
+from etude.model.pieces import Pieces
 
 if TYPE_CHECKING:
     from etude.model.cache import LatentCache
@@ -66,13 +70,13 @@ class Step:
     first_b: Tensor
     """Where each row's first token lies in the list; the others follow it."""
     parts: tuple[Part, ...]
+    pieces: Pieces | None = None
+    """In place of parts."""
 
     @classmethod
     def plan(cls, cache: LatentCache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
         ends_b = starts_b + lengths_b
-        needed = int(ends_b.max())
-        if needed > cache.context:
-            raise CacheOverrun(f"position {needed - 1} does not fit a cache of {cache.context} positions")
+        _require_room(cache, ends_b)
         first_b = torch.zeros_like(starts_b)
         narrow = 1 if 2 * int((lengths_b <= 1).sum()) > len(lengths_b) else NARROW
         narrow_b = lengths_b <= narrow
@@ -108,8 +112,25 @@ class Step:
         places_t = torch.where(real_t, slots_b[rows_t] * cache.context + positions_t, cache.spare)
         return cls(cache, rows_t, positions_t, real_t, places_t, first_b, tuple(parts))
 
+    @classmethod
+    def plan_tight(cls, cache: LatentCache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
+        _require_room(cache, starts_b + lengths_b)
+        first_b = lengths_b.cumsum(0) - lengths_b
+        rows_t = torch.arange(len(lengths_b), device=lengths_b.device).repeat_interleave(lengths_b)
+        positions_t = torch.arange(len(rows_t), device=lengths_b.device) + (starts_b - first_b)[rows_t]
+        base_b = slots_b * cache.context
+        pieces = Pieces.cut(first_b, starts_b, lengths_b, base_b, cache.heads)
+        real_t = torch.ones_like(rows_t, dtype=torch.bool)
+        return cls(cache, rows_t, positions_t, real_t, base_b[rows_t] + positions_t, first_b, (), pieces)
+
     def of(self, layer: int) -> LayerStep:
         return LayerStep(self, self.cache.latents[layer])
+
+
+def _require_room(cache: LatentCache, ends_b: Tensor) -> None:
+    needed = int(ends_b.max())
+    if needed > cache.context:
+        raise CacheOverrun(f"position {needed - 1} does not fit a cache of {cache.context} positions")
 
 
 def _parts(cache: LatentCache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:

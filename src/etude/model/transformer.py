@@ -1,8 +1,9 @@
 """The network: tokens in; logits, hidden states and the experts that were used out.
 
 Two ways through the same weights: `forward` for whole sequences (training, packed documents, router replay), `extend`
-for generation on a cache of latents. In fp32 they agree to 1e-5, which a test holds them to. `initialise` makes every
-bit a function of the seed and the parameter's name.
+for generation on a cache of latents. In fp32 they agree to 1e-5, which a test holds them to; where the network is
+`invariant` they agree bit by bit, whatever else is in the batch. `initialise` makes every bit a function of the seed
+and the parameter's name.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.attention import Mask
+from etude.model.attention import Context, Mask
 from etude.model.block import Block, MixtureOfExperts
 from etude.model.config import ModelConfig
 from etude.model.errors import ModelError
 from etude.model.mtp import MtpLayer
 from etude.model.norm import RMSNorm
+from etude.model.pieces import Packed
 from etude.model.rope import Rotary
 from etude.model.router import Replay, Routing
 from etude.model.step import Step
+from etude.model.tiles import linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class ExtendOutput:
 
 
 class Transformer(nn.Module):
+    invariant = False
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -104,16 +109,16 @@ class Transformer(nn.Module):
         batch, length = tokens_bt.shape
         replay = replay.checked(self.config, batch, length) if replay is not None else None
         rotation = self.rotary(_positions(tokens_bt, positions_bt, documents_bt))
-        mask = Mask.build(length, documents_bt, self.embed_tokens.weight.dtype, tokens_bt.device)
+        context = self._context(tokens_bt, documents_bt)
         x = self._embed(tokens_bt)
         routings: list[Routing] = []
         for block in self.layers:
             replayed = replay.experts_btlk[:, :, len(routings)] if replay is not None and block.moe else None
-            x, routing = block(x, rotation, mask, replay, replayed)
+            x, routing = block(x, rotation, context, replay, replayed)
             routings += [routing] if routing is not None else []
         hidden = self.norm(x)
         return Output(
-            logits_btv=self._logits(hidden if logits else hidden[:, :0]),
+            logits_btv=self.logits_of(hidden if logits else hidden[:, :0]),
             hidden_bth=hidden,
             experts_btlk=self._experts(routings, batch, length),
             load_le=self._load(routings, documents_bt),
@@ -141,10 +146,10 @@ class Transformer(nn.Module):
             if length < 1:
                 raise ModelError(f"{tokens_bt.shape[1]} tokens are too few for MTP head {head + 1}")
             documents = None if documents_bt is None else documents_bt[:, :length]
-            mask = Mask.build(length, documents, hidden.dtype, hidden.device)
+            context = self._context(tokens_bt[:, :length], documents)
             embedded = self._embed(tokens_bt[:, head + 1 :])
-            hidden, routing = layer(embedded, hidden[:, :length], self.rotary(positions[:, :length]), mask)
-            logits.append(self._logits(hidden))
+            hidden, routing = layer(embedded, hidden[:, :length], self.rotary(positions[:, :length]), context)
+            logits.append(self.logits_of(hidden))
             routings += [self._load([routing], documents)] if routing is not None else []
         empty = torch.zeros(0, self.config.n_routed_experts, dtype=torch.int64, device=tokens_bt.device)
         return MtpOutput(logits, torch.cat(routings) if routings else empty)
@@ -154,7 +159,8 @@ class Transformer(nn.Module):
         """Feeds the tokens of a step (`cache.step(...)`), prompts and single tokens alike. Logits are those at the
         tokens `read_r` of the list; None stands for all.
 
-        Rows are independent: padding and neighbours change nothing but rounding.
+        Rows are independent: padding and neighbours change nothing but rounding, and not even that where the network
+        and the cache are `invariant`.
         """
         rotation = self.rotary(step.positions_t[None])
         x = self._embed(tokens_t[None])
@@ -164,7 +170,7 @@ class Transformer(nn.Module):
             routings += [routing] if routing is not None else []
         hidden = self.norm(x).squeeze(0)
         experts = self._experts(routings, 1, len(tokens_t)).squeeze(0)
-        return ExtendOutput(self._logits(hidden if read_r is None else hidden[read_r]), hidden, experts)
+        return ExtendOutput(self.logits_of(hidden if read_r is None else hidden[read_r]), hidden, experts)
 
     @torch.inference_mode()
     def draft(self, hidden_th: Tensor, next_t: Tensor, step: Step, read_r: Tensor) -> Tensor:
@@ -177,7 +183,7 @@ class Transformer(nn.Module):
             raise ModelError("the model has no MTP head: num_nextn_predict_layers is 0")
         layer = step.of(self.config.num_hidden_layers)
         hidden, _ = self.mtp[0](self._embed(next_t[None]), hidden_th[None], self.rotary(step.positions_t[None]), layer)
-        return self._logits(hidden[0, read_r])
+        return self.logits_of(hidden[0, read_r])
 
     def balance(self, load_le: Tensor, rate: float, mtp_load_ke: Tensor | None = None) -> None:
         """Moves every router's bias one step towards even load (after an optimizer step, from its batch's load)."""
@@ -196,9 +202,19 @@ class Transformer(nn.Module):
         """The weight of the output head."""
         return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = F.linear(hidden, self.head_vh).to(torch.float32)
-        return logits
+    def logits_of(self, hidden: Tensor) -> Tensor:
+        """fp32, of hidden states after the final norm."""
+        logits: Tensor = linear(hidden, self.head_vh) if self.invariant else F.linear(hidden, self.head_vh)
+        return logits.to(torch.float32)
+
+    def _context(self, tokens_bt: Tensor, documents_bt: Tensor | None) -> Context:
+        dtype, length = self.embed_tokens.weight.dtype, tokens_bt.shape[1]
+        if not self.invariant:
+            return Mask.build(length, documents_bt, dtype, tokens_bt.device)
+        documents = torch.zeros_like(tokens_bt) if documents_bt is None else documents_bt
+        mask = Mask.build(length, documents, dtype, tokens_bt.device)
+        assert mask.bias is not None
+        return Packed.of(mask.bias, documents, self.config.num_attention_heads)
 
     def _experts(self, routings: list[Routing], batch: int, length: int) -> Tensor:
         k = self.config.num_experts_per_tok

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from etude.corpus import Batch, Corpus, open_corpus
-from etude.model import Numerics, Output, Transformer, UnsupportedCheckpoint, load_hf, round_with
+from etude.model import Output, Transformer, UnsupportedCheckpoint, compute_with, load_hf
 from etude.pretrain.errors import PretrainError
 from etude.recipe import Recipe
 from etude.training import Compute, MasterWeights, linear_cross_entropy
@@ -49,7 +49,7 @@ class StageContext:
 
     def masters(self, model: Transformer) -> MasterWeights:
         """Moves the model to the device and to the compute dtype; its matmuls are rounded as the recipe says."""
-        round_with(model, Numerics.of(self.recipe.precision))
+        compute_with(model, self.recipe.precision)
         return MasterWeights(model.to(self.compute.device), self.compute.dtype)
 
 

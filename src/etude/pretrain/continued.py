@@ -15,7 +15,7 @@ import torch
 
 from etude.corpus import Mixture, TraceRows
 from etude.journal import Journal, RunPaths
-from etude.model import Numerics, load_hf, round_with, save_hf, served_state
+from etude.model import compute_with, load_hf, save_hf, served_state
 from etude.pretrain.context import Rows
 from etude.pretrain.sft import demonstration_loss
 from etude.recipe import Recipe
@@ -40,7 +40,7 @@ class ContinuedTrainer:
         self.metrics: dict[str, Any] = {}
         self.compute.apply()
         self.model = load_hf(self.paths.model("sft"))
-        round_with(self.model, Numerics.of(self.recipe.precision))
+        compute_with(self.model, self.recipe.precision)
         self.masters = MasterWeights(self.model, self.compute.dtype)
         self.optimizer = build_optimizer(
             self.model, self.recipe.continued.optimizer, _UNKNOWN_END, masters=self.masters

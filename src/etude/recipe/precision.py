@@ -24,6 +24,9 @@ class PrecisionRecipe(Section):
     emulate: bool = False
     """Compute what rounded matmuls would give where the device has none of its own: exact, and slower than bf16.
     Without it such a recipe is refused."""
+    invariant: bool = False
+    """Batch invariance: the logits of a sequence have the same bits whatever else is in the batch and however it was
+    cut into passes, in training and in the engine alike, from the stage `since` on. Slower; proven on CPUs only."""
     reciprocal_bits: int | None = Field(None, ge=1, le=24)
     """For studies: NVFP4 multiplies by a reciprocal good to so many bits, as fast-math kernels do, in place of
     dividing."""
@@ -33,18 +36,24 @@ class PrecisionRecipe(Section):
         return self.experts == "bf16"
 
     def __str__(self) -> str:
+        since = "" if self.since == "pretrain" else f", since {self.since}"
+        invariant = ", batch-invariant" if self.invariant else ""
         if self.experts == "bf16":
-            return "no matmul is rounded"
+            return f"no matmul is rounded{invariant and invariant + since}"
         backward = "mxfp8" if self.experts.startswith("nvfp4") else self.experts
         where = ", ".join(["routed experts", *self.also])
-        since = "" if self.since == "pretrain" else f", since {self.since}"
         fast = "" if self.reciprocal_bits is None else f", reciprocals of {self.reciprocal_bits} bits"
-        return f"{where}: forward {self.experts}, backward {backward}{fast}, emulated{since}"
+        return f"{where}: forward {self.experts}, backward {backward}{fast}, emulated{invariant}{since}"
 
     @model_validator(mode="after")
     def _consistent(self) -> PrecisionRecipe:
         if self.experts == "bf16" and self.also:
             raise ValueError("also rounds like experts, which round nothing: choose a format or set also = []")
+        if self.invariant and self.experts == "nvfp4_tensor":
+            raise ValueError(
+                "invariant does not go with nvfp4_tensor, whose scale depends on all tokens of a batch: "
+                'set experts = "nvfp4" or invariant = false'
+            )
         if self.reciprocal_bits is not None and not self.experts.startswith("nvfp4"):
             raise ValueError("reciprocal_bits is about NVFP4: leave it out, or set experts to nvfp4 or nvfp4_tensor")
         return self

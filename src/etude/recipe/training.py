@@ -85,7 +85,8 @@ class ContinuedRecipe(Section):
     rollouts of train tasks, those that passed kept; fresh demonstrations; one pass over both."""
 
     seconds: float = Field(0.0, ge=0)
-    """Wall-clock of the stage; a round that has begun is finished. 0 leaves the stage out: RL follows SFT."""
+    """Wall-clock of the stage, half a round more or less, since rounds are finished. 0 leaves the stage out, and RL
+    follows SFT."""
     prompts: int = Field(32, ge=1)
     """Train tasks sampled in one round."""
     samples: int = Field(8, ge=1)

@@ -24,12 +24,13 @@ class Crew:
     trainer: Supervised
     engine: Supervised
     workers: list[Supervised]
-    evaluator: Supervised
+    evaluator: Supervised | None
+    """None where nothing is evaluated before RL's end."""
     rollouts: RemoteEngine
     """The engine as the driver itself speaks to it."""
 
     async def dismiss(self) -> None:
-        await dismiss(self.trainer, self.engine, boxed=[*self.workers, self.evaluator])
+        await dismiss(self.trainer, self.engine, boxed=[*self.workers, *([self.evaluator] if self.evaluator else [])])
 
 
 async def dismiss(*services: Supervised, boxed: list[Supervised]) -> None:
@@ -84,6 +85,6 @@ async def gather_crew(
         plain["precision"],
     )
     workers = [await start_worker(f"worker-{number}", "train") for number in range(recipe.rl.workers)]
-    evaluator = await start_worker("evaluator", "dev")
+    evaluator = None if recipe.rl.evaluate_after else await start_worker("evaluator", "dev")
     rollouts = RemoteEngine(engine.remote, deadline=recipe.cluster.call_seconds, lockstep=sync)
     return Crew(trainer, engine, workers, evaluator, rollouts)

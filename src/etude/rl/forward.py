@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model import Output, Replay, Transformer
@@ -27,4 +26,4 @@ def predicting_logits(model: Transformer, output: Output, part: RowBatch) -> Ten
     """fp32 [n, V]: the logits that predict the masked tokens, in their order. Most tokens of a rollout are given ones,
     and of those none are made."""
     predicted = torch.from_numpy(part.mask_bt)[:, 1:]
-    return F.linear(output.hidden_bth[:, :-1][predicted], model.head_vh).float()
+    return model.logits_of(output.hidden_bth[:, :-1][predicted])

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from etude.journal import Journal, RunPaths, Waiting
-from etude.model import Numerics, Transformer, load_hf, prepare, round_with, save_hf, serve, served_state
+from etude.model import Transformer, compute_with, load_hf, prepare, save_hf, serve, served_state
 from etude.recipe import Recipe
 from etude.rl.batch import RowBatch, TrainingGroup, microbatches
 from etude.rl.forward import forward, predicting_logits
@@ -42,7 +42,7 @@ class RlTrainer:
         # Not use_deterministic_algorithms: that imports the compiler, seconds long, which makes folders of its own.
         torch.set_deterministic_debug_mode("error")
         self.model = load_hf(self.paths.model("sft"))
-        round_with(self.model, Numerics.of(self.recipe.precision))
+        compute_with(self.model, self.recipe.precision)
         self.reference = self._served() if self.rl.reward.kl else None
         self.optimizer = build_optimizer(
             self.model,
@@ -135,7 +135,7 @@ class RlTrainer:
     def _served(self) -> Transformer:
         """The model that RL begins with, as the engine has it."""
         model = load_hf(self.paths.model("sft"), dtype=self.compute.dtype)
-        round_with(model, Numerics.of(self.recipe.precision))
+        compute_with(model, self.recipe.precision)
         serve(model)
         return model
 

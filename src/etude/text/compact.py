@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from etude.text.calls import Arguments, CallSchema, call_name, format_call, parse_call
 from etude.text.format import Exchange, ParsedCall, ParsedTurn
@@ -30,6 +31,10 @@ class CompactFormat:
         self.tokenizer = tokenizer
         self.stop_ids: tuple[int, ...] = (tokenizer.special.end,)
         self.answering: tuple[int, ...] = (tokenizer.special.assistant,)
+
+    def offering(self, tools: Sequence[Mapping[str, Any]]) -> CompactFormat:
+        """Itself: the system prompt names the tools."""
+        return self
 
     def count(self, text: str) -> int:
         return self.tokenizer.count(text)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from etude.text.calls import Arguments, CallSchema
 
@@ -75,6 +75,11 @@ class Format(Protocol):
     def answering(self) -> tuple[int, ...]:
         """With what `opening`, `user_message` and most `tool_outputs` end: where the assistant begins. Where somebody
         else speaks next, these ids go. They hold a special token, so no text ends like them."""
+        ...
+
+    def offering(self, tools: Sequence[Mapping[str, Any]]) -> Format:
+        """The same format where these tools, functions of the OpenAI chat protocol, and no others are there to be
+        called. A format that declares none is itself."""
         ...
 
     def count(self, text: str) -> int: ...

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from etude.view.plots import BLUE, FONT, GREEN, GREY, ORANGE, panels, titled
 
@@ -32,21 +33,23 @@ def numerics_table(found: dict[str, Any]) -> str:
 
 def draw_numerics(found: dict[str, Any], file: Path) -> None:
     """By layer, what each format does to experts, stream and picks; by format, how far trainer and engine are apart."""
-    figure, axes = panels(2, 5.6, rows=2)
+    figure, axes = panels(2, 6.0, rows=2)
+    figure.set_figwidth(9.0)
     for one in found["formats"]:
         routed = [layer for layer in one["layers"] if layer["experts"]]
         _curve(axes[0], one["name"], routed, [layer["experts"]["mean"] for layer in routed])
         _curve(axes[1], one["name"], one["layers"], [layer["residual"]["mean"] for layer in one["layers"]])
         _curve(axes[2], one["name"], routed, [layer["flips"] for layer in routed])
-    for axis, title in zip(axes, ("experts, each layer alone", "residual stream, all before it", ""), strict=False):
+    for axis, title in ((axes[0], "experts, each layer alone"), (axes[1], "residual stream, with all before it")):
         axis.set_yscale("log")
-        titled(axis, title and f"error against fp32: {title}", "layer", "relative error, mean")
-    axes[2].set_yscale("linear")
-    titled(axes[2], "picks of experts that are not those of fp32", "layer", "share")
+        titled(axis, title, "layer", "error against fp32, mean")
+    titled(axes[2], "picks of experts that fp32 has not", "layer", "share")
     for axis in axes[:3]:
-        axis.set_xticks([layer["layer"] for layer in found["formats"][0]["layers"]])
-    axes[0].legend(frameon=False, fontsize=FONT - 2)
+        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     _apart(axes[3], found["formats"])
+    figure.legend(
+        *axes[1].get_legend_handles_labels(), ncols=5, loc="outside upper center", frameon=False, fontsize=FONT
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=130)
 
@@ -62,12 +65,13 @@ def _apart(axis: Axes, formats: Sequence[dict[str, Any]]) -> None:
             spread = {key: max(value, _LEAST) for key, value in one["engine"][way]["logprobs"].items()}
             x, colour = place + (side - 1) * 0.22, _COLOURS[one["name"]]
             axis.plot([x, x], [spread["mean"], spread["max"]], "-", color=colour, linewidth=1.2)
-            axis.plot([x], [spread["mean"]], marker, color=colour, markersize=4, label=None if place else way)
+            axis.plot([x], [spread["mean"]], marker, color=colour, markersize=4)
             axis.plot([x, x], [spread["p99"], spread["max"]], "_", color=colour, markersize=7)
+            axis.plot([], [], marker, color="black", markersize=4, label=None if place else way)
     axis.set_yscale("log")
     axis.set_xticks(range(len(formats)), [one["name"] for one in formats])
-    axis.legend(frameon=False, fontsize=FONT - 2)
-    titled(axis, "|log-prob trainer - engine|: mean, p99, max", "", "nats")
+    axis.legend(frameon=False, fontsize=FONT - 2, loc="upper left", bbox_to_anchor=(1, 1))
+    titled(axis, "trainer - engine: mean, p99 and max of a log-prob", "", "nats")
 
 
 def _layers(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:

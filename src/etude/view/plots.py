@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -227,9 +228,10 @@ def _line(steps: Sequence[float]) -> str:
 
 
 def _smooth(values: Sequence[float]) -> list[float]:
-    """An exponential average whose memory is a twentieth of the curve."""
-    keep = 1 - 1 / max(len(values) / 20, 1)
+    """The mean of what lies around each value, as far on both sides: a tenth of the curve in all, less at its ends."""
+    reach = max(len(values) // 20, 2)
     smooth: list[float] = []
-    for value in values:
-        smooth.append(value if not smooth else keep * smooth[-1] + (1 - keep) * value)
+    for place in range(len(values)):
+        near = min(reach, place, len(values) - 1 - place)
+        smooth.append(fmean(values[place - near : place + near + 1]))
     return smooth

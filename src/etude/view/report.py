@@ -12,7 +12,7 @@ from etude.journal import RunPaths, write_atomically
 from etude.view.data import read_run
 from etude.view.plots import draw_all
 from etude.view.rollouts import pairs
-from etude.view.table import cell_scores, cell_table, closing_table, counters
+from etude.view.table import cell_scores, cell_table, closing_table, counters, measured
 
 
 def write_report(paths: RunPaths) -> Path:
@@ -23,6 +23,7 @@ def write_report(paths: RunPaths) -> Path:
     page = environment.get_template("report.html.j2").render(
         name=paths.root.name,
         lines=closing_table(data.summary),
+        measured=measured(data.summary),
         cells=cell_table(data.summary),
         cell_scores=cell_scores(data.summary),
         pictures={name: base64.b64encode(file.read_bytes()).decode() for name, file in pictures.items()},
@@ -48,7 +49,8 @@ def _diff_class(line: str) -> str:
 _CAPTIONS = {
     "scores": "The test tasks, kept aside until the end: the same ones before RL and after it. Bars are 95% intervals.",
     "cells": "The same tasks in four cells. No instance of a test task was in training, whatever its cell.",
-    "learning": "Loss of the supervised stages as they ran.",
+    "learning": "Loss of the supervised stages as they ran. Where a curve jumps, what is learnt changes: base begins "
+    "with look-up documents, and MTP ends with the trunk learning along.",
     "reinforcement": "RL: what got solved, and what it cost. The dev split is evaluated by versions of the weights.",
     "health": "RL: entropy, clipped tokens, mismatch of trainer and engine, age of data, masked rollouts, deltas.",
     "waiting": "Where time went: every wait has a name.",

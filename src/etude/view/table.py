@@ -45,7 +45,7 @@ def closing_table(summary: Summary) -> list[Line]:
     )
     add("sft", "loss on held-out demonstrations", _at(summary, "sft.loss_before"), _at(summary, "sft.loss_after"))
     add("sft", "tool calls that are valid", None, _at(summary, "sft.valid_calls", _percent))
-    end = "continued" if "continued" in summary else "rl"
+    end = _end(summary)
     k = summary.get(end, {}).get("k")
     for key, shows in (
         ("pass1", "test tasks solved, pass@1"),
@@ -56,6 +56,26 @@ def closing_table(summary: Summary) -> list[Line]:
     ):
         add(end, shows, _at(summary, f"{end}.{key}_before", _percent), _at(summary, f"{end}.{key}_after", _percent))
     return lines
+
+
+def measured(summary: Summary) -> str:
+    """How the test was taken, in words; empty before it was."""
+    found = summary.get(_end(summary), {})
+    if not {"tasks", "k", "test_evaluations"} <= found.keys():
+        return ""
+    greedy = ", and a greedy one" if "greedy_before" in found else ""
+    return (
+        f"{found['tasks']} test tasks, none of which shares a function with anything trained on; {found['k']} attempts "
+        f"at each at temperature 1{greedy}, under the same limits before and after. Whether an attempt passes is for a "
+        "grader to say: in a fresh box it applies the agent's change, and nothing else, to an untouched copy, and "
+        f"runs tests that the agent never saw. The test was taken {found['test_evaluations']} times in all, when "
+        "training was over."
+    )
+
+
+def _end(summary: Summary) -> str:
+    """The stage after SFT."""
+    return "continued" if "continued" in summary else "rl"
 
 
 @dataclass(frozen=True, slots=True)

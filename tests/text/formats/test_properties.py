@@ -77,6 +77,18 @@ def test_any_call_parses_or_gives_one_short_line(name: str, raw: str) -> None:
     said_of(BY_LETTERS[name], raw)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_tools_that_are_offered_are_those_declared(name: str) -> None:
+    every, one, none = (
+        FORMATS[name](LETTERS, tools).opening("You mend code.", "mend it") for tools in (TOOLS, TOOLS[:1], [])
+    )
+    form = FORMATS[name](LETTERS, TOOLS)
+    assert form.offering(TOOLS[:1]).opening("You mend code.", "mend it") == one
+    assert form.offering([]).opening("You mend code.", "mend it") == none
+    assert form.opening("You mend code.", "mend it") == every
+    assert (every != one != none) == (name != "deepseek-v3"), "V3's template has no place for tools"
+
+
 def said_of(form: Format, raw: str) -> None:
     found = form.parse_call(raw, SCHEMAS)
     if isinstance(found, str):

@@ -31,6 +31,7 @@ from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.fp8 import fake_block_fp8, quantise_block_fp8
 from etude.model.precision.mxfp8 import MXFP8, fake_mxfp8, quantise_mxfp8
 from etude.model.precision.nvfp4 import NVFP4, outer_scale, quantise_nvfp4, split_nvfp4
+from etude.model.tiles import tiled
 
 if TYPE_CHECKING:  # this room runs where there is torch and nothing else
     from etude.recipe.precision import PrecisionRecipe
@@ -64,13 +65,15 @@ class Numerics:
     also: frozenset[str] = frozenset()
     """Of "shared" and "attention"."""
     reciprocal_bits: int | None = None
+    invariant: bool = False
+    """Whether a row's product depends on the row alone (model/tiles.py)"""
 
     @classmethod
     def of(cls, recipe: PrecisionRecipe) -> Numerics | None:
         """None: nothing is rounded."""
         if recipe.experts == "bf16":
             return None
-        return cls(recipe.experts, frozenset(recipe.also), recipe.reciprocal_bits)
+        return cls(recipe.experts, frozenset(recipe.also), recipe.reciprocal_bits, recipe.invariant)
 
     @property
     def block(self) -> int:
@@ -122,7 +125,11 @@ class Numerics:
         """x W^T, where expert e has the rows from cuts[e] to cuts[e + 1]: summed in fp32, multiplied by the outer
         scales, rounded once."""
         rows, experts = x.values.shape[0], len(cuts) - 1
-        if rows == cuts[1] * experts and all(end - begin == cuts[1] for begin, end in pairwise(cuts)):
+        if (
+            not self.invariant
+            and rows == cuts[1] * experts
+            and all(end - begin == cuts[1] for begin, end in pairwise(cuts))
+        ):
             y = torch.bmm(x.values.view(experts, cuts[1], -1), w.values.mT)
             if w.outer is not None:
                 y *= w.outer
@@ -131,7 +138,11 @@ class Numerics:
             # One by one: grouped matmuls take no fp32 on a GPU, and are no faster on a CPU.
             y = x.values.new_empty(rows, w.values.shape[1])
             for expert, (begin, end) in enumerate(pairwise(cuts)):
-                part = torch.mm(x.values[begin:end], w.values[expert].T, out=y[begin:end])
+                part, x_part, w_part = y[begin:end], x.values[begin:end], w.values[expert]
+                if self.invariant:
+                    part.copy_(tiled(x_part, w_part))
+                else:
+                    torch.mm(x_part, w_part.T, out=part)
                 if w.outer is not None:
                     part *= w.outer[expert]
         if x.outer is not None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from etude.model.placing import Gather, Spread, places, tokens_of_rows
 from etude.model.precision.numerics import Numerics, Operand
+from etude.model.tiles import silu, weighted_sum
 
 Weights = Sequence[Tensor] | Operand
 """[E, M, K] each, multiplied with one input; or what they were rounded to before, which has no gradient."""
@@ -54,8 +55,11 @@ def rounded_experts(
         x = cast(Tensor, Spread.apply(x_nd, place, cuts[-1], choices, True))
         hidden = rounded_matmul(x, gate_up, cuts, numerics)
     gate, up = hidden.chunk(2, -1)
-    y = rounded_matmul(F.silu(gate) * up, down, cuts, numerics)
+    activate = silu if numerics.invariant else F.silu
+    y = rounded_matmul(activate(gate) * up, down, cuts, numerics)
     y = cast(Tensor, Gather.apply(y, place)).view(*experts_nk.shape, -1)
+    if numerics.invariant:
+        return weighted_sum(gates_nk, y)
     return torch.bmm(gates_nk.unsqueeze(1).to(y.dtype), y).squeeze(1)
 
 

@@ -2,23 +2,20 @@
 
 One file per family; grammar.py holds how their turns are written and read."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-from etude.text.format import Format, TokenizerLike
 from etude.text.formats.deepseek_v3 import DeepSeekV3Format, DeepSeekV31Format
 from etude.text.formats.kimi_k2 import KimiK2Format
+from etude.text.formats.marked import MarkedFormat
 from etude.text.formats.qwen3 import Qwen3Format
 from etude.text.formats.qwen3_coder import Qwen3CoderFormat
 
-FORMATS: dict[str, Callable[[TokenizerLike, Sequence[Mapping[str, Any]]], Format]] = {
+FORMATS: dict[str, type[MarkedFormat]] = {
     "qwen3": Qwen3Format,
     "qwen3-coder": Qwen3CoderFormat,
     "kimi-k2": KimiK2Format,
     "deepseek-v3": DeepSeekV3Format,
     "deepseek-v3.1": DeepSeekV31Format,
 }
-"""By name: a tokenizer and the tools, as functions of the OpenAI chat protocol, give the format."""
+"""By name."""
 
 __all__ = [
     "FORMATS",

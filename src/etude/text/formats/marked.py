@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from copy import copy
+from typing import Any, ClassVar, Self
 
 from etude.text.calls import Arguments, CallSchema
 from etude.text.format import Exchange, ParsedTurn, TokenizerLike
@@ -63,6 +64,11 @@ class MarkedFormat(ABC):
 
     @abstractmethod
     def format_call(self, name: str, arguments: Mapping[str, object], schema: CallSchema, number: int = 0) -> str: ...
+
+    def offering(self, tools: Sequence[Mapping[str, Any]]) -> Self:
+        other = copy(self)
+        other.tools = list(tools)
+        return other
 
     def count(self, text: str) -> int:
         return len(self.tokenizer.encode(text))

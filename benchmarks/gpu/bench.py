@@ -1,0 +1,75 @@
+"""How the kernels' rows are measured: sizes, time, and what becomes of a kernel that fails."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    hidden: int
+    inner: int
+    rows: int
+    """Of a matrix that is quantised."""
+    tokens: int
+    """Of eight choices each among the experts of the first load."""
+    loads: tuple[tuple[int, int], ...]
+    """Experts, and rows of all: the largest first, since what is tuned is tuned on the first."""
+    copied: int
+    dense: int
+    runs: int
+
+
+K2 = Sizes(7168, 2048, 32768, 4096, ((48, 32768), (48, 4096), (8, 32768), (8, 4096)), 2**30, 8192, 12)
+TINY = Sizes(128, 256, 32, 4, ((8, 24),), 2**10, 32, 1)
+"""To try the rows themselves, where there is no GPU too."""
+
+
+@dataclass
+class Bench:
+    device: str
+    sizes: Sizes
+    until: float
+    """When to stop beginning new rows, on the monotonic clock."""
+    copy_gb_s: float = 0.0
+    peak: dict[str, float] = field(default_factory=dict)
+    """TFLOP/s of a dense matmul, by kind of number."""
+
+    def row(self, kernel: str, shape: str, measured: Callable[[], Row]) -> Row:
+        """Any failure of one kernel is its row: the others are still of interest on a lent machine."""
+        named = {"kernel": kernel, "shape": shape}
+        if time.monotonic() > self.until:
+            return {**named, "not_measured": "time was up"}
+        try:
+            return {**named, **measured()}
+        except Exception as error:  # noqa: BLE001 - compilers and drivers raise of their own
+            return {**named, "not_measured": f"{type(error).__name__}: {str(error).strip()[:300]}"}
+
+    def milliseconds(self, work: Callable[[], object]) -> float:
+        """The median of some, after a few that compile, tune and warm up."""
+        for _ in range(self.sizes.runs // 4):
+            work()
+        return statistics.median(self._milliseconds(work) for _ in range(self.sizes.runs))
+
+    def _milliseconds(self, work: Callable[[], object]) -> float:
+        if self.device == "cpu":
+            started = time.perf_counter()
+            work()
+            return 1000 * (time.perf_counter() - started)
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begun.record()
+        work()
+        ended.record()
+        ended.synchronize()
+        return begun.elapsed_time(ended)
+
+    def share(self, tflops: float, kind: str) -> float | None:
+        return round(tflops / self.peak[kind], 3) if kind in self.peak else None

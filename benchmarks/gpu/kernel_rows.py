@@ -1,0 +1,263 @@
+"""The kernels at the sizes of K2's experts: rows {kernel, shape, tflops, gb_s, ratio_bf16, ratio_peak, max_error}.
+
+- gb_s counts what must be read and written once; there ratio_peak is the share of a large copy's bandwidth.
+- tflops counts two for each product that the loads ask for; there ratio_peak is the share of a dense matmul of the same
+  numbers, and ratio_bf16 the time of `F.grouped_mm` in bf16 over the kernel's.
+- max_error is, of quantisers, the share of bytes that differ from the reference, and of matmuls the difference in norm
+  from the reference on the same operands, of a layer from the bf16 layer.
+
+A kernel that fails has a row that says so, and the others follow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from bench import Bench, Row, Sizes
+from kernel_checks import PAIRS, unequal
+from layer import Kit, bf16_kit, forward_and_backward, fp8_kit
+from torch import Tensor
+
+from etude.model.precision import FORMATS, NVFP4, BlockFP8, Quantised
+from etude.model.precision.kernels import IMPLEMENTATIONS, choose, place, reference
+
+CHECKED_ROWS = 256
+"""Of a quantised matrix; a row's codes depend on nothing below its block."""
+
+
+def kernel_rows(device: str, sizes: Sizes, seconds: float) -> Iterator[Row]:
+    bench = Bench(device, sizes, time.monotonic() + seconds)
+    yield bench.row("copy", f"{sizes.copied} fp32", lambda: _copy(bench))
+    yield bench.row("dense bf16", f"{sizes.dense}^3", lambda: _dense(bench, "bf16"))
+    yield bench.row("dense fp8", f"{sizes.dense}^3", lambda: _dense(bench, "fp8"))
+    yield from _quantisers(bench)
+    yield from _moves(bench)
+    for experts, rows in sizes.loads:
+        yield from _matmuls(bench, "up", experts, rows, sizes.inner, sizes.hidden)
+        yield from _matmuls(bench, "down", experts, rows, sizes.hidden, sizes.inner)
+    yield from _layers(bench)
+
+
+def _copy(bench: Bench) -> Row:
+    x = torch.randn(bench.sizes.copied, device=bench.device)
+    y = torch.empty_like(x)
+    bench.copy_gb_s = 2 * x.nbytes / bench.milliseconds(lambda: y.copy_(x)) / 1e6
+    return {"gb_s": round(bench.copy_gb_s)}
+
+
+def _dense(bench: Bench, kind: str) -> Row:
+    size = bench.sizes.dense
+    a, b = (torch.randn(size, size, device=bench.device).bfloat16() for _ in range(2))
+    if kind == "fp8":
+        codes, turned = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).mT
+        one = torch.ones((), device=bench.device)
+        ms = bench.milliseconds(
+            lambda: torch._scaled_mm(codes, turned, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+        )
+    else:
+        ms = bench.milliseconds(lambda: a @ b)
+    bench.peak[kind] = 2 * size**3 / ms / 1e9
+    return {"tflops": round(bench.peak[kind], 1)}
+
+
+def _moving(bench: Bench, work: Callable[[], Any], read: int, error: Callable[[Any], float]) -> Row:
+    """A kernel that is bound by what it reads and writes."""
+    made = work()
+    wrong, written = error(made), _nbytes(made)
+    del made
+    gb_s = (read + written) / bench.milliseconds(work) / 1e6
+    share = round(gb_s / bench.copy_gb_s, 3) if bench.copy_gb_s else None
+    return {"gb_s": round(gb_s), "ratio_peak": share, "max_error": wrong}
+
+
+def _nbytes(made: Any) -> int:
+    if isinstance(made, tuple):
+        return sum(map(_nbytes, made))
+    if isinstance(made, Tensor):
+        return made.nbytes
+    return sum(
+        _nbytes(getattr(made, part.name)) for part in fields(made) if isinstance(getattr(made, part.name), Tensor)
+    )
+
+
+def _quantisers(bench: Bench) -> Iterator[Row]:
+    rows, hidden, inner = bench.sizes.rows, bench.sizes.hidden, bench.sizes.inner
+    x = torch.randn(rows, hidden, device=bench.device).bfloat16()
+    gate, up = (torch.randn(rows, inner, device=bench.device).bfloat16() for _ in range(2))
+
+    def row(operation: str, name: str, given: tuple[Tensor, ...], product: Callable[[], Tensor]) -> Row:
+        def measured() -> Row:
+            quantise = choose(operation, "triton", name, bench.device)
+            read = sum(part.nbytes for part in given)
+            return _moving(
+                bench, lambda: quantise(*given, name), read, lambda made: _first_rows_differ(made, product(), name)
+            )
+
+        return bench.row(f"{operation} {name}", f"{rows}x{given[0].shape[1]}", measured)
+
+    for name in FORMATS:
+        yield row("quantise", name, (x,), lambda: x[:CHECKED_ROWS].cpu())
+    for name in IMPLEMENTATIONS["triton"].formats["quantise_both"]:
+        yield row("quantise_both", name, (x,), lambda: x[:CHECKED_ROWS].cpu())
+    for name in ("mxfp8", "fp8_tile", "nvfp4"):
+        yield row(
+            "swiglu_quantise", name, (gate, up), lambda: F.silu(gate[:CHECKED_ROWS].cpu()) * up[:CHECKED_ROWS].cpu()
+        )
+
+
+def _first_rows_differ(made: Quantised | tuple[Quantised, Quantised], x: Tensor, name: str) -> float:
+    q = made[0] if isinstance(made, tuple) else made
+    tall = q.rows if isinstance(q, BlockFP8) else 1
+    first: Quantised = replace(q, codes=q.codes[: len(x)], scales=q.scales[: -(-len(x) // tall)])
+    if isinstance(q, NVFP4) and q.outer.dim():
+        first = replace(first, outer=q.outer[: len(x)])
+    outer = q.outer.cpu() if isinstance(q, NVFP4) and not q.outer.dim() else None
+    wanted = reference.quantise(x, name, outer=outer)
+    return unequal(first, wanted) / wanted.codes.numel()
+
+
+def _moves(bench: Bench) -> Iterator[Row]:
+    tokens, hidden, (experts, _) = bench.sizes.tokens, bench.sizes.hidden, bench.sizes.loads[0]
+    x = torch.randn(tokens, hidden, device=bench.device).bfloat16()
+    picked = torch.rand(tokens, experts, device=bench.device).topk(8).indices
+    gates = torch.rand(tokens, 8, device=bench.device)
+    placement = place(picked, experts, multiple=32)
+    rows = reference.permute(x, placement)
+
+    def there() -> Row:
+        permute = choose("permute", "triton", "bf16", bench.device)
+        return _moving(bench, lambda: permute(x, placement), x.nbytes, lambda y: _share_unequal(y, rows))
+
+    def back() -> Row:
+        unpermute = choose("unpermute", "triton", "bf16", bench.device)
+        wanted = reference.unpermute(rows, placement, gates)
+        read = tokens * 8 * hidden * rows.element_size()
+        return _moving(bench, lambda: unpermute(rows, placement, gates), read, lambda y: _share_unequal(y, wanted))
+
+    yield bench.row("permute", f"{tokens}x8 of {hidden}", there)
+    yield bench.row("unpermute", f"{tokens}x8 of {hidden}", back)
+
+
+def _share_unequal(found: Tensor, wanted: Tensor) -> float:
+    return float((found != wanted).float().mean())
+
+
+def ragged_ends(experts: int, rows: int, device: str) -> Tensor:
+    """Loads as a router makes them: uneven, the first expert without any."""
+    g = torch.Generator().manual_seed(experts)
+    weight = torch.randn(experts, generator=g).mul(0.6).exp()
+    weight[0] = 0
+    picked = weight.multinomial(rows, replacement=True, generator=g)
+    return torch.bincount(picked, minlength=experts).cumsum(0).int().to(device)
+
+
+def _matmuls(bench: Bench, name: str, experts: int, rows: int, n: int, k: int) -> Iterator[Row]:
+    device = bench.device
+    ends = ragged_ends(experts, rows, device)
+    a, grads = (torch.randn(rows, width, device=device).bfloat16() for width in (k, n))
+    b = (torch.randn(experts, n, k, device=device) / k**0.5).bfloat16()
+    flops = 2 * rows * n * k
+    by_torch: dict[str, float] = {}
+
+    def row(kernel: str, operation: str, implementation: str, format: str, operands: Callable[[], Any]) -> Row:
+        def measured() -> Row:
+            run, given = choose(operation, implementation, format, device), operands()
+            error = _error(run(*given, ends), operation, *given, ends)
+            ms = bench.milliseconds(lambda: run(*given, ends))
+            if implementation == "torch":
+                by_torch[kernel] = ms
+            tflops = flops / ms / 1e9
+            return {
+                "tflops": round(tflops, 1),
+                "ratio_bf16": round(by_torch[kernel] / ms, 3) if kernel in by_torch else None,
+                "ratio_peak": bench.share(tflops, "bf16" if format == "bf16" else "fp8"),
+                "max_error": error,
+            }
+
+        shape = f"{name} {experts}x{n}x{k}, {rows} rows"
+        return bench.row(f"{kernel} {format} {implementation}", shape, measured)
+
+    def quantised(kind: str) -> tuple[Any, Any]:
+        left, right = PAIRS[kind]
+        return choose("quantise", "triton", left, device)(a, left), choose("quantise", "triton", right, device)(
+            b, right
+        )
+
+    for implementation in ("torch", "triton"):
+        yield row("forward", "grouped_mm", implementation, "bf16", lambda: (a, b))
+        yield row("dgrad", "grouped_mm", implementation, "bf16", lambda: (grads, b.mT))
+        yield row("wgrad", "grouped_wgrad", implementation, "bf16", lambda: (grads.mT, a.mT))
+    yield row("forward", "grouped_mm", "torch_scaled", "fp8_row", lambda: quantised("fp8_row"))
+    for kind in PAIRS:
+        yield row("forward", "grouped_mm", "triton", kind, lambda kind=kind: quantised(kind))
+
+
+def _error(found: Tensor, operation: str, a: Any, b: Any, ends: Tensor) -> float:
+    """Against fp32: of a forward pass or dgrad eight rows of each expert, of wgrad the expert with the fewest rows."""
+    starts = torch.cat([ends.new_zeros(1), ends[:-1]]).tolist()
+    reaches = list(zip(starts, ends.tolist(), strict=True))
+    if operation == "grouped_wgrad":
+        expert = min(
+            (e for e, (start, end) in enumerate(reaches) if end > start), key=lambda e: reaches[e][1] - reaches[e][0]
+        )
+        start, end = reaches[expert]
+        wanted = a[:, start:end].float() @ b[:, start:end].float().T
+        return apart(found[expert], wanted.bfloat16())
+    few = [range(start, min(start + 8, end)) for start, end in reaches]
+    rows = torch.tensor([row for reach in few for row in reach], device=ends.device)
+    counts = torch.tensor([len(reach) for reach in few]).cumsum(0).int()
+    return apart(found[rows], reference.grouped_mm(_rows_of(a, rows), b, counts))
+
+
+def _rows_of(a: Tensor | Quantised, rows: Tensor) -> Tensor | Quantised:
+    if isinstance(a, Tensor):
+        return a[rows]
+    codes = a.codes.view(torch.uint8)[rows].view(torch.float8_e4m3fn)
+    return replace(a, codes=codes, scales=a.scales[rows])
+
+
+def apart(found: Tensor, wanted: Tensor) -> float:
+    return float(f"{float((found.float() - wanted.float()).norm() / wanted.float().norm()):.2e}")
+
+
+def _layers(bench: Bench) -> Iterator[Row]:
+    """Forward and backward of a whole layer of experts."""
+    device, tokens, (experts, _) = bench.device, bench.sizes.tokens, bench.sizes.loads[0]
+    hidden, inner = bench.sizes.hidden, bench.sizes.inner
+    x, grad = (torch.randn(tokens, hidden, device=device).bfloat16() for _ in range(2))
+    gates = torch.rand(tokens, 8, device=device)
+    placement = place(torch.rand(tokens, experts, device=device).topk(8).indices, experts, multiple=128)
+    shapes = ((inner, hidden), (inner, hidden), (hidden, inner))
+    layer = [(torch.randn(experts, n, k, device=device) / k**0.5).bfloat16() for n, k in shapes]
+    flops = 2 * 9 * tokens * 8 * inner * hidden
+    taken: list[float] = []
+    first: dict[str, Tensor] = {}
+
+    def row(kernel: str, kit: Callable[[], Kit]) -> Row:
+        def measured() -> Row:
+            made = kit()
+            weights = [made.weights(w) for w in layer]
+            found = forward_and_backward(made, weights, x, gates, placement, grad)
+            first.update({} if first else found)
+            error = max(apart(found[name], first[name]) for name in first)
+            del found
+            taken.append(bench.milliseconds(lambda: forward_and_backward(made, weights, x, gates, placement, grad)))
+            tflops = flops / taken[-1] / 1e9
+            return {
+                "tflops": round(tflops, 1),
+                "ms": round(taken[-1], 2),
+                "ratio_bf16": round(taken[0] / taken[-1], 3),
+                "ratio_peak": bench.share(tflops, "bf16"),
+                "max_error": error,
+            }
+
+        return bench.row(kernel, f"{experts}x{inner}x{hidden}, {tokens} tokens of 8", measured)
+
+    yield row("layer bf16 torch", lambda: bf16_kit(device))
+    yield row("layer bf16 triton", lambda: bf16_kit(device, "triton"))
+    yield row("layer fp8_block triton", lambda: fp8_kit(device))

@@ -1,0 +1,154 @@
+"""Attention in which a token's result depends on nothing but the tokens before it in its own sequence.
+
+The tokens of a row are cut into pieces of a few queries, its keys into chunks that begin at position 0. Every piece
+meets every chunk up to its own end: pairs, of which a fixed number goes through one call (tiles.py says why). A pair
+gives a softmax of its own; those of a piece are put together from the first chunk to the last. Chunks that a query does
+not see add exact zeros, so it does not matter how far other queries of its piece look, nor how long the longest row is.
+
+An engine's keys lie in the cache, a trainer's in the pass itself: both come here, so that both give the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+QUERY_ROWS = 16
+"""Tokens times heads of a piece: a row that decodes has one token, so many more would be computed for nothing."""
+KEYS = 64
+PAIRS = 128
+"""Pairs of a call."""
+UNSEEN = -1e30
+"""The peak of a query that sees nothing of a chunk: finite, so that no difference of two is NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    tokens_pq: Tensor
+    """The list's token that each query is; token 0 where there is none."""
+    places_t: Tensor
+    """Where among all queries each token lies."""
+    piece_n: Tensor
+    """Of every pair; pairs that fill up the last call have piece 0, and no piece has them."""
+    keys_ns: Tensor
+    """Where each key of a pair lies among the latents."""
+    hidden_nqs: Tensor
+    pairs_pc: Tensor
+    """The pair of each piece and chunk; one behind the last pair where a piece does not reach so far."""
+
+    @classmethod
+    def cut(cls, first_r: Tensor, starts_r: Tensor, lengths_r: Tensor, base_r: Tensor, heads: int) -> Pieces:
+        """Row r feeds lengths_r[r] tokens, from first_r[r] of the list on, at positions starts_r[r] ...; the latent of
+        its position 0 lies at base_r[r]."""
+        device, queries = first_r.device, max(1, QUERY_ROWS // heads)
+        query, key = torch.arange(queries, device=device), torch.arange(KEYS, device=device)
+        row_p, number_p = _repeated((lengths_r + (queries - 1)) // queries)
+        turn_pq = number_p[:, None] * queries + query
+        real_pq = turn_pq < lengths_r[row_p, None]
+        tokens_pq = torch.where(real_pq, first_r[row_p, None] + turn_pq, 0)
+        positions_pq = starts_r[row_p, None] + turn_pq
+        chunks_p = (positions_pq * real_pq).amax(1) // KEYS + 1
+        piece_n, chunk_n = _repeated(chunks_p)
+        pairs = len(piece_n)
+        piece_n, chunk_n = (torch.cat((part, part.new_zeros(-pairs % PAIRS))) for part in (piece_n, chunk_n))
+        key_ns = chunk_n[:, None] * KEYS + key
+        row_n = row_p[piece_n]
+        last_n = (starts_r + lengths_r - 1)[row_n]
+        chunk_c = torch.arange(int(chunks_p.max()) if len(chunks_p) else 0, device=device)
+        begin_p = (chunks_p.cumsum(0) - chunks_p)[:, None]
+        return cls(
+            tokens_pq=tokens_pq,
+            places_t=real_pq.flatten().nonzero().squeeze(1),
+            piece_n=piece_n,
+            # Behind a row's end lies what may be no number, which not even a weight of zero makes one.
+            keys_ns=base_r[row_n, None] + key_ns.minimum(last_n[:, None]),
+            hidden_nqs=key_ns[:, None, :] > positions_pq[piece_n, :, None],
+            pairs_pc=torch.where(chunk_c < chunks_p[:, None], begin_p + chunk_c, len(piece_n)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A whole pass without a cache: documents, each a row of its own, side by side in [B, T]."""
+
+    pieces: Pieces
+    bias: Tensor
+    """[B or 1, 1, T, T], as in `Mask`; gradients are taken with it."""
+
+    @classmethod
+    def of(cls, bias: Tensor, documents_bt: Tensor, heads: int) -> Packed:
+        """Documents that are equal lie side by side."""
+        begins = torch.ones_like(documents_bt, dtype=torch.bool)
+        begins[:, 1:] = documents_bt[:, 1:] != documents_bt[:, :-1]
+        first_r = begins.flatten().nonzero().squeeze(1)
+        lengths_r = torch.diff(first_r, append=first_r.new_tensor([documents_bt.numel()]))
+        return cls(Pieces.cut(first_r, torch.zeros_like(first_r), lengths_r, first_r, heads), bias)
+
+    def attend(self, q_thw: Tensor, latents_tw: Tensor, scale: float) -> Tensor:
+        return cast(Tensor, _AttendPacked.apply(q_thw, latents_tw, self, scale))
+
+
+def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: float) -> Tensor:
+    (count, queries), (_, heads, width) = pieces.tokens_pq.shape, q_thw.shape
+    rows, pairs = queries * heads, len(pieces.piece_n)
+    q_pmw = q_thw.index_select(0, pieces.tokens_pq.flatten()).view(count, rows, width)
+    # One more than there are, for pieces that have no such pair.
+    mixed_nmw = q_thw.new_zeros(pairs + 1, rows, width)
+    peak_nm = q_thw.new_full((pairs + 1, rows), UNSEEN, dtype=torch.float32)
+    total_nm = torch.zeros_like(peak_nm)
+    for begin in range(0, pairs, PAIRS):
+        at = slice(begin, begin + PAIRS)
+        keys_nsw = latents_fw.index_select(0, pieces.keys_ns[at].flatten()).view(PAIRS, KEYS, width)
+        scores = torch.bmm(q_pmw.index_select(0, pieces.piece_n[at]), keys_nsw.mT).to(torch.float32).mul_(scale)
+        scores.view(PAIRS, queries, heads, KEYS).masked_fill_(pieces.hidden_nqs[at].unsqueeze(2), float("-inf"))
+        peak = torch.amax(scores, -1).clamp_(min=UNSEEN)
+        weights = scores.sub_(peak.unsqueeze(-1)).exp_()
+        peak_nm[at], total_nm[at] = peak, weights.sum(-1)
+        mixed_nmw[at] = torch.bmm(weights.to(q_thw.dtype), keys_nsw)
+    peak_pcm = peak_nm[pieces.pairs_pc]
+    share_pcm = (peak_pcm - peak_pcm.amax(1, keepdim=True)).exp_()
+    total_pm = torch.zeros_like(share_pcm[:, 0])
+    mixed_pmw = total_pm.new_zeros(count, rows, width)
+    for chunk in range(pieces.pairs_pc.shape[1]):
+        pair_p, share_pm = pieces.pairs_pc[:, chunk], share_pcm[:, chunk]
+        total_pm += share_pm * total_nm[pair_p]
+        mixed_pmw += share_pm.unsqueeze(-1) * mixed_nmw[pair_p]
+    mixed = (mixed_pmw / total_pm.unsqueeze(-1)).to(q_thw.dtype).view(count * queries, heads, width)
+    return mixed.index_select(0, pieces.places_t)
+
+
+def attend_latents(q_pnw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: float) -> Tensor:
+    """The same function on one width of keys for all; bias is added to the scores."""
+    scores_pns = torch.baddbmm(bias_pns, q_pnw, keys_psw.transpose(1, 2), alpha=scale)
+    return torch.bmm(scores_pns.softmax(-1), keys_psw)
+
+
+class _AttendPacked(torch.autograd.Function):
+    """Backwards through plain matmuls of whole rows, for which these are computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, q_thw: Tensor, latents_tw: Tensor, packed: Packed, scale: float) -> Tensor:
+        ctx.save_for_backward(q_thw, latents_tw)
+        ctx.packed, ctx.scale = packed, scale
+        return attend_pieces(q_thw, latents_tw, packed.pieces, scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        q_thw, latents_tw = (tensor.detach().requires_grad_() for tensor in ctx.saved_tensors)
+        bias, length = ctx.packed.bias, ctx.packed.bias.shape[-1]
+        with torch.enable_grad():
+            q_bnw = q_thw.unflatten(0, (-1, length)).flatten(1, 2)
+            bias_bns = bias.squeeze(1).repeat_interleave(q_thw.shape[1], 1).expand(len(q_bnw), -1, -1)
+            y = attend_latents(q_bnw, latents_tw.unflatten(0, (-1, length)), bias_bns, ctx.scale).view_as(q_thw)
+        dq, dlatents = torch.autograd.grad(y, (q_thw, latents_tw), grads[0])
+        return dq, dlatents, None, None
+
+
+def _repeated(count_r: Tensor) -> tuple[Tensor, Tensor]:
+    """Every row as often as it counts, and how often it came before."""
+    row_p = torch.arange(len(count_r), device=count_r.device).repeat_interleave(count_r)
+    before_r = count_r.cumsum(0) - count_r
+    return row_p, torch.arange(len(row_p), device=count_r.device) - before_r[row_p]

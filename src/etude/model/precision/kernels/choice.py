@@ -1,0 +1,169 @@
+"""Which implementation of an operation runs: named by whoever asks, refused with a reason where it cannot, never
+replaced by another one. A choice prints itself.
+
+```python
+matmul = choose("grouped_mm", "triton", "fp8_block", x.device)
+print(matmul)                       # grouped_mm of fp8_block by triton on cuda (NVIDIA H200, Triton 3.6.0)
+y = matmul(quantised_x, quantised_w, placement.ends_e)
+```
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from etude.model.errors import KernelUnavailable
+
+_QUANTISED = ("mxfp8", "nvfp4", "nvfp4_tensor", "fp8_block", "fp8_tile", "fp8_row")
+_TILED = ("mxfp8", "fp8_block", "fp8_tile")
+_MOVES = dict.fromkeys(("permute", "unpermute", "gate_gradients"), ("bf16",))
+_FP8_FROM = (8, 9)
+"""Compute capability from which on devices convert to E4M3 and multiply it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    module: str
+    """Has a function for each operation."""
+    formats: Mapping[str, tuple[str, ...]]
+    """By operation. `fp8_block` of a matmul is rows of 1 x 128 by weights of 128 x 128."""
+    shapes: str
+    """What it asks of shapes, and checks itself."""
+    unfit: Callable[[str, torch.device], str | None]
+    """Why it cannot serve a format on a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    operation: str
+    implementation: str
+    format: str
+    where: str
+    run: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+    def __str__(self) -> str:
+        return f"{self.operation} of {self.format} by {self.implementation} on {self.where}"
+
+
+def choose(operation: str, implementation: str, format: str, device: torch.device | str) -> Choice:
+    device = torch.device(device)
+    if reason := refusal(operation, implementation, format, device):
+        others = [name for name in IMPLEMENTATIONS if refusal(operation, name, format, device) is None]
+        raise KernelUnavailable(
+            f"{operation} of {format} by {implementation} on {device.type}: {reason}; "
+            f"it can be had by {', '.join(others) or 'none'}"
+        )
+    module = importlib.import_module(f"{__package__}.{IMPLEMENTATIONS[implementation].module}")
+    return Choice(operation, implementation, format, _where(implementation, device), getattr(module, operation))
+
+
+def refusal(operation: str, implementation: str, format: str, device: torch.device | str) -> str | None:
+    """Why an implementation cannot; None if it can."""
+    found = IMPLEMENTATIONS.get(implementation)
+    if found is None:
+        return f"the implementations are {', '.join(IMPLEMENTATIONS)}"
+    if operation not in found.formats:
+        return f"it has {', '.join(found.formats)}"
+    if format not in found.formats[operation]:
+        return f"it takes {', '.join(found.formats[operation])}"
+    return found.unfit(format, torch.device(device))
+
+
+def overview(device: torch.device | str) -> str:
+    """Every operation and format: who serves it on this device, and why the others do not."""
+    lines = []
+    for operation, formats in IMPLEMENTATIONS["reference"].formats.items():
+        for format in formats:
+            told = {name: refusal(operation, name, format, device) for name in IMPLEMENTATIONS}
+            lines.append(f"{operation} of {format}: {', '.join(name for name in told if told[name] is None)}")
+            lines += [f"  not {name}: {reason}" for name, reason in told.items() if reason is not None]
+    return "\n".join(lines)
+
+
+def _where(implementation: str, device: torch.device) -> str:
+    facts = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+    if implementation == "triton":
+        import triton
+
+        facts.append("under Triton's interpreter" if triton.knobs.runtime.interpret else f"Triton {triton.__version__}")
+    return f"{device.type} ({', '.join(facts)})" if facts else device.type
+
+
+def _by_triton(format: str, device: torch.device) -> str | None:
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed (pip install triton)"
+    import triton
+
+    if triton.knobs.runtime.interpret:
+        return None
+    if device.type != "cuda":
+        return "Triton compiles for GPUs; its interpreter runs anywhere, if TRITON_INTERPRET=1 before it is imported"
+    return _lacking(device, (8, 0) if format == "bf16" else _FP8_FROM)
+
+
+def _by_torch(format: str, device: torch.device) -> str | None:
+    return None if device.type == "cpu" else _lacking(device, (8, 0))
+
+
+def _by_torch_scaled(format: str, device: torch.device) -> str | None:
+    return "torch has it for GPUs alone" if device.type != "cuda" else _lacking(device, (9, 0))
+
+
+def _lacking(device: torch.device, least: tuple[int, int]) -> str | None:
+    if device.type != "cuda":
+        return f"it needs a CUDA device, not {device.type}"
+    found = torch.cuda.get_device_capability(device)
+    if found >= least:
+        return None
+    return f"compute capability {least[0]}.{least[1]} is needed; this device's is {found[0]}.{found[1]}"
+
+
+IMPLEMENTATIONS = {
+    "reference": Implementation(
+        "reference",
+        {
+            "quantise": _QUANTISED,
+            "quantise_both": _QUANTISED,
+            "swiglu_quantise": _QUANTISED,
+            "swiglu_quantise_both": _QUANTISED,
+            **_MOVES,
+            "grouped_mm": ("bf16", *_QUANTISED),
+            "grouped_wgrad": ("bf16", *_QUANTISED),
+        },
+        "those of the formats",
+        lambda format, device: None,
+    ),
+    "triton": Implementation(
+        "in_triton",
+        {
+            "quantise": _QUANTISED,
+            "quantise_both": _TILED,
+            "swiglu_quantise": tuple(name for name in _QUANTISED if name != "nvfp4_tensor"),
+            "swiglu_quantise_both": _TILED,
+            **_MOVES,
+            "grouped_mm": ("bf16", "mxfp8", "fp8_block", "fp8_row"),
+            "grouped_wgrad": ("bf16",),
+        },
+        "matmuls: rows of whole pieces of 16 bytes, and K a multiple of 64 for bf16 weights that are transposed; "
+        "scales for a whole row: rows of up to 16,384 numbers",
+        _by_triton,
+    ),
+    "torch": Implementation(
+        "torch_grouped",
+        {"grouped_mm": ("bf16",), "grouped_wgrad": ("bf16",)},
+        "rows of whole pieces of 16 bytes",
+        _by_torch,
+    ),
+    "torch_scaled": Implementation(
+        "torch_scaled", {"grouped_mm": ("fp8_row",)}, "N and K multiples of 16", _by_torch_scaled
+    ),
+}

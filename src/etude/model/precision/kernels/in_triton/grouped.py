@@ -1,0 +1,299 @@
+"""Grouped matmuls over ragged loads of experts, in Triton.
+
+`grouped_mm` serves forward and dgrad: rows [R, K] meet the experts' [E, N, K]. `grouped_wgrad` contracts over each
+expert's rows. Programs are persistent: as many as fit on the device, each takes tiles in turn, in an order in which
+those computed at the same time share rows and weights. How many tiles an expert has is read on the device, so nothing
+waits for it. Operands come by tensor descriptors, which on Hopper are bulk copies that feed wgmma.
+
+Scales enter where a matmul can take them:
+- `bf16`: none.
+- `fp8_row`: one per row and one per column, after the sum.
+- `fp8_block`: 1 x 128 by 128 x 128; the sum of each 128 is scaled and added in fp32, so that the tensor cores' short
+  FP8 accumulators hold no more than that.
+- `mxfp8`: codes times scales are exact in bf16, and multiplied there: devices without block-scaled tensor cores have no
+  better way to a scale per 32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from etude.model.errors import CannotQuantise
+from etude.model.precision.formats import Quantised
+from etude.model.precision.fp8 import BlockFP8, RowFP8
+from etude.model.precision.kernels.in_triton.bits import COMPILED, bf16_words, power_of_e8m0, wide
+from etude.model.precision.kernels.in_triton.launch import on_device, words
+from etude.model.precision.mxfp8 import MXFP8
+
+FEWEST_EXPERTS = 64
+"""Experts for which a kernel is compiled at least, so that most numbers share one."""
+
+
+def _config(
+    m: int, n: int, k: int, stages: int, warps: int, *, per_sm: int = 1, flatten: bool = False
+) -> triton.Config:
+    meta = {"TILE_M": m, "TILE_N": n, "TILE_K": k, "FLATTEN": flatten, "PER_SM": per_sm}
+    return triton.Config(meta, num_stages=stages, num_warps=warps)
+
+
+# FP8 keeps two accumulators, so its tiles are half as large.
+CONFIGS = {
+    "bf16": [
+        _config(128, 256, 64, 4, 8),
+        _config(128, 256, 64, 3, 8, flatten=True),
+        _config(128, 128, 64, 3, 4, per_sm=2),
+    ],
+    "fp8_row": [_config(128, 128, 128, 4, 8), _config(128, 256, 128, 3, 16), _config(64, 128, 128, 3, 4, per_sm=2)],
+    "fp8_block": [_config(128, 128, 128, 4, 8), _config(64, 128, 128, 3, 4, per_sm=2)],
+    "mxfp8": [_config(128, 128, 64, 3, 8), _config(64, 128, 64, 3, 4, per_sm=2)],
+    "wgrad": [_config(128, 256, 64, 3, 8), _config(128, 128, 64, 3, 4, per_sm=2)],
+}
+# Small, so that small tests have several tiles and tails.
+INTERPRETED = {
+    kind: {"TILE_M": 16, "TILE_N": 32, "TILE_K": depth, "FLATTEN": False, "PER_SM": 1}
+    for kind, depth in {"bf16": 64, "fp8_row": 64, "fp8_block": 128, "mxfp8": 64, "wgrad": 16}.items()
+}
+
+
+def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
+    """[R, K] rows, [E, N, K] experts -> bf16 [R, N]: both contract along their last axis. bf16 experts may be the
+    transpose of what is contiguous (dgrad takes the weights so). Rows from `ends_e[-1]` on are not written."""
+    kind, a_codes, a_scales, b_codes, b_scales = _operands(a, b)
+    rows, inner = a_codes.shape
+    experts, columns, _ = b_codes.shape
+    turned = not b_codes.is_contiguous()
+    if turned and (kind != "bf16" or not b_codes.mT.is_contiguous() or inner % 64):
+        raise CannotQuantise("experts must be contiguous; in bf16 their transpose may, if K is a multiple of 64")
+    for name, stride in (("a", inner), ("b", columns if turned else inner)):
+        if stride * a_codes.element_size() % 16:
+            raise CannotQuantise(f"{name} has rows of {stride} numbers, which are no whole pieces of 16 bytes")
+    if b_codes.shape[2] != inner or ends_e.numel() != experts:
+        shapes = f"{tuple(a_codes.shape)}, {tuple(b_codes.shape)} and {tuple(ends_e.shape)}"
+        raise CannotQuantise(f"[R, K] rows, [E, N, K] experts and [E] ends do not have the shapes {shapes}")
+    out = a_codes.new_empty(rows, columns, dtype=torch.bfloat16)
+    if not rows:
+        return out
+    _launch(
+        _grouped_mm,
+        kind,
+        a_codes,
+        a_codes.contiguous(),
+        b_codes,
+        words(out),
+        a_scales.contiguous(),
+        b_scales if turned else b_scales.contiguous(),
+        ends_e.int(),
+        rows,
+        columns,
+        inner,
+        experts,
+        KIND=kind,
+        TURNED=turned,
+        EXPERTS=max(FEWEST_EXPERTS, triton.next_power_of_2(experts)),
+    )
+    return out
+
+
+def grouped_wgrad(a: Tensor, b: Tensor, ends_e: Tensor) -> Tensor:
+    """[M, R] and [N, R], transposes of contiguous rows in bf16 -> bf16 [E, M, N]: both contract along their last axis,
+    over the rows of each expert. Without rows it is zero."""
+    left, right = a.mT.contiguous(), b.mT.contiguous()
+    rows, height = left.shape
+    width, experts = right.shape[1], ends_e.numel()
+    for stride in (height, width):
+        if left.dtype != torch.bfloat16 or right.dtype != torch.bfloat16 or stride % 8:
+            raise CannotQuantise(
+                f"wgrad takes bf16 rows of whole pieces of 16 bytes, not {left.dtype} rows of {stride}"
+            )
+    out = left.new_empty(experts, height, width)
+    if not rows:
+        return out.zero_()
+    _launch(_grouped_wgrad, "wgrad", left, left, right, words(out), ends_e.int(), rows, height, width, experts)
+    return out
+
+
+def _operands(a: Tensor | Quantised, b: Tensor | Quantised) -> tuple[str, Tensor, Tensor, Tensor, Tensor]:
+    match a, b:
+        case Tensor(), Tensor() if a.dtype == b.dtype == torch.bfloat16:
+            return "bf16", a, a, b, b
+        case RowFP8(), RowFP8():
+            return "fp8_row", a.codes, a.scales, b.codes, b.scales
+        case BlockFP8(rows=1), BlockFP8(rows=128):
+            return "fp8_block", a.codes, a.scales, b.codes, b.scales
+        case MXFP8(), MXFP8():
+            return "mxfp8", a.codes, a.scales, b.codes, b.scales
+    raise CannotQuantise(
+        f"no kernel multiplies {_told(a)} by {_told(b)}; there are bf16, RowFP8 and MXFP8 by their like, "
+        "and BlockFP8 of 1 row by that of 128"
+    )
+
+
+def _told(x: Tensor | Quantised) -> str:
+    return str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else type(x).__name__
+
+
+def _launch(kernel: Any, kind: str, like: Tensor, *args: Any, **meta: Any) -> None:
+    if not COMPILED.value:
+        kernel[(2,)](*args, **meta, **INTERPRETED[kind])
+        return
+    with on_device(like):
+        triton.set_allocator(_workspace(like.device))
+        at_once = torch.cuda.get_device_properties(like.device).multi_processor_count
+        _tuned(kernel, kind)[lambda chosen: (at_once * chosen["PER_SM"],)](*args, **meta)
+
+
+@cache
+def _tuned(kernel: Any, kind: str) -> Any:
+    """For each width and depth the fastest is looked for when they are first met, on the rows of that time."""
+    return triton.autotune(CONFIGS[kind], key=["columns", "inner", "TURNED"])(kernel)
+
+
+@cache
+def _workspace(device: torch.device) -> Callable[[int, int, int | None], Tensor]:
+    """Where programs write their tensor descriptors."""
+    return lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device)
+
+
+@triton.jit
+def _operand(x):
+    """The interpreter multiplies the words of bf16 as integers; fp32 it multiplies as it should."""
+    if COMPILED or x.dtype != tl.bfloat16:
+        return x
+    else:
+        return wide(x.to(tl.int16, bitcast=True))
+
+
+@triton.jit
+def _times_powers(codes, scales):
+    """E4M3 [m, k] by E8M0 [m, k / 32] -> bf16, exact but for subnormals of bf16."""
+    parts = tl.reshape(codes.to(tl.float32), (codes.shape[0], scales.shape[1], 32))
+    values = tl.reshape(parts * tl.expand_dims(power_of_e8m0(scales), 2), codes.shape)
+    if COMPILED:
+        return values.to(tl.bfloat16)
+    else:
+        return values
+
+
+@triton.jit
+def _grouped_mm(
+    a,
+    b,
+    out,
+    a_scales,
+    b_scales,
+    ends,
+    rows,
+    columns,
+    inner,
+    experts,
+    KIND: tl.constexpr,
+    TURNED: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    FLATTEN: tl.constexpr,
+    PER_SM: tl.constexpr,
+):
+    each = tl.arange(0, EXPERTS)
+    end_e = tl.load(ends + each, each < experts, 0)
+    start_e = tl.load(ends + each - 1, (each > 0) & (each < experts), 0)
+    across = tl.cdiv(columns, TILE_N)
+    tiles_e = tl.where(each < experts, tl.cdiv(end_e - start_e, TILE_M), 0) * across
+    until_e = tl.cumsum(tiles_e)
+    a_rows = tl.make_tensor_descriptor(a, [rows, inner], [inner, 1], [TILE_M, TILE_K])
+    if TURNED:
+        b_rows = tl.make_tensor_descriptor(b, [experts * inner, columns], [columns, 1], [TILE_K, TILE_N])
+    else:
+        b_rows = tl.make_tensor_descriptor(b, [experts * columns, inner], [inner, 1], [TILE_N, TILE_K])
+    for tile in tl.range(tl.program_id(0), tl.sum(tiles_e), tl.num_programs(0), flatten=FLATTEN):
+        expert = tl.sum((until_e <= tile).to(tl.int32))
+        start, end = tl.load(ends + expert - 1, expert > 0, 0), tl.load(ends + expert)
+        top, left = _place(tile - tl.sum(tl.where(each < expert, tiles_e, 0)), tl.cdiv(end - start, TILE_M), across)
+        top, left = start + top * TILE_M, left * TILE_N
+        row, column = top + tl.arange(0, TILE_M), left + tl.arange(0, TILE_N)
+        total = tl.zeros((TILE_M, TILE_N), tl.float32)
+        for k in tl.range(0, inner, TILE_K):
+            a_mk = a_rows.load([top, k])
+            if TURNED:
+                b_kn = b_rows.load([expert * inner + k, left])
+            else:
+                b_kn = b_rows.load([expert * columns + left, k]).T
+            if KIND == "fp8_block":
+                blocks = tl.cdiv(inner, 128)
+                a_scale = tl.load(a_scales + row * blocks + k // 128, row < end, 0)
+                b_row = expert * tl.cdiv(columns, 128) + left // 128
+                b_scale = tl.load(b_scales + b_row * blocks + k // 128)
+                total += tl.dot(a_mk, b_kn) * (a_scale * b_scale)[:, None]
+            elif KIND == "mxfp8":
+                block = k // 32 + tl.arange(0, TILE_K // 32)
+                filled = block[None, :] < inner // 32
+                a_at, b_at = row[:, None] * (inner // 32), (expert * columns + column)[:, None] * (inner // 32)
+                a_scale = tl.load(a_scales + a_at + block[None, :], filled & (row[:, None] < end), 0)
+                b_scale = tl.load(b_scales + b_at + block[None, :], filled & (column[:, None] < columns), 0)
+                total = tl.dot(_times_powers(a_mk, a_scale), _times_powers(b_kn.T, b_scale).T, total)
+            else:
+                # FP8: after each 128 the tensor cores' accumulators are added to fp32's.
+                total = tl.dot(_operand(a_mk), _operand(b_kn), total, max_num_imprecise_acc=TILE_K)
+        if KIND == "fp8_row":
+            a_scale = tl.load(a_scales + row, row < end, 0)
+            b_scale = tl.load(b_scales + expert * columns + column, column < columns, 0)
+            total = total * a_scale[:, None] * b_scale[None, :]
+        at = row[:, None].to(tl.int64) * columns + column[None, :]
+        tl.store(out + at, bf16_words(total), (row[:, None] < end) & (column[None, :] < columns))
+
+
+@triton.jit
+def _place(tile, high, across):
+    """Tiles by bands of 8 rows, in each down before across: neighbours share rows and weights in the cache."""
+    band = tile // (8 * across) * 8
+    tall = tl.minimum(high - band, 8)
+    within = tile - band * across
+    return band + within % tall, within // tall
+
+
+@triton.jit
+def _grouped_wgrad(
+    a,
+    b,
+    out,
+    ends,
+    rows,
+    inner,
+    columns,
+    experts,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    FLATTEN: tl.constexpr,
+    PER_SM: tl.constexpr,
+):
+    across = tl.cdiv(columns, TILE_N)
+    high = tl.cdiv(inner, TILE_M)
+    a_rows = tl.make_tensor_descriptor(a, [rows, inner], [inner, 1], [TILE_K, TILE_M])
+    b_rows = tl.make_tensor_descriptor(b, [rows, columns], [columns, 1], [TILE_K, TILE_N])
+    for tile in tl.range(tl.program_id(0), experts * high * across, tl.num_programs(0), flatten=FLATTEN):
+        expert = tile // (high * across)
+        start, end = tl.load(ends + expert - 1, expert > 0, 0), tl.load(ends + expert)
+        top, left = _place(tile % (high * across), high, across)
+        top, left = top * TILE_M, left * TILE_N
+        total = tl.zeros((TILE_M, TILE_N), tl.float32)
+        whole = start + (end - start) // TILE_K * TILE_K
+        for k in tl.range(start, whole, TILE_K):
+            total = tl.dot(_operand(a_rows.load([k, top])).T, _operand(b_rows.load([k, left])), total)
+        if whole < end:
+            # Beyond its end are the rows of another expert.
+            mine = (whole + tl.arange(0, TILE_K) < end)[:, None]
+            a_km = tl.where(mine, _operand(a_rows.load([whole, top])), 0.0)
+            b_kn = tl.where(mine, _operand(b_rows.load([whole, left])), 0.0)
+            total = tl.dot(a_km.T, b_kn, total)
+        row, column = top + tl.arange(0, TILE_M), left + tl.arange(0, TILE_N)
+        at = (expert.to(tl.int64) * inner + row[:, None]) * columns + column[None, :]
+        tl.store(out + at, bf16_words(total), (row[:, None] < inner) & (column[None, :] < columns))

@@ -1,0 +1,121 @@
+"""Tokens to the rows of their experts and back, in Triton. Each way is the other one's gradient:
+
+- `permute(x, placement)`: a copy of its token for each row, zeros where a row has none. Its gradient is `unpermute`.
+- `unpermute(y, placement, gates)`: the gated sum of each token's rows. Its gradient is `permute` with these gates, and
+  for the gates `gate_gradients`.
+
+A token is summed in fp32 in the order of its choices, and rounded once to the dtype of y. Gates are rounded to that
+dtype first: a product of two bf16 is exact in fp32, so a multiply-add gives the same sum.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from etude.model.precision.kernels.in_triton.bits import wide, words_for
+from etude.model.precision.kernels.in_triton.launch import on_device, words
+from etude.model.precision.kernels.placement import Placement
+
+STRIDE = 1024
+"""Numbers of a row that a program moves at a time."""
+
+
+def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
+    """[N, D] -> [R, D]. With gates, each row times the gate of its pair."""
+    x_nd = x_nd.contiguous()
+    rows, width = placement.token_r.numel(), x_nd.shape[1]
+    out = x_nd.new_empty(rows, width)
+    gates = x_nd.new_zeros(1) if gates_nk is None else x_nd.new_zeros(rows)
+    if gates_nk is not None:
+        gates.scatter_(0, placement.row_nk.flatten().long(), gates_nk.flatten().to(x_nd.dtype))
+    if rows:
+        with on_device(x_nd):
+            _permute[(rows,)](
+                words(x_nd),
+                placement.token_r,
+                words(gates),
+                words(out),
+                width,
+                GATED=gates_nk is not None,
+                STRIDE=STRIDE,
+                enable_fp_fusion=False,
+            )
+    return out
+
+
+def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
+    """[R, D] -> [N, D]. Without gates the plain sum."""
+    y_rd = y_rd.contiguous()
+    (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
+    out = y_rd.new_empty(tokens, width)
+    gates = y_rd if gates_nk is None else gates_nk.to(y_rd.dtype).contiguous()
+    if tokens:
+        with on_device(y_rd):
+            _unpermute[(tokens,)](
+                words(y_rd),
+                placement.row_nk,
+                words(gates),
+                words(out),
+                width,
+                CHOICES=choices,
+                GATED=gates_nk is not None,
+                STRIDE=STRIDE,
+                enable_fp_fusion=False,
+            )
+    return out
+
+
+def gate_gradients(grad_nd: Tensor, y_rd: Tensor, placement: Placement) -> Tensor:
+    """[N, D] and [R, D] -> fp32 [N, K]: what the gates of `unpermute` are given, summed in fp32."""
+    grad_nd, y_rd = grad_nd.contiguous(), y_rd.contiguous()
+    (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
+    out = grad_nd.new_empty(tokens, choices, dtype=torch.float32)
+    if tokens:
+        with on_device(y_rd):
+            _gate_gradients[(tokens, choices)](
+                words(grad_nd), words(y_rd), placement.row_nk, out, width, choices, STRIDE=STRIDE
+            )
+    return out
+
+
+@triton.jit
+def _permute(x, tokens, gates, out, width, GATED: tl.constexpr, STRIDE: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    token = tl.load(tokens + row).to(tl.int64)
+    filled = tl.where(token < 0, 0, width)
+    for start in tl.range(0, width, STRIDE):
+        column = start + tl.arange(0, STRIDE)
+        moved = tl.load(x + token * width + column, column < filled, 0)
+        if GATED:
+            moved = words_for(out, wide(moved) * wide(tl.load(gates + row)))
+        tl.store(out + row * width + column, moved, column < width)
+
+
+@triton.jit
+def _unpermute(y, rows, gates, out, width, CHOICES: tl.constexpr, GATED: tl.constexpr, STRIDE: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    for start in tl.range(0, width, STRIDE):
+        column = start + tl.arange(0, STRIDE)
+        total = tl.zeros((STRIDE,), tl.float32)
+        for choice in tl.static_range(CHOICES):
+            row = tl.load(rows + token * CHOICES + choice).to(tl.int64)
+            part = wide(tl.load(y + row * width + column, column < width, 0))
+            if GATED:
+                part = part * wide(tl.load(gates + token * CHOICES + choice))
+            total += part
+        tl.store(out + token * width + column, words_for(out, total), column < width)
+
+
+@triton.jit
+def _gate_gradients(grads, y, rows, out, width, choices, STRIDE: tl.constexpr):
+    token, choice = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row = tl.load(rows + token * choices + choice).to(tl.int64)
+    total = tl.zeros((STRIDE,), tl.float32)
+    for start in tl.range(0, width, STRIDE):
+        column = start + tl.arange(0, STRIDE)
+        grad = wide(tl.load(grads + token * width + column, column < width, 0))
+        total += grad * wide(tl.load(y + row * width + column, column < width, 0))
+    tl.store(out + token * choices + choice, tl.sum(total))

@@ -1,0 +1,87 @@
+"""What the kernels are held against: the same functions in plain torch, which round as they do.
+
+The quantisers are those of the formats. Matmuls take operands of any format, and sum the exact products in fp32.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from etude.model.errors import CannotQuantise
+from etude.model.precision.formats import Quantised, dequantise, format_named
+from etude.model.precision.kernels.placement import Placement
+from etude.model.precision.nvfp4 import quantise_nvfp4
+
+
+def quantise(x: Tensor, format: str, *, outer: Tensor | None = None) -> Quantised:
+    if outer is None:
+        return format_named(format).quantise(x)
+    if not format.startswith("nvfp4"):
+        raise CannotQuantise(f"{format} has no outer scale that could be given")
+    return quantise_nvfp4(x, outer=outer)
+
+
+def quantise_both(x: Tensor, format: str) -> tuple[Quantised, Quantised]:
+    return quantise(x, format), quantise(x.mT, format)
+
+
+def swiglu_quantise(gate: Tensor, up: Tensor, format: str) -> Quantised:
+    return quantise(F.silu(gate) * up, format)
+
+
+def swiglu_quantise_both(gate: Tensor, up: Tensor, format: str) -> tuple[Quantised, Quantised]:
+    return quantise_both(F.silu(gate) * up, format)
+
+
+def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
+    token = placement.token_r.long()
+    rows = x_nd[token.clamp_min(0)]
+    if gates_nk is not None:
+        gates = x_nd.new_zeros(len(token)).scatter(
+            0, placement.row_nk.flatten().long(), gates_nk.flatten().to(x_nd.dtype)
+        )
+        rows = (rows.float() * gates[:, None].float()).to(x_nd.dtype)
+    return rows.masked_fill(token[:, None] < 0, 0)
+
+
+def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
+    choices = y_rd[placement.row_nk.long()].float()
+    if gates_nk is not None:
+        choices = choices * gates_nk.to(y_rd.dtype).float()[..., None]
+    # Not sum(1), which has an order of its own.
+    return reduce(torch.add, choices.unbind(1)).to(y_rd.dtype)
+
+
+def gate_gradients(grad_nd: Tensor, y_rd: Tensor, placement: Placement) -> Tensor:
+    return (grad_nd[:, None].float() * y_rd[placement.row_nk.long()].float()).sum(-1)
+
+
+def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
+    """[R, K] rows, [E, N, K] experts -> bf16 [R, N]: both contract along their last axis. Rows from `ends_e[-1]` on are
+    zero here and anything elsewhere."""
+    rows, weights = _values(a), _values(b)
+    out = rows.new_zeros(rows.shape[0], weights.shape[1])
+    for expert, (start, end) in enumerate(_reaches(ends_e)):
+        out[start:end] = rows[start:end] @ weights[expert].T
+    return out.to(torch.bfloat16)
+
+
+def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
+    """[M, R] and [N, R] -> bf16 [E, M, N]: both contract along their last axis, over the rows of each expert. Without
+    rows it is zero."""
+    left, right = _values(a), _values(b)
+    out = [left[:, start:end] @ right[:, start:end].T for start, end in _reaches(ends_e)]
+    return torch.stack(out).to(torch.bfloat16)
+
+
+def _values(x: Tensor | Quantised) -> Tensor:
+    return x.float() if isinstance(x, Tensor) else dequantise(x, torch.float32)
+
+
+def _reaches(ends_e: Tensor) -> list[tuple[int, int]]:
+    ends = ends_e.tolist()
+    return list(zip([0, *ends[:-1]], ends, strict=True))

@@ -1,0 +1,132 @@
+"""Arithmetic in which a row's result depends on nothing but the row: not on how many there are, nor where it lies.
+
+A library takes another kernel, which sums in another order, for another number of rows. So here every matmul is the
+same call again and again, on operands of one shape: rows are cut into tiles, the last one filled up. Two things are
+left to the library, and tests hold it to them: the same call gives the same bits, and the rows (or matrices) of one
+call are computed alike. SiLU and sigmoid are put together from `exp`, whose numbers are computed alike wherever they
+lie; torch's own take another routine for what is left over at the end of a tensor.
+
+Gradients are those of ordinary matmuls: a batch's are a sum over its rows, whichever way that is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+ROWS = 64
+"""Rows of a tile."""
+ROWS_BF16 = 128
+"""In bf16 a call costs more than its arithmetic, up to about that many."""
+
+
+def tile_rows(dtype: torch.dtype) -> int:
+    return ROWS_BF16 if dtype == torch.bfloat16 else ROWS
+
+
+def linear(x: Tensor, weight_mk: Tensor) -> Tensor:
+    y = cast(Tensor, _Linear.apply(x.reshape(-1, x.shape[-1]), weight_mk))
+    return y.view(*x.shape[:-1], len(weight_mk))
+
+
+def per_head(x_thk: Tensor, weight_hmk: Tensor) -> Tensor:
+    """A matrix for each head: [T, heads, K] -> [T, heads, M]."""
+    heads, rows = x_thk.shape[1], tile_rows(x_thk.dtype)
+    x = filled(x_thk, rows).view(-1, rows, heads, x_thk.shape[-1]).transpose(1, 2)
+    return grouped(x, weight_hmk).transpose(1, 2).flatten(0, 1)[: len(x_thk)]
+
+
+def grouped(x_ngrk: Tensor, weight_gmk: Tensor) -> Tensor:
+    """A matrix for each group, in n calls of a tile of every group: [n, G, tile, K] -> [n, G, tile, M]."""
+    return cast(Tensor, _Grouped.apply(x_ngrk.contiguous(), weight_gmk))
+
+
+def silu(x: Tensor) -> Tensor:
+    return cast(Tensor, _Silu.apply(x))
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return cast(Tensor, _Sigmoid.apply(x))
+
+
+def weighted_sum(weights_nk: Tensor, y_nkd: Tensor) -> Tensor:
+    """sum over k, from the first to the last."""
+    total = y_nkd.new_zeros(len(y_nkd), y_nkd.shape[-1], dtype=torch.float32)
+    for choice in range(y_nkd.shape[1]):
+        total = total + weights_nk[:, choice, None] * y_nkd[:, choice]
+    return total.to(y_nkd.dtype)
+
+
+def filled(x: Tensor, rows: int) -> Tensor:
+    """With rows of zeros behind, to whole tiles."""
+    missing = -len(x) % rows
+    return torch.cat((x, x.new_zeros(missing, *x.shape[1:]))) if missing else x
+
+
+def tiled(x_rk: Tensor, weight_mk: Tensor) -> Tensor:
+    """x W^T, without a gradient."""
+    rows = tile_rows(x_rk.dtype)
+    x = filled(x_rk, rows).contiguous()
+    y = x.new_empty(len(x), len(weight_mk))
+    for part, out in zip(x.split(rows), y.split(rows), strict=True):
+        torch.mm(part, weight_mk.T, out=out)
+    return y[: len(x_rk)]
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return tiled(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (dy,), (x, weight) = grads, ctx.saved_tensors
+        dx, dw = ctx.needs_input_grad
+        return dy @ weight if dx else None, dy.T @ x if dw else None
+
+
+class _Grouped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        y = x.new_empty(*x.shape[:-1], weight.shape[1])
+        for part, out in zip(x, y, strict=True):
+            torch.bmm(part, weight.mT, out=out)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (dy,), (x, weight) = grads, ctx.saved_tensors
+        dy_grm, x_grk = (part.transpose(0, 1).flatten(1, 2) for part in (dy, x))
+        dx = torch.bmm(dy_grm, weight).unflatten(1, (-1, x.shape[2])).transpose(0, 1)
+        return dx if ctx.needs_input_grad[0] else None, dy_grm.mT @ x_grk if ctx.needs_input_grad[1] else None
+
+
+class _Silu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        wide = x.to(torch.float32)
+        return (wide / (1 + torch.exp(-wide))).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return cast(Tensor, torch.ops.aten.silu_backward(grads[0], x))
+
+
+class _Sigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = 1 / (1 + torch.exp(-x))
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (dy,), (y,) = grads, ctx.saved_tensors
+        dx: Tensor = dy * y * (1 - y)
+        return dx

@@ -1,0 +1,89 @@
+"""Compiles the kernels for compute capability 9.0, which takes no GPU, and prints what instructions their PTX has.
+
+A process of its own, in which Triton's kernels are not interpreted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "0"
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from etude.model.precision.kernels.in_triton.grouped import CONFIGS, _grouped_mm, _grouped_wgrad
+from etude.model.precision.kernels.in_triton.permute import STRIDE, _unpermute
+from etude.model.precision.kernels.in_triton.quantise import TILINGS, _quantise_rows, _quantise_tiles
+
+INSTRUCTIONS = {
+    "wgmma": r"wgmma\.mma_async",
+    "older_mma": r"\bmma\.sync",
+    "bulk_copies": r"cp\.async\.bulk\.tensor",
+    "ieee_divisions": r"div\.rn\.f32",
+    "other_divisions": r"div\.(?:full|approx)|rcp\.approx",
+    "to_e4m3": r"cvt\.rn\.satfinite\.e4m3x2\.f32",
+    "other_to_e4m3": r"cvt\.(?!rn\.satfinite)[a-z.]*\.e4m3x2\.f32",
+    "multiply_adds": r"fma\.rn\.f32",
+    "wide_loads": r"ld\.global\.v4",
+}
+
+
+def found_in(kernel: Any, types: dict[str, str], constants: dict[str, Any], **options: Any) -> dict[str, int]:
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
+    # As a launch says it of pointers and sizes of whole pieces of 16.
+    divisible = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name not in constants}
+    positions = {(names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(kernel, signature, constexprs=positions, attrs=divisible)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    return {name: len(re.findall(pattern, made.asm["ptx"])) for name, pattern in INSTRUCTIONS.items()}
+
+
+def matmul(kind: str, config: triton.Config) -> dict[str, int]:
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    if kind == "wgrad":
+        types = {"a": "*bf16", "b": "*bf16", "out": "*i16", "ends": "*i32"}
+        return found_in(_grouped_wgrad, types, dict(config.kwargs), **options)
+    numbers = "*bf16" if kind == "bf16" else "*fp8e4nv"
+    scales = {"bf16": "*bf16", "mxfp8": "*u8"}.get(kind, "*fp32")
+    types = {"a": numbers, "b": numbers, "out": "*i16", "a_scales": scales, "b_scales": scales, "ends": "*i32"}
+    constants = {"KIND": kind, "TURNED": False, "EXPERTS": 64, **config.kwargs}
+    return found_in(_grouped_mm, types, constants, **options)
+
+
+def tiles(format: str) -> dict[str, int]:
+    tiling = TILINGS[format]
+    height, width, warps = tiling.both
+    scales = "*u8" if tiling.mx else "*fp32"
+    types = {"x": "*i16", "up": "*i16", "codes": "*u8", "turned": "*u8", "scales": scales, "turned_scales": scales}
+    shape = {"TALL": tiling.tall, "WIDE": tiling.wide, "TILE_ROWS": height, "TILE_COLUMNS": width}
+    constants = {**shape, "MX": tiling.mx, "SWIGLU": False, "COLUMNS": True}
+    return found_in(_quantise_tiles, types, constants, num_warps=warps, enable_fp_fusion=False)
+
+
+def rows(four: bool) -> dict[str, int]:
+    types = {"x": "*i16", "up": "*i16", "codes": "*u8", "scales": "*u8" if four else "*fp32", "outers": "*fp32"}
+    constants = {"FOUR": four, "GIVEN": False, "SWIGLU": False, "HELD": 4096}
+    return found_in(_quantise_rows, types, constants, num_warps=4, enable_fp_fusion=False)
+
+
+def unpermuted() -> dict[str, int]:
+    types = {"y": "*i16", "rows": "*i32", "gates": "*i16", "out": "*i16"}
+    constants = {"CHOICES": 2, "GATED": True, "STRIDE": STRIDE}
+    return found_in(_unpermute, types, constants, num_warps=4, enable_fp_fusion=False)
+
+
+def main() -> None:
+    made = {f"{kind} {i}": matmul(kind, c) for kind, configs in CONFIGS.items() for i, c in enumerate(configs)}
+    made |= {f"tiles {format}": tiles(format) for format in TILINGS}
+    made |= {"rows nvfp4": rows(True), "rows fp8": rows(False), "unpermute": unpermuted()}
+    sys.stdout.write(json.dumps(made) + "\n")
+
+
+if __name__ == "__main__":
+    main()

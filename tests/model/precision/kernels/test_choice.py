@@ -1,0 +1,95 @@
+"""The choice of an implementation is explicit, printed, and never replaced in silence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from tests.model.precision.kernels.loads import ends_of
+
+from etude.model import KernelUnavailable
+from etude.model.precision import FORMATS
+from etude.model.precision.kernels import IMPLEMENTATIONS, choose, overview, reference, refusal
+
+
+def test_a_choice_runs_and_prints_itself() -> None:
+    chosen = choose("quantise", "reference", "mxfp8", "cpu")
+    assert str(chosen) == "quantise of mxfp8 by reference on cpu"
+    x = torch.randn(4, 64)
+    assert torch.equal(chosen(x, "mxfp8").scales, FORMATS["mxfp8"].quantise(x).scales)
+
+
+@pytest.mark.parametrize("name", [name for name in IMPLEMENTATIONS if name != "torch_scaled"])
+@pytest.mark.parametrize("operation", ["grouped_mm", "grouped_wgrad"])
+def test_implementations_compute_the_same(name: str, operation: str) -> None:
+    if name == "triton":
+        pytest.importorskip("triton")
+    ends = ends_of([3, 0, 13])
+    a = torch.randint(-4, 5, (16, 64)).bfloat16()
+    b = torch.randint(-4, 5, (3, 32, 64) if operation == "grouped_mm" else (16, 32)).bfloat16()
+    if operation == "grouped_wgrad":
+        a, b = a.mT, b.mT
+    found = choose(operation, name, "bf16", "cpu")(a, b, ends)
+    assert torch.equal(found, getattr(reference, operation)(a, b, ends))
+
+
+def test_every_operation_of_every_implementation_exists() -> None:
+    pytest.importorskip("triton")
+    for name, implementation in IMPLEMENTATIONS.items():
+        for operation, formats in implementation.formats.items():
+            for format in formats:
+                if refusal(operation, name, format, "cpu") is None:
+                    assert callable(choose(operation, name, format, "cpu").run)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (("grouped_mm", "torch_scaled", "fp8_row", "cpu"), "torch has it for GPUs alone; it can be had by reference"),
+        (("grouped_mm", "torch", "mxfp8", "cpu"), "it takes bf16; it can be had by reference"),
+        (("quantise", "torch", "mxfp8", "cpu"), "it has grouped_mm, grouped_wgrad"),
+        (("quantise", "cutlass", "mxfp8", "cpu"), "the implementations are reference, triton, torch, torch_scaled"),
+        (("attention", "reference", "bf16", "cpu"), "it can be had by none"),
+        (("grouped_mm", "torch", "bf16", "meta"), "it needs a CUDA device, not meta"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_reason(asked: tuple[str, str, str, str], reason: str) -> None:
+    with pytest.raises(KernelUnavailable) as refused:
+        choose(*asked)
+    assert reason in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_overview_has_everybody_s_reason() -> None:
+    told = overview("cpu").splitlines()
+    assert any(line.startswith("grouped_mm of bf16: reference") and line.endswith("torch") for line in told)
+    assert "  not torch_scaled: torch has it for GPUs alone" in told
+    offered = sum(len(formats) for formats in IMPLEMENTATIONS["reference"].formats.values())
+    assert sum(not line.startswith(" ") for line in told) == offered
+
+
+def test_without_triton_all_else_works() -> None:
+    code = """
+import sys
+sys.modules["triton"] = None
+from etude.model.precision.kernels import choose, overview
+overview("cpu")
+try:
+    choose("quantise", "triton", "mxfp8", "cpu")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        "KernelUnavailable quantise of mxfp8 by triton on cpu: Triton is not installed (pip install triton); "
+        "it can be had by reference\n"
+    )
+
+
+def test_without_its_interpreter_triton_serves_no_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(KernelUnavailable, match="Triton compiles for GPUs"):
+        choose("permute", "triton", "bf16", "cpu")
