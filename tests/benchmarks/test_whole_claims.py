@@ -134,6 +134,7 @@ def _shared(lineages: dict[str, LineageState]) -> None:
     }
     same_until = {
         "sft-continued": "sft",
+        "length-concave": "sft",
         "length-none": "sft",
         "length-linear": "sft",
         "replay-off": "sft",
@@ -145,6 +146,13 @@ def _shared(lineages: dict[str, LineageState]) -> None:
         "budget-quarter": "corpus",
         "budget-half": "corpus",
         "no-long-phase": "corpus",
+        "pretrain-mxfp8": "corpus",
+        "pretrain-nvfp4": "corpus",
+        "rl-bf16": "sft",
+        "rl-mxfp8": "sft",
+        "rl-nvfp4": "sft",
+        "rl-nvfp4-tensor": "sft",
+        "rl-nvfp4-reciprocal": "sft",
     }
     assert lineages.keys() == {"rl", *same_until}
     for name, stage in same_until.items():

@@ -21,13 +21,13 @@ _BYTES_PER_PARAMETER = 4 + 8 + 4 + 2
 _MEASURED_STEPS = 3
 _ADDED = {"pretrain": 1.65, "long": 2.6, "mtp": 1.35, "sft": 3.0}
 """Of a stage's seconds per token, beside those of the bare network."""
-_ROLLOUT_TOKENS = 1.5
-"""A rollout takes about as long as training on this many contexts, sampling and RL's training together..."""
-_TRIED_TOKENS = 0.7
+_ROLLOUT_TOKENS = 0.7
+"""A rollout takes about as long as training on this share of a context, sampling and RL's training together..."""
+_TRIED_TOKENS = 0.5
 """...and in an evaluation, where nothing is trained."""
-_BOX_SECONDS, _TRIED_BOX_SECONDS = 0.03, 0.04
+_BOX_SECONDS, _TRIED_BOX_SECONDS = 0.014, 0.02
 """Of a rollout in RL, and in an evaluation, which grades first edits too."""
-_TASK_SECONDS = 0.2
+_TASK_SECONDS = 0.17
 _EPISODE_SECONDS = 0.022
 _CORPUS_SECONDS = 34.0
 
