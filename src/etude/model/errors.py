@@ -24,7 +24,7 @@ class CannotQuantise(ModelError):
 
 
 class PoisonedWeights(ModelError):
-    """Weights that are not finite, or cut off: nobody may go on from them, so they are not written."""
+    """Weights that are not finite, or cut off: nobody may go on from them, so they are neither written nor loaded."""
 
 
 class KernelUnavailable(ModelError):

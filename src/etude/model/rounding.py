@@ -123,14 +123,17 @@ def restore(model: nn.Module) -> None:
 def served_state(model: nn.Module) -> dict[str, Tensor]:
     """The state that `serve` would give the model, which stays as it is: what a version holds. Weights that are not
     sound are refused (PoisonedWeights)."""
-    state = dict(model.state_dict())
+    weights = model.state_dict()
+    state = dict(weights)
     for name, module in model.named_modules():
         if isinstance(module, Experts) and module.numerics is not None:
             for weight in module.state_dict():
                 del state[f"{name}.{weight}"]
             served = ServedExperts(module, module.numerics).state_dict()
             state |= {f"{name}.{part}": tensor for part, tensor in served.items()}
-    require_sound(state, "a version of the weights")
+    # Codes are made of these weights and scales right here: they are as sound.
+    made_of = {name: tensor for name, tensor in (weights | state).items() if not name.endswith(".codes")}
+    require_sound(made_of, "no version is made of these weights")
     return state
 
 
