@@ -6,7 +6,7 @@ so it is that layer's alone; `residual` is the stream after the layer, with all 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -16,14 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from etude.model.block import Block, Experts, MixtureOfExperts
-from etude.model.precision.fence import SATURATED, Fault, saturated
-from etude.model.precision.formats import dequantise, format_named
-from etude.model.precision.numerics import Numerics
+from etude.model.precision.fence import Fault
+from etude.model.precision.formats import dequantise
 from etude.model.router import Routing
-from etude.model.transformer import Output, Transformer
-
-_OF_ACTIVATIONS = {"fp8_block": "fp8_tile"}
-"""Formats of activations, where they are not the weights'."""
+from etude.model.transformer import Transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +64,35 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One sequence's way through a network, forwards."""
+    """What one sequence's way through a network left, without its graph."""
 
-    output: Output
+    logits_tv: Tensor
+    experts_tlk: Tensor
     residual_l: list[Tensor]
     """[T, d] after each layer."""
-    experts: dict[int, Routed]
+    routed: dict[int, Routed]
     """By layer."""
 
 
 def recorded(model: Transformer, tokens_t: Tensor) -> Pass:
     residual: list[Tensor] = []
-    experts: dict[int, Routed] = {}
+    routed: dict[int, Routed] = {}
 
     def keep_residual(module: nn.Module, args: Any, out: Any) -> None:
         residual.append(out[0].squeeze(0).detach())
 
-    def keep_experts(layer: int, module: nn.Module, args: Any, out: Any) -> None:
+    def keep_routed(layer: int, module: nn.Module, args: Any, out: Any) -> None:
         x_nd, routing = args
-        experts[layer] = Routed(x_nd.detach(), routing, out.detach())
+        routing = Routing(routing.experts_nk, routing.gates_nk.detach())
+        routed[layer] = Routed(x_nd.detach(), routing, out.detach())
 
     with ExitStack() as hooks:
         for layer, block in enumerate(_blocks(model)):
             hooks.enter_context(block.register_forward_hook(keep_residual))
             if isinstance(block.mlp, MixtureOfExperts):
-                hooks.enter_context(block.mlp.experts.register_forward_hook(partial(keep_experts, layer)))
+                hooks.enter_context(block.mlp.experts.register_forward_hook(partial(keep_routed, layer)))
         output = model(tokens_t[None])
-    return Pass(output, residual, experts)
+    return Pass(output.logits_btv[0].detach(), output.experts_btlk[0], residual, routed)
 
 
 @torch.no_grad()
@@ -110,54 +108,44 @@ def layer_drift(
             found.append(LayerDrift(layer, residual))
             continue
         ours, theirs = cast(Experts, block.mlp.experts), cast(Experts, cast(MixtureOfExperts, exact_block.mlp).experts)
-        picks = ((a.experts[layer].routing.experts_nk, b.experts[layer].routing.experts_nk) for a, b in pairs)
+        picks = ((a.routed[layer].routing.experts_nk, b.routed[layer].routing.experts_nk) for a, b in pairs)
         found.append(
             LayerDrift(
                 layer,
                 residual,
-                experts=Spread.of_all(_own_error(ours, b.experts[layer]) for b in exact),
-                weights=Spread.of_all(
-                    relative_error(*both) for both in zip(_values(ours), _values(theirs), strict=True)
-                ),
-                flips=float(torch.cat([flips(*both) for both in picks]).mean()),
+                experts=Spread.of_all(_own_error(ours, b.routed[layer]) for b in exact),
+                weights=Spread.of_all(map(relative_error, _values(ours), _values(theirs))),
+                flips=float(torch.cat([flips(a_nk, b_nk) for a_nk, b_nk in picks]).mean()),
             )
         )
     return found
 
 
-def activation_faults(passes: Sequence[Pass], numerics: Numerics | None) -> list[Fault]:
-    """Of what was computed: numbers that are not finite, and inputs of experts that their format cuts off."""
+def activation_faults(passes: Sequence[Pass]) -> list[Fault]:
+    """What is not finite of all that was computed, in the order in which it was."""
     found: dict[str, Fault] = {}
-
-    def note(where: str, problem: str) -> None:
-        found.setdefault(where, Fault(where, problem))
-
     for one in passes:
-        computed = {f"the output of layer {layer}": x for layer, x in enumerate(one.residual_l)}
-        for layer, routed in one.experts.items():
-            computed[f"the input of layer {layer}'s experts"] = routed.x_nd
-            computed[f"the sum of layer {layer}'s experts"] = routed.y_nd
-            share = _saturated_share(routed.x_nd, numerics)
-            if share > SATURATED:
-                note(f"the input of layer {layer}'s experts", f"is saturated: {share:.0%} of its numbers")
-        for where, x in (computed | {"the logits": one.output.logits_btv}).items():
-            if count := int((~x.isfinite()).sum()):
-                note(where, f"has {count} of {x.numel()} numbers that are not finite")
+        for where, x in _computed(one):
+            if where not in found and (count := int((~x.isfinite()).sum())):
+                found[where] = Fault(where, f"has {count} of {x.numel()} numbers that are not finite")
     return list(found.values())
 
 
-def _saturated_share(x_nd: Tensor, numerics: Numerics | None) -> float:
-    if numerics is None:
-        return float(saturated(x_nd).mean())
-    name = _OF_ACTIVATIONS.get(numerics.rounding, numerics.rounding)
-    return float(saturated(format_named(name).quantise(x_nd).codes).mean())
+def _computed(one: Pass) -> Iterator[tuple[str, Tensor]]:
+    for layer, residual_td in enumerate(one.residual_l):
+        if routed := one.routed.get(layer):
+            yield f"the input of layer {layer}'s experts", routed.x_nd
+            yield f"the sum of layer {layer}'s experts", routed.y_nd
+        yield f"the output of layer {layer}", residual_td
+    yield "the logits", one.logits_tv
 
 
 def relative_error(found_td: Tensor, exact_td: Tensor) -> Tensor:
     """Of each row: the length of the difference over the length of what is exact."""
     found_td, exact_td = found_td.double(), exact_td.double()
-    length = exact_td.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
-    return (found_td - exact_td).norm(dim=-1) / length
+    length = torch.linalg.vector_norm(exact_td, dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+    error: Tensor = torch.linalg.vector_norm(found_td - exact_td, dim=-1) / length
+    return error
 
 
 def flips(one_nk: Tensor, other_nk: Tensor) -> Tensor:
@@ -166,7 +154,8 @@ def flips(one_nk: Tensor, other_nk: Tensor) -> Tensor:
 
 
 def _own_error(experts: Experts, exact: Routed) -> Tensor:
-    return relative_error(experts(exact.x_nd.to(experts.gate_proj.dtype), exact.routing), exact.y_nd)
+    found: Tensor = experts(exact.x_nd.to(experts.gate_proj.dtype), exact.routing)
+    return relative_error(found, exact.y_nd)
 
 
 def _values(experts: Experts) -> list[Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -27,10 +28,16 @@ CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Log-probs of tokens, one less than of their sequence, and the experts of the tokens that they follow."""
+    """Log-probs of tokens, and the experts that the token before each went to."""
 
     logprobs_t: Tensor
     experts_tlk: Tensor
+
+    @classmethod
+    def by(cls, logits_tv: Tensor, experts_tlk: Tensor, next_t: Tensor) -> Self:
+        """By the logits before each of `next_t`; what comes after those is left out."""
+        logprobs_t, _ = token_logprobs(logits_tv[: len(next_t)], next_t, 1.0)
+        return cls(logprobs_t, experts_tlk[: len(next_t)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +51,37 @@ class Agreement:
 
 
 def agreement(trainer: Sequence[Scored], engine: Sequence[Scored]) -> Agreement:
-    delta = torch.cat([ours.logprobs_t - theirs.logprobs_t for ours, theirs in zip(trainer, engine, strict=True)])
-    flipped = torch.cat(
-        [flips(ours.experts_tlk, theirs.experts_tlk) for ours, theirs in zip(trainer, engine, strict=True)]
-    )
+    pairs = list(zip(trainer, engine, strict=True))
+    delta = torch.cat([ours.logprobs_t - theirs.logprobs_t for ours, theirs in pairs])
+    flipped = torch.cat([flips(ours.experts_tlk, theirs.experts_tlk) for ours, theirs in pairs])
     return Agreement(len(delta), Spread.of(delta.abs()), k3(delta), flipped.mean(0).tolist())
 
 
 def trained(one: Pass, tokens_t: Tensor) -> Scored:
-    """As the trainer scores a sequence."""
-    return _scored(one.output.logits_btv[0].detach(), one.output.experts_btlk[0], tokens_t)
+    """As the trainer scores a sequence, from its second token on."""
+    return Scored.by(one.logits_tv, one.experts_tlk, tokens_t[1:])
 
 
 def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Scored]:
     """As the engine's network does, so many tokens of every sequence at a time. `model` is served."""
     tokens_bt = pad_sequence(list(sequences), batch_first=True)
     lengths_b = torch.tensor([len(tokens_t) for tokens_t in sequences])
-    longest = int(lengths_b.max())
-    cache = LatentCache(model.config, len(sequences), longest, model.embed_tokens.weight.dtype)
-    logits = [list[Tensor]() for _ in sequences]
-    experts = [list[Tensor]() for _ in sequences]
+    longest, dtype = tokens_bt.shape[1], model.embed_tokens.weight.dtype
+    cache = LatentCache(model.config, len(sequences), longest, dtype, invariant=model.invariant)
+    parts = [list[Scored]() for _ in sequences]
     for start in range(0, longest, chunk):
         slots_b = (lengths_b > start).nonzero().squeeze(1)
         fed_b = (lengths_b[slots_b] - start).clamp(max=chunk)
         step = cache.step(slots_b, torch.full_like(slots_b, start), fed_b)
+        # Padding may lie behind the longest.
         out = model.extend(tokens_bt[slots_b[step.rows_t], step.positions_t.clamp(max=longest - 1)], step)
         for slot, first, count in zip(slots_b.tolist(), step.first_b.tolist(), fed_b.tolist(), strict=True):
-            logits[slot].append(out.logits_rv[first : first + count])
-            experts[slot].append(out.experts_tlk[first : first + count])
-    every = zip(logits, experts, sequences, strict=True)
-    return [_scored(torch.cat(said), torch.cat(picked), tokens_t) for said, picked, tokens_t in every]
+            next_t = sequences[slot][start + 1 : start + 1 + count]
+            parts[slot].append(Scored.by(out.logits_rv[first:], out.experts_tlk[first:], next_t))
+    return [
+        Scored(torch.cat([part.logprobs_t for part in said]), torch.cat([part.experts_tlk for part in said]))
+        for said in parts
+    ]
 
 
 def sampled(engine: BuiltinEngine, prompts: Sequence[Tensor], most: int) -> list[tuple[Tensor, Scored]]:
@@ -100,8 +108,3 @@ def sampled(engine: BuiltinEngine, prompts: Sequence[Tensor], most: int) -> list
 def after(scored: Scored, given: int) -> Scored:
     """What is said of the tokens after the first `given`."""
     return Scored(scored.logprobs_t[given - 1 :], scored.experts_tlk[given - 1 :])
-
-
-def _scored(logits_tv: Tensor, experts_tlk: Tensor, tokens_t: Tensor) -> Scored:
-    logprobs, _ = token_logprobs(logits_tv[:-1], tokens_t[1:], 1.0)
-    return Scored(logprobs, experts_tlk[:-1])
