@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from etude.engine.builtin import BuiltinEngine
-from etude.journal import RunPaths
-from etude.lineage.state import LineageError, dtype_of, recipe_of
-from etude.model import CannotQuantise, Numerics, Transformer, checkpoint_faults, compute_with, load_hf, serve
+from etude.lineage.state import Finished, LineageError, dtype_of, finished_stage
+from etude.model import CannotQuantise, Transformer, checkpoint_faults, compute_with, load_hf, serve
 from etude.model.drift import LayerDrift, Pass, activation_faults, layer_drift, recorded
 from etude.model.precision.fence import Fault
 from etude.pretrain.sft import demonstrations, learnt_and_held_out
-from etude.recipe import Recipe, load_recipe
+from etude.recipe import Recipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.rl.agreement import CHUNK, Agreement, after, agreement, fed, sampled, trained
 from etude.training.compute import DTYPES
@@ -60,22 +59,23 @@ class NumericsReport:
 
 def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), sequences: int = 8) -> NumericsReport:
     """Without `formats`: all that fit. A format that was asked for and does not fit is refused (CannotQuantise)."""
-    paths, recipe = RunPaths(run), _recipe(run)
-    stage = _stage(paths, stage)
     if unknown := [name for name in formats if name not in FORMATS]:
         raise LineageError(f"there is no format {unknown[0]!r}: expected some of {', '.join(FORMATS)}")
-    recipe, folder = recipe_of(recipe, stage), paths.model(stage)
-    report = NumericsReport(str(run), stage, str(folder), dtype_of(paths), recipe.precision.experts)
+    found = finished_stage(run, stage, STAGES)
+    recipe, folder = found.recipe, found.model
+    report = NumericsReport(str(run), found.stage, str(folder), dtype_of(found.paths), recipe.precision.experts)
     report.faults = checkpoint_faults(folder)
     if report.faults:
         return report
     exact_model = load_hf(folder, torch.float32)
-    tokens = held_out_sequences(paths, recipe, exact_model.config.max_position_embeddings, sequences)
+    tokens = held_out_sequences(found, exact_model.config.max_position_embeddings, sequences)
     report.sequences, report.tokens = len(tokens), sum(map(len, tokens))
     with torch.no_grad():
         exact = [recorded(exact_model, one) for one in tokens]
-    report.faults = activation_faults(exact, None)
-    for name in () if report.faults else formats or FORMATS:
+    report.faults = activation_faults(exact)
+    if report.faults:
+        return report
+    for name in formats or FORMATS:
         precision = _in_format(recipe.precision, name)
         try:
             trainer, engine = (_network(folder, DTYPES[report.dtype], precision) for _ in range(2))
@@ -85,21 +85,21 @@ def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), se
             report.left_out[name] = str(error)
             continue
         passes = [_trained_pass(trainer, one) for one in tokens]
-        if broken := activation_faults(passes, Numerics.of(precision)):
-            report.faults += [Fault(f"under {name}, {fault.where}", fault.problem) for fault in broken]
+        if poisoned := activation_faults(passes):
+            report.faults += [Fault(f"under {name}, {fault.where}", fault.problem) for fault in poisoned]
             continue
         layers = layer_drift(trainer, passes, exact_model, exact)
         report.formats.append(FormatReport(name, layers, _beside_engine(trainer, passes, engine, tokens, recipe)))
     return report
 
 
-def held_out_sequences(paths: RunPaths, recipe: Recipe, longest: int, count: int) -> list[Tensor]:
-    """Of the demonstrations that SFT holds out, token for token: every run has them, they look like what RL trains on,
-    and no stage has learnt them."""
-    _, held = learnt_and_held_out(demonstrations(paths.root, recipe.sft))
-    longest = min(longest, recipe.engine.context)
-    segments = [segment.tokens[:longest] for trace in held for segment in trace.segments]
-    return [torch.from_numpy(tokens).long() for tokens in segments if len(tokens) >= 4][:count]
+def held_out_sequences(found: Finished, positions: int, count: int) -> list[Tensor]:
+    """Of the demonstrations that SFT holds out, token for token: they look like what RL trains on, and no stage has
+    learnt them."""
+    _, held = learnt_and_held_out(demonstrations(found.paths.root, found.recipe.sft))
+    most = min(positions, found.recipe.engine.context)
+    segments = [segment.tokens[:most] for trace in held for segment in trace.segments]
+    return [torch.from_numpy(tokens).long() for tokens in segments[:count]]
 
 
 def _beside_engine(
@@ -136,19 +136,3 @@ def _in_format(recipe: PrecisionRecipe, name: str) -> PrecisionRecipe:
     """What else the run's recipe says of precision holds, but where the format cannot be had so."""
     invariant = recipe.invariant and name != "nvfp4_tensor"
     return recipe.model_copy(update={"experts": name, "emulate": True, "invariant": invariant})
-
-
-def _recipe(run: Path) -> Recipe:
-    paths = RunPaths(run)
-    if not paths.recipe.is_file():
-        raise LineageError(f"{run} is not a run folder: it has no recipe.toml; train one with `etude run`")
-    return load_recipe(paths.recipe)
-
-
-def _stage(paths: RunPaths, asked: str | None) -> str:
-    if asked is not None and asked not in STAGES:
-        raise LineageError(f"there is no stage {asked!r}: expected one of {', '.join(STAGES)}")
-    found = [stage for stage in ([asked] if asked else STAGES) if paths.model(stage).exists()]
-    if not found:
-        raise LineageError(f"{paths.root} has no finished model{f' of stage {asked}' if asked else ''} yet")
-    return found[0]

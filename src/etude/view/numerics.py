@@ -43,6 +43,7 @@ def draw_numerics(found: dict[str, Any], file: Path) -> None:
     for axis, title in ((axes[0], "experts, each layer alone"), (axes[1], "residual stream, with all before it")):
         axis.set_yscale("log")
         titled(axis, title, "layer", "error against fp32, mean")
+    axes[2].set_ylim(bottom=0)
     titled(axes[2], "picks of experts that fp32 has not", "layer", "share")
     for axis in axes[:3]:
         axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
@@ -55,7 +56,8 @@ def draw_numerics(found: dict[str, Any], file: Path) -> None:
 
 
 def _curve(axis: Axes, name: str, layers: Sequence[dict[str, Any]], values: Sequence[float]) -> None:
-    axis.plot([layer["layer"] for layer in layers], values, "o-", color=_COLOURS[name], label=name, markersize=4)
+    line = "o--" if name == "nvfp4_tensor" else "o-"  # often on top of nvfp4
+    axis.plot([layer["layer"] for layer in layers], values, line, color=_COLOURS[name], label=name, markersize=4)
 
 
 def _apart(axis: Axes, formats: Sequence[dict[str, Any]]) -> None:
