@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -27,7 +28,6 @@ def rounded(name: str) -> tuple[Transformer, Numerics]:
     return model, numerics
 
 
-@torch.no_grad()
 def passes(model: Transformer) -> list[Pass]:
     return [recorded(model, tokens) for tokens in sequences()]
 
@@ -89,6 +89,59 @@ def test_a_rounded_network_drifts_from_its_first_experts_on(name: str) -> None:
         for q, weight in ((gate, experts.gate_proj), (up, experts.up_proj), (down, experts.down_proj))
     ]
     assert first.weights == Spread.of(torch.cat(rows))
+
+
+def test_errors_in_bf16_are_those_worked_out_by_hand() -> None:
+    """Layer 1, token by token, pick by pick, in numpy; every product of a matmul is rounded to bf16 by hand."""
+    exact, model = tiny_model(**WIDTH), tiny_model(**WIDTH).bfloat16()
+    ours = [recorded(model, tokens) for tokens in sequences()]
+    theirs = passes(exact)
+    found = layer_drift(model, ours, exact, theirs)[1]
+    assert found.experts is not None
+    assert found.weights is not None
+
+    def half(x: np.ndarray) -> np.ndarray:
+        return torch.from_numpy(np.ascontiguousarray(x)).bfloat16().double().numpy()
+
+    def silu(x: np.ndarray) -> np.ndarray:
+        return x / (1 + np.exp(-x))
+
+    weights = [w.detach().double().numpy() for w in exact.layers[1].mlp.experts.parameters()]
+    experts, residual, flipped = [], [], []
+    for one, other in zip(ours, theirs, strict=True):
+        routed = other.routed[1]
+        rows = zip(routed.x_nd, routed.y_nd, routed.routing.experts_nk, routed.routing.gates_nk, strict=True)
+        for token, (x, y, picks, gates) in enumerate(rows):
+            out = np.zeros(len(y))
+            for pick, share in zip(picks.tolist(), half(gates.numpy()), strict=True):
+                gate, up, down = (half(w[pick]) for w in weights)
+                h = half(half(silu(half(gate @ half(x.numpy())))) * half(up @ half(x.numpy())))
+                out += share * half(down @ h)
+            experts.append(np.linalg.norm(half(out) - y.numpy()) / np.linalg.norm(y))
+            a, b = (side.residual_l[1][token].double().numpy() for side in (one, other))
+            residual.append(np.linalg.norm(a - b) / np.linalg.norm(b))
+            mine = set(one.routed[1].routing.experts_nk[token].tolist())
+            flipped.append(len(mine - set(picks.tolist())) / len(mine))
+    rounding = np.concatenate([np.linalg.norm(half(w) - w, axis=-1) / np.linalg.norm(w, axis=-1) for w in weights])
+    assert found.experts.mean == pytest.approx(np.mean(experts), rel=0.02)
+    assert found.experts.max == pytest.approx(np.max(experts), rel=0.1)
+    assert found.residual.mean == pytest.approx(np.mean(residual))
+    assert found.residual.p99 == pytest.approx(np.percentile(residual, 99, method="inverted_cdf"))
+    assert found.weights.mean == pytest.approx(np.mean(rounding))
+    assert found.weights.max == pytest.approx(np.max(rounding))
+    assert found.flips == pytest.approx(np.mean(flipped))
+
+
+def test_coarser_formats_err_more_in_every_layer() -> None:
+    exact = tiny_model(**WIDTH)
+    of = {}
+    for name in ("fp8_block", "mxfp8", "nvfp4"):
+        model, _ = rounded(name)
+        of[name] = layer_drift(model, passes(model), exact, passes(exact))[1:]
+    for fp8, mx, nv in zip(*of.values(), strict=True):
+        for part in ("experts", "weights"):
+            assert max(getattr(fp8, part).mean, getattr(mx, part).mean) < getattr(nv, part).mean / 2
+        assert max(fp8.residual.mean, mx.residual.mean) < nv.residual.mean
 
 
 def test_a_layer_alone_does_not_carry_what_came_before() -> None:

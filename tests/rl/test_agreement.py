@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -9,10 +12,11 @@ from hypothesis import strategies as st
 from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.engine.builtin import BuiltinEngine
-from etude.model import Transformer, serve
-from etude.model.drift import recorded
+from etude.model import Transformer, compute_with, serve
+from etude.model.drift import Spread, recorded
 from etude.recipe.acting import EngineRecipe
-from etude.rl.agreement import Scored, after, agreement, fed, sampled, trained
+from etude.recipe.precision import PrecisionRecipe
+from etude.rl.agreement import Agreement, Scored, after, agreement, fed, sampled, trained
 from etude.rl.measure import k3
 
 SEQUENCES = [
@@ -34,6 +38,36 @@ def test_in_fp32_the_engines_network_says_what_the_trainer_says(chunk: int) -> N
     assert 0 < found.logprobs.max < 1e-4
     assert abs(found.k3) < 1e-7
     assert found.flips == [0.0, 0.0]
+
+
+@given(seed=st.integers(0, 2**31), tokens=st.integers(1, 40))
+def test_equal_streams_agree_and_flips_are_shares(seed: int, tokens: int) -> None:
+    made = torch.Generator().manual_seed(seed)
+    one, other = (
+        Scored(
+            -torch.rand(tokens, generator=made),
+            torch.stack([torch.randperm(5, generator=made)[:2] for _ in range(3 * tokens)]).view(tokens, 3, 2),
+        )
+        for _ in range(2)
+    )
+    assert agreement([one], [one]) == Agreement(tokens, Spread(0, 0, 0), 0, [0, 0, 0])
+    found = agreement([one, other], [other, one])
+    assert found.tokens == 2 * tokens
+    assert found.k3 > 0
+    assert found.logprobs.max == pytest.approx(float((one.logprobs_t - other.logprobs_t).abs().max()))
+    assert len(found.flips) == 3
+    assert all(0 <= share <= 1 for share in found.flips)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+@pytest.mark.parametrize("experts", ["bf16", "nvfp4"])
+def test_a_batch_invariant_network_agrees_to_the_bit(experts: str, chunk: int) -> None:
+    model = tiny_model(moe_intermediate_size=32).bfloat16()
+    compute_with(model, PrecisionRecipe(experts=experts, emulate=True, invariant=True))
+    ours = scored(model, SEQUENCES)
+    serve(model)
+    found = agreement(ours, fed(model, SEQUENCES, chunk))
+    assert (found.logprobs, found.k3, found.flips) == (Spread(0, 0, 0), 0, [0, 0])
 
 
 def test_log_probs_are_those_of_the_next_token() -> None:
@@ -67,6 +101,7 @@ def test_other_weights_do_not_agree() -> None:
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=50))
 def test_k3_is_no_less_than_nothing(values: list[float]) -> None:
-    delta = torch.tensor(values, dtype=torch.float64)
-    assert k3(delta) >= 0 or k3(delta) == pytest.approx(0, abs=1e-12)
+    delta = torch.tensor(values)
+    assert k3(delta) >= -1e-15
+    assert k3(delta) == pytest.approx(float(np.mean([math.expm1(value) - value for value in delta.tolist()])))
     assert k3(torch.zeros_like(delta)) == 0

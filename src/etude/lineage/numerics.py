@@ -70,8 +70,7 @@ def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), se
     exact_model = load_hf(folder, torch.float32)
     tokens = held_out_sequences(found, exact_model.config.max_position_embeddings, sequences)
     report.sequences, report.tokens = len(tokens), sum(map(len, tokens))
-    with torch.no_grad():
-        exact = [recorded(exact_model, one) for one in tokens]
+    exact = [recorded(exact_model, one) for one in tokens]
     report.faults = activation_faults(exact)
     if report.faults:
         return report
@@ -84,7 +83,7 @@ def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), se
                 raise
             report.left_out[name] = str(error)
             continue
-        passes = [_trained_pass(trainer, one) for one in tokens]
+        passes = [recorded(trainer, one) for one in tokens]
         if poisoned := activation_faults(passes):
             report.faults += [Fault(f"under {name}, {fault.where}", fault.problem) for fault in poisoned]
             continue
@@ -114,16 +113,10 @@ def _beside_engine(
     prompts = [sequence[: len(sequence) // 2] for sequence in tokens]
     made = sampled(BuiltinEngine(engine, recipe.engine), prompts, _SAMPLED)
     scored = [
-        after(trained(_trained_pass(trainer, sequence), sequence), len(prompt))
+        after(trained(recorded(trainer, sequence), sequence), len(prompt))
         for prompt, (sequence, _) in zip(prompts, made, strict=True)
     ]
     return found | {"sampled": agreement(scored, [said for _, said in made])}
-
-
-def _trained_pass(model: Transformer, tokens_t: Tensor) -> Pass:
-    """With gradients, as a trainer: without, other matmuls are taken."""
-    with torch.enable_grad():
-        return recorded(model, tokens_t)
 
 
 def _network(folder: Path, dtype: torch.dtype, precision: PrecisionRecipe) -> Transformer:

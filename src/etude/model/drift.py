@@ -74,7 +74,9 @@ class Pass:
     """By layer."""
 
 
+@torch.enable_grad()
 def recorded(model: Transformer, tokens_t: Tensor) -> Pass:
+    """As a trainer's pass: without gradients other matmuls are taken."""
     residual: list[Tensor] = []
     routed: dict[int, Routed] = {}
 
@@ -153,9 +155,10 @@ def flips(one_nk: Tensor, other_nk: Tensor) -> Tensor:
     return (one_nk.unsqueeze(-1) != other_nk.unsqueeze(-2)).all(-1).double().mean(-1)
 
 
+@torch.enable_grad()
 def _own_error(experts: Experts, exact: Routed) -> Tensor:
     found: Tensor = experts(exact.x_nd.to(experts.gate_proj.dtype), exact.routing)
-    return relative_error(found, exact.y_nd)
+    return relative_error(found.detach(), exact.y_nd)
 
 
 def _values(experts: Experts) -> list[Tensor]:
