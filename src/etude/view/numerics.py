@@ -7,16 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from etude.view.plots import BLUE, FONT, GREEN, GREY, ORANGE, panels, titled
 
 RED = "#a23b3b"
 _COLOURS = {"bf16": GREY, "mxfp8": BLUE, "fp8_block": GREEN, "nvfp4": ORANGE, "nvfp4_tensor": RED}
-_LEAST = 1e-9
-"""What the picture shows of nothing, as its axes are logarithmic."""
+_MARKERS = "os^"
+"""By the way in which the engine was fed."""
 _SPREAD = ("mean", "p99", "max")
-_AGAINST_FP32 = ("against fp32", "layer", "experts", *_SPREAD[1:], "stream", *_SPREAD[1:], "weights", "flips")
+_AGAINST_FP32 = (
+    "against fp32",
+    "layer",
+    *("experts mean", "p99", "max"),
+    *("stream mean", "p99", "max"),
+    "weights",
+    "flips",
+)
 _AGAINST_ENGINE = ("trainer - engine", "fed", "tokens", *_SPREAD, "k3", "flips")
 
 
@@ -32,19 +39,21 @@ def numerics_table(found: dict[str, Any]) -> str:
 
 
 def draw_numerics(found: dict[str, Any], file: Path) -> None:
-    """By layer, what each format does to experts, stream and picks; by format, how far trainer and engine are apart."""
+    """By layer, what each format does to experts, stream and picks; by format, how far trainer and engine are apart.
+    There is a format at least."""
     figure, axes = panels(2, 6.0, rows=2)
     figure.set_figwidth(9.0)
     for one in found["formats"]:
         routed = [layer for layer in one["layers"] if layer["experts"]]
-        _curve(axes[0], one["name"], routed, [layer["experts"]["mean"] for layer in routed])
-        _curve(axes[1], one["name"], one["layers"], [layer["residual"]["mean"] for layer in one["layers"]])
+        _curve(axes[0], one["name"], routed, [_visible(layer["experts"]["mean"]) for layer in routed])
+        _curve(axes[1], one["name"], one["layers"], [_visible(layer["residual"]["mean"]) for layer in one["layers"]])
         _curve(axes[2], one["name"], routed, [layer["flips"] for layer in routed])
     for axis, title in ((axes[0], "experts, each layer alone"), (axes[1], "residual stream, with all before it")):
         axis.set_yscale("log")
         titled(axis, title, "layer", "error against fp32, mean")
     axes[2].set_ylim(bottom=0)
-    titled(axes[2], "picks of experts that fp32 has not", "layer", "share")
+    axes[2].yaxis.set_major_formatter(PercentFormatter(1))
+    titled(axes[2], "picks of experts that fp32 has not", "layer", "")
     for axis in axes[:3]:
         axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     _apart(axes[3], found["formats"])
@@ -63,17 +72,23 @@ def _curve(axis: Axes, name: str, layers: Sequence[dict[str, Any]], values: Sequ
 def _apart(axis: Axes, formats: Sequence[dict[str, Any]]) -> None:
     """A line from mean to max with p99 on it, for each way in which the engine was fed."""
     for place, one in enumerate(formats):
-        for side, (way, marker) in enumerate(zip(one["engine"], "os^", strict=True)):
-            spread = {key: max(value, _LEAST) for key, value in one["engine"][way]["logprobs"].items()}
+        for side, (way, marker) in enumerate(zip(one["engine"], _MARKERS, strict=True)):
+            spread = {key: _visible(value) for key, value in one["engine"][way]["logprobs"].items()}
             x, colour = place + (side - 1) * 0.22, _COLOURS[one["name"]]
             axis.plot([x, x], [spread["mean"], spread["max"]], "-", color=colour, linewidth=1.2)
             axis.plot([x], [spread["mean"]], marker, color=colour, markersize=4)
             axis.plot([x, x], [spread["p99"], spread["max"]], "_", color=colour, markersize=7)
-            axis.plot([], [], marker, color="black", markersize=4, label=None if place else way)
+    for way, marker in zip(formats[0]["engine"], _MARKERS, strict=True):
+        axis.plot([], [], marker, color="black", markersize=4, label=way)
     axis.set_yscale("log")
     axis.set_xticks(range(len(formats)), [one["name"] for one in formats])
-    axis.legend(frameon=False, fontsize=FONT - 2, loc="upper left", bbox_to_anchor=(1, 1))
-    titled(axis, "trainer - engine: mean, p99 and max of a log-prob", "", "nats")
+    axis.legend(ncols=3, frameon=False, fontsize=FONT - 1, loc="upper center", bbox_to_anchor=(0.5, -0.08))
+    titled(axis, "|trainer - engine|, log-probs: mean, p99 and max", "", "nats")
+
+
+def _visible(value: float) -> float:
+    """Nothing is shown as the least there is, where an axis is logarithmic."""
+    return max(value, 1e-9)
 
 
 def _layers(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
