@@ -107,7 +107,7 @@ def test_what_is_not_finite_is_not_written(tmp_path_factory, bad, at):
     save_checkpoint(folder, 1, STATE)
     poisoned = torch.arange(6.0).index_fill(0, torch.tensor([at]), bad).view(2, 3).bfloat16()
     with pytest.raises(NonFiniteError, match="/nested/w has 1 of 6 numbers that are not finite"):
-        save_checkpoint(folder, 2, {"nested": {"w": poisoned, "v": torch.ones(3)}})
+        save_checkpoint(folder, 2, {"nested": {"v": torch.ones(3), "none": torch.empty(0), "w": poisoned}})
     assert [path.name for path in folder.iterdir()] == ["step-00000001"]
 
 

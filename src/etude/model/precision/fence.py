@@ -65,11 +65,17 @@ def saturated(tensor: Tensor) -> Tensor:
 
 
 def _surely_sound(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Nearly all: those whose largest number is less than the largest there is. A device is waited for once."""
+    """Nearly all: those whose numbers are all within the largest there are. A device is waited for once."""
     plain = {name: tensor for name, tensor in tensors.items() if tensor.dtype in _PLAIN and tensor.numel()}
-    within = [torch.linalg.vector_norm(x, torch.inf) < torch.finfo(x.dtype).max for x in plain.values()]
+    within = [_within(tensor) for tensor in plain.values()]
     sound = torch.stack(within).tolist() if within else []
     return {name for name, yes in zip(plain, sound, strict=True) if yes}
+
+
+def _within(tensor: Tensor) -> Tensor:
+    low, high = tensor.aminmax()  # NaN if one is; three to ten times as fast as a norm or isfinite on a CPU
+    largest = torch.finfo(tensor.dtype).max
+    return (low > -largest) & (high < largest)
 
 
 def _problem(name: str, tensor: Tensor) -> str | None:
