@@ -27,7 +27,7 @@ def numerics(run: RunPaths, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_table_and_a_picture(run: RunPaths) -> None:
-    done = numerics(run, "--formats", "bf16,nvfp4", "--sequences", "1")
+    done = numerics(run, "--formats", "bf16, nvfp4", "--sequences", "1")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == f"{run.root}, rl: trained in bf16, computes in bfloat16"

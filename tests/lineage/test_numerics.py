@@ -93,6 +93,22 @@ def test_weights_that_are_finite_but_overflow_are_named_where_they_do(tmp_path: 
     assert asdict(report)["faults"][0]["problem"].endswith("not finite")
 
 
+def test_what_overflows_in_the_engine_alone_is_named_too(tmp_path: Path) -> None:
+    """It multiplies queries by what the trainer multiplies latents with: large by large, in place of large by small."""
+    run = examined_run(tmp_path / "run")
+    file = run.model("rl") / "model.safetensors"
+    tensors = load_file(file)
+    for name, factor in (("q_proj", 1e20), ("kv_b_proj", 1e25), ("kv_a_layernorm", 1e-35)):
+        tensors[f"model.layers.1.self_attn.{name}.weight"] *= factor
+    save_file(tensors, file)
+    report = examine(run.root, formats=["bf16"], sequences=1)
+    assert [fault.where for fault in report.faults] == [
+        "under bf16, the engine's log-probs, 64 at a time,",
+        "under bf16, the engine's log-probs, one by one,",
+    ]
+    assert report.formats == []
+
+
 def test_formats_that_do_not_fit_are_left_out_or_refused(tmp_path: Path) -> None:
     run = examined_run(tmp_path / "run", moe_intermediate_size=24)
     report = examine(run.root, sequences=1)

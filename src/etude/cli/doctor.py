@@ -50,6 +50,8 @@ def numerics(
     def verb() -> int:
         from etude.cli.numerics import numerics_command
 
-        return numerics_command(run_folder, stage, [f for f in formats.split(",") if f], sequences, as_json)
+        return numerics_command(
+            run_folder, stage, [name.strip() for name in formats.split(",") if name.strip()], sequences, as_json
+        )
 
     finish(verb)

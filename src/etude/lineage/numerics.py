@@ -6,7 +6,7 @@ that was asked for. Where they are not, nothing is measured: a mean over NaN say
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
@@ -17,12 +17,11 @@ from torch import Tensor
 from etude.engine.builtin import BuiltinEngine
 from etude.lineage.state import Finished, LineageError, dtype_of, finished_stage
 from etude.model import CannotQuantise, Transformer, checkpoint_faults, compute_with, load_hf, serve
-from etude.model.drift import LayerDrift, Pass, activation_faults, layer_drift, recorded
+from etude.model.drift import LayerDrift, activation_faults, layer_drift, recorded
 from etude.model.precision.fence import Fault
 from etude.pretrain.sft import demonstrations, learnt_and_held_out
-from etude.recipe import Recipe
 from etude.recipe.precision import PrecisionRecipe
-from etude.rl.agreement import CHUNK, Agreement, after, agreement, fed, sampled, trained
+from etude.rl.agreement import CHUNK, Agreement, Scored, after, agreement, fed, sampled, trained
 from etude.training.compute import DTYPES
 
 FORMATS: tuple[str, ...] = get_args(PrecisionRecipe.model_fields["experts"].annotation)
@@ -83,12 +82,16 @@ def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), se
                 raise
             report.left_out[name] = str(error)
             continue
+        serve(engine)
         passes = [recorded(trainer, one) for one in tokens]
-        if poisoned := activation_faults(passes):
+        answers = {f"{CHUNK} at a time": fed(engine, tokens, CHUNK), "one by one": fed(engine, tokens, 1)}
+        if poisoned := activation_faults(passes) + _engine_faults(answers):
             report.faults += [Fault(f"under {name}, {fault.where}", fault.problem) for fault in poisoned]
             continue
-        layers = layer_drift(trainer, passes, exact_model, exact)
-        report.formats.append(FormatReport(name, layers, _beside_engine(trainer, passes, engine, tokens, recipe)))
+        ours = [trained(one, sequence) for one, sequence in zip(passes, tokens, strict=True)]
+        beside = {way: agreement(ours, theirs) for way, theirs in answers.items()}
+        beside["sampled"] = _on_its_own_tokens(trainer, BuiltinEngine(engine, recipe.engine), tokens)
+        report.formats.append(FormatReport(name, layer_drift(trainer, passes, exact_model, exact), beside))
     return report
 
 
@@ -101,22 +104,25 @@ def held_out_sequences(found: Finished, positions: int, count: int) -> list[Tens
     return [torch.from_numpy(tokens).long() for tokens in segments[:count]]
 
 
-def _beside_engine(
-    trainer: Transformer, passes: Sequence[Pass], engine: Transformer, tokens: Sequence[Tensor], recipe: Recipe
-) -> dict[str, Agreement]:
-    serve(engine)
-    ours = [trained(one, sequence) for one, sequence in zip(passes, tokens, strict=True)]
-    found = {
-        f"{CHUNK} at a time": agreement(ours, fed(engine, tokens, CHUNK)),
-        "one by one": agreement(ours, fed(engine, tokens, 1)),
-    }
+def _engine_faults(answers: Mapping[str, Sequence[Scored]]) -> list[Fault]:
+    """An engine takes queries into the latent space (model/attention.py), so it may overflow where no trainer does."""
+    logprobs = {way: torch.cat([one.logprobs_t for one in scored]) for way, scored in answers.items()}
+    return [
+        Fault(f"the engine's log-probs, {way},", f"are not finite: {int((~said.isfinite()).sum())} of {len(said)}")
+        for way, said in logprobs.items()
+        if not said.isfinite().all()
+    ]
+
+
+def _on_its_own_tokens(trainer: Transformer, engine: BuiltinEngine, tokens: Sequence[Tensor]) -> Agreement:
+    """On what the engine samples behind the first halves of sequences."""
     prompts = [sequence[: len(sequence) // 2] for sequence in tokens]
-    made = sampled(BuiltinEngine(engine, recipe.engine), prompts, _SAMPLED)
+    made = sampled(engine, prompts, _SAMPLED)
     scored = [
         after(trained(recorded(trainer, sequence), sequence), len(prompt))
         for prompt, (sequence, _) in zip(prompts, made, strict=True)
     ]
-    return found | {"sampled": agreement(scored, [said for _, said in made])}
+    return agreement(scored, [said for _, said in made])
 
 
 def _network(folder: Path, dtype: torch.dtype, precision: PrecisionRecipe) -> Transformer:
