@@ -123,7 +123,7 @@ def test_what_cannot_be_examined(run: RunPaths, tmp_path: Path) -> None:
         examine(tmp_path)
     with pytest.raises(LineageError, match="no stage 'rlhf': expected one of rl, continued, sft"):
         examine(run.root, "rlhf")
-    with pytest.raises(LineageError, match="no finished model yet of stage mtp"):
+    with pytest.raises(LineageError, match="no finished model of stage mtp yet"):
         examine(run.root, "mtp")
     with pytest.raises(LineageError, match="no format 'int4': expected some of bf16, nvfp4"):
         examine(run.root, formats=["int4"])

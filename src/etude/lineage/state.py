@@ -88,8 +88,8 @@ def finished_stage(run: Path, asked: str | None, stages: Sequence[str]) -> Finis
     for stage in stages if asked is None else (asked,):
         if paths.model(stage).exists():
             return Finished(paths, stage, recipe_of(load_recipe(paths.recipe), stage))
-    which = f"stage {asked}" if asked else f"any of the stages {', '.join(stages)}"
-    raise LineageError(f"{run} has no finished model yet of {which}")
+    which = asked or f"{', '.join(stages[:-1])} or {stages[-1]}"
+    raise LineageError(f"{run} has no finished model of stage {which} yet")
 
 
 def dtype_of(paths: RunPaths) -> str:
