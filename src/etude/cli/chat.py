@@ -84,7 +84,7 @@ class Show(Observer):
                 self._print(text.strip(), "italic")
 
     async def tool(self, event: ToolEvent) -> None:
-        self._print(f"> {event.arguments}", "cyan" if event.ok else "red")
+        self._print(f"> {_called(event)}", "cyan" if event.ok else "red")
         if event.output:
             self._print(event.output, "dim")
 
@@ -93,6 +93,12 @@ class Show(Observer):
 
     def _print(self, text: str, style: str) -> None:
         self._console.print(visible(text), style=style, markup=False, highlight=False)
+
+
+def _called(event: ToolEvent) -> str:
+    """Calls of the compact format begin with the tool's name, those of others are arguments alone."""
+    first, *_ = event.arguments.split(maxsplit=1) or [""]
+    return event.arguments if first == event.name else f"{event.name} {event.arguments}"
 
 
 def chat_command(options: ChatOptions) -> int:
