@@ -21,6 +21,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.syntax import Syntax
 
+from etude.cli.agents.events import STOPS, count
 from etude.cli.fronts import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
 from etude.cli.visible import exact, visible
 from etude.harness import (
@@ -28,6 +29,7 @@ from etude.harness import (
     ChatSession,
     Conversation,
     Observer,
+    Outcome,
     Policy,
     TokenPolicy,
     TokenSampling,
@@ -101,9 +103,14 @@ def _called(event: ToolEvent) -> str:
     return event.arguments if first == event.name else f"{event.name} {event.arguments}"
 
 
+def how_it_ended(outcome: Outcome) -> str:
+    why = f": {visible(outcome.error)}" if outcome.error else ""
+    return f"{STOPS[outcome.stop]}{why}, {count(outcome.usage.turns, 'turn')}"
+
+
 def chat_command(options: ChatOptions) -> int:
     if options.run is not None:
-        front = _run_front(options.run, options.stage)
+        front = run_front(options.run, options.stage)
     elif options.endpoint is not None:
         front = endpoint_front(options.endpoint)
         options = replace(options, folder=options.folder or Path())
@@ -144,7 +151,8 @@ def _why_lines(options: ChatOptions) -> str | None:
     return None
 
 
-def _run_front(run_folder: Path, stage: str | None) -> Front:
+def run_front(run_folder: Path, stage: str | None = None) -> Front:
+    """The agent of a run, as the recipe has trained it; the latest stage if none is named."""
     paths = RunPaths(run_folder.resolve())
     if not paths.recipe.is_file():
         raise LineageError(f"{run_folder} is not a run folder: it has no recipe.toml; train one with `etude run`")
@@ -232,8 +240,7 @@ async def converse(
             task = None
             console.print(visible(text), style="bold", markup=False)
             outcome = await session.run(text)
-            why = f": {visible(outcome.error)}" if outcome.error else ""
-            console.print(f"({outcome.stop}{why}, {outcome.usage.turns} turns)", style="dim", markup=False)
+            console.print(f"({how_it_ended(outcome)})", style="dim", markup=False)
             await (_settle(session, console) if where.rules.here else _offer(session, console, yes))
             if yes:
                 break
