@@ -78,7 +78,8 @@ def test_a_second_request_goes_on_where_the_first_ended(repository: Path) -> Non
 def test_out_of_turns_and_a_dead_endpoint_are_told_by_the_exit_code(repository: Path) -> None:
     reading = [completion(calls=[("list", {})])] * 2
     done, _ = etude(repository, reading, "-p", "look", "--turns", "2", "--no-shell", code=1)
-    assert "(turns, 2 turns)" in done.stderr
+    assert "(out of turns, 2 turns)" in done.stderr
+    assert "> list {}" in done.stderr
     command = [ETUDE, "agent", "-p", "x", "--endpoint", "http://127.0.0.1:9/v1", "--no-shell", "--json"]
     command += ["--sessions", str(repository.parent / "s"), "--folder", str(repository)]
     dead = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -56,7 +56,7 @@ def test_no_leaves_the_folder_as_it_was_and_yes_applies_the_diff(chat: Chat, fol
         "> shell python check.py",
         "FAIL add_cost(18, 9) gave 27, expected 32",
         "> edit shop.py 5",
-        "(finished, 3 turns)",
+        "(done, 3 turns)",
     ):
         assert line in shown
     assert [line.rstrip() for line in shown.splitlines() if line[:1] in "-+"] == [

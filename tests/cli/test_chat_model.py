@@ -67,6 +67,24 @@ def test_on_the_sample_until_the_input_ends(run: RunPaths, scratch: Path) -> Non
     assert list(scratch.iterdir()) == []
 
 
+def test_a_script_has_the_agent_of_a_run_work_in_a_folder(run: RunPaths, folder: Path, scratch: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(scratch), "XDG_STATE_HOME": str(folder.parent / "state")}
+
+    def agent(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [ETUDE, "agent", str(run.root), "-p", SAMPLE_TASK, "--folder", str(folder), *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+
+    done = agent("--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["stop"], result["usage"]["tool_calls"]) == ("finished", len(CALLS))
+    assert DIFF in result["diff"]
+    refused = agent("--background")
+    assert refused.returncode == 2
+    assert "etude: a run folder does not go with --background" in refused.stderr
+    assert list(scratch.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_no_then_ctrl_c_at_the_next_question(at_terminal, folder: Path, scratch: Path) -> None:
     before = contents(folder)

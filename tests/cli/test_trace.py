@@ -154,6 +154,14 @@ def test_sessions_are_listed_and_shown(sessions: Path, capsys: pytest.CaptureFix
     assert "edits accepted" in shown.out
 
 
+def test_what_others_wrote_moves_no_cursor(sessions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x9b2J\u202egone\x1b[2J"
+    trace = Trace("t", hostile, "", "", 0, "p", 0, messages=[{"role": "user", "content": hostile}])
+    write_traces(sessions / "hostile.parquet", [trace])
+    assert show_command(str(sessions / "hostile.parquet"), [], None) == 0
+    assert "<U+009B>2J<U+202E>gone\u241b[2J\n" in capsys.readouterr().out
+
+
 def test_what_became_of_edits_is_counted_when_somebody_looks(
     sessions: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

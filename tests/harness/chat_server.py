@@ -67,6 +67,8 @@ class ChatServer:
         *,
         status: int = 200,
         statuses=(),
+        refusals=(),
+        retry_after: str = "",
         streams: str = "yes",
         size: int = 3,
         pause: float = 0.0,
@@ -81,6 +83,9 @@ class ChatServer:
         """Somebody went away in the middle of a stream."""
         self.status = status
         self.statuses = list(statuses)
+        self.refusals = list(refusals)
+        """Told one after another with the status 400; None answers."""
+        self.retry_after = retry_after
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
 
@@ -88,10 +93,13 @@ class ChatServer:
         body = await request.json()
         self.requests.append(body)
         self.headers.append(dict(request.headers))
+        if self.refusals and (refused := self.refusals.pop(0)):
+            return JSONResponse({"error": {"message": refused}}, 400)
         status = self.statuses.pop(0) if self.statuses else self.status
         if status != 200:
+            headers = {"retry-after": self.retry_after} if self.retry_after else {}
             code = "context_length_exceeded" if status == 400 else "unavailable"
-            return JSONResponse({"error": {"code": code, "message": "no"}}, status)
+            return JSONResponse({"error": {"code": code, "message": "no"}}, status, headers)
         if body.get("stream") and self.streams == "refused":
             return JSONResponse({"error": {"message": "Unknown field: stream"}}, 422)
         answer = self.answers.pop(0)

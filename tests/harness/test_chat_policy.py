@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from tests.harness.chat_server import ChatServer, completion
@@ -76,6 +77,80 @@ def test_a_busy_endpoint_is_asked_again():
 
     assert run(server, play).text == "hi"
     assert len(server.requests) == 3
+
+
+def test_an_endpoint_is_not_asked_again_before_it_wants_to_be():
+    server = ChatServer([completion(text="hi")], statuses=[429], retry_after="1")
+
+    async def play(policy):
+        await policy.act(PROFILE.open("x"), max_tokens=5)
+
+    begun = time.monotonic()
+    run(server, play)
+    assert time.monotonic() - begun >= 1
+
+
+REFUSED_BOUND = (
+    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+)
+
+
+def test_an_endpoint_that_knows_the_bound_by_another_name():
+    server = ChatServer([completion(text="hi"), completion(text="you")], refusals=[REFUSED_BOUND])
+
+    async def play(policy):
+        return [(await policy.act(PROFILE.open("x"), max_tokens=5)).text for _ in range(2)]
+
+    assert run(server, play, attempts=1) == ["hi", "you"]
+    bounds = [{name: value for name, value in body.items() if name.startswith("max_")} for body in server.requests]
+    assert bounds == [{"max_tokens": 5}, {"max_completion_tokens": 5}, {"max_completion_tokens": 5}]
+
+
+def thoughts(server: ChatServer) -> list[dict[str, str]]:
+    """What the last request told of thinking, by its name."""
+    said = server.requests[-1]["messages"]
+    return [{name: m[name] for name in ("reasoning_content", "reasoning") if name in m} for m in said[2:]]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_what_it_thought_goes_back_under_the_name_it_came(name):
+    answers = [
+        completion(calls=[("read", {"path": "calc.py"})], **{name: "hmm"}),
+        completion(calls=[("list", {})]),
+        completion(text="bye"),
+    ]
+
+    async def play(policy):
+        toolbox = Toolbox(PROFILE.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), PROFILE)
+        return await run_agent(PROFILE.open("x"), policy, toolbox, Budgets(), PROFILE)
+
+    server = ChatServer(answers)
+    assert run(server, play).stop is StopCause.REPLIED
+    assert thoughts(server) == [{name: "hmm"}, {}, {}, {}]
+    refusing = ChatServer(answers, refusals=[None, f"Please remove the {name} from your message"])
+    assert run(refusing, play, attempts=1).stop is StopCause.REPLIED
+    assert thoughts(refusing) == [{}, {}, {}, {}]
+    assert len(refusing.requests) == 4, "refused once"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "'max_tokens' or 'max_completion_tokens' is too large. This model's maximum context length is 10 tokens",
+        "The input (20 tokens) is longer than the model's context length (10 tokens).",
+        "the request exceeds the available context size, try increasing it",
+        "prompt is too long: 20 tokens > 10 maximum",
+        "The input token count (20) exceeds the maximum number of tokens allowed (10).",
+    ],
+)
+def test_a_full_context_in_the_words_of_others(words):
+    async def play(policy):
+        with pytest.raises(ContextFull):
+            await policy.act(PROFILE.open("x"), max_tokens=5)
+
+    server = ChatServer([], refusals=[words])
+    run(server, play)
+    assert len(server.requests) == 1
 
 
 def test_a_full_context_is_no_error():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 from tests.harness.test_terminal_tools import Bench
 
-from etude.harness import Answer, ApplyConflict, Permissions, Rule, ToolResult, Wish
+from etude.harness import Answer, ApplyConflict, Permissions, Rule, ToolCall, ToolResult, Wish
 from etude.harness.here import FolderWorkspace
 from etude.harness.workspace import AGENT_ENV
+from etude.sandbox.share import Share, Watch
 
 CALC = "def larger(a, b):\n    return min(a, b)\n"
 
@@ -70,6 +72,31 @@ def test_a_change_is_shown_then_made(folder: Path) -> None:
         assert (folder / "calc.py").read_text() == CALC
 
     here(folder, asked, play)
+
+
+def test_while_the_user_thinks_no_command_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+
+    class Clock(Watch):
+        def __init__(self) -> None:
+            happened.append("clock")
+
+        def share(self, cpu_seconds: float) -> Share:
+            return Share(seconds=2.0)
+
+    monkeypatch.setattr("etude.harness.terminal.Watch", Clock)
+    asked = Asked()
+    asked.meanwhile = lambda: happened.append("question")
+
+    async def play(bench: Bench, _: FolderWorkspace) -> None:
+        for number in range(2):
+            arguments: dict[str, object] = {"command": f"echo {number}"}
+            output = await bench.toolbox.carry_out(ToolCall("1", "bash", arguments, json.dumps(arguments)))
+            assert (output.lines, output.seconds) == ([str(number)], 2.0)
+
+    here(folder, asked, play)
+    opened = ["clock"]
+    assert happened == ["question", *opened, "clock", "question", "clock"]
 
 
 def test_a_patch_is_one_question_and_all_or_nothing(folder: Path) -> None:

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from pathlib import Path
 
 import pytest
 from tests.harness.parts import SAMPLE
 
-from etude.harness import FolderWorkspace, OverlayWorkspace, Permissions, Rule, SchemaError, load_profile
+from etude.harness import (
+    ChatSession,
+    FolderWorkspace,
+    OverlayWorkspace,
+    Permissions,
+    Rule,
+    SchemaError,
+    ScriptedPolicy,
+    load_profile,
+)
 from etude.harness.profile import parse_profile
+from etude.harness.repository import recent_files, state_of
 from etude.harness.surroundings import Surroundings, find_rules, look_around
+from etude.recipe.acting import HarnessRecipe, SandboxRecipe
+
+FULL = HarnessRecipe(profile="full")
 
 RULES = {
     "AGENTS.md": b"Use tabs.\n",
@@ -59,6 +73,64 @@ def test_where_commands_run_they_tell_of_system_and_repository(tmp_path: Path) -
     assert told.system.startswith("Linux ")
     assert (told.limits, told.recent, told.status) == ("256 MB", ("a.py",), ())
     assert asyncio.run(look(commands=False)) == Surroundings(limits="256 MB", recent=("a.py",))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two commits, and one change since; a monitor of the file system that must not be run."""
+    folder = tmp_path / "repository"
+    (folder / "pack").mkdir(parents=True)
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    for number, paths in enumerate((["old.py", "gone.py"], ["pack/é 1.py"])):
+        for path in paths:
+            (folder / path).write_text("x = 1\n")
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", f"--message={number}")
+    (folder / "gone.py").unlink()
+    (folder / "old.py").write_text("x = 2\n")
+    git(folder, "config", "core.fsmonitor", f"touch {tmp_path}/monitored")
+    return folder
+
+
+def git(folder: Path, *words: str) -> None:
+    person = ["-c", "user.name=n", "-c", "user.email=e"]
+    subprocess.run(["git", *person, *words], cwd=folder, check=True, timeout=60)
+
+
+def test_git_is_asked_about_the_users_folder(repository: Path) -> None:
+    assert asyncio.run(state_of(repository)) == ["## main", " D gone.py", " M old.py"]
+    assert asyncio.run(recent_files(repository)) == ["pack/é 1.py", "old.py"]
+    assert asyncio.run(state_of(repository / "pack")) == ["## main"]
+    assert asyncio.run(recent_files(repository / "pack")) == ["é 1.py"]
+    assert not (repository.parent / "monitored").exists()
+    assert not (repository / ".git" / "index.lock").exists()
+
+
+def test_where_there_is_no_repository_or_no_git_nothing_is_known(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    (tmp_path / "none").mkdir()
+    assert asyncio.run(state_of(tmp_path / "none")) == []
+    assert asyncio.run(recent_files(tmp_path / "none")) == []
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert asyncio.run(state_of(repository)) == []
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_a_session_tells_the_repositorys_state_and_recent_files(repository: Path, here: bool) -> None:
+    async def told() -> str:
+        policy = ScriptedPolicy(["done"], load_profile("full"))
+        permissions = Permissions() if here else None
+        async with ChatSession(repository, policy, FULL, SandboxRecipe(), permissions=permissions) as session:
+            await session.run("look")
+            assert session.conversation is not None
+            return session.conversation.messages[0].text
+
+    system = asyncio.run(told())
+    assert "git status when you began:\n## main\n D gone.py\n M old.py\n" in system
+    assert "Files the user has at hand:\npack/é 1.py\nold.py" in system
+    assert ("System: Linux" in system) is here, "a view without a shell runs nothing"
 
 
 def test_the_full_profile_tells_what_there_is_and_the_compact_one_nothing() -> None:

@@ -1,4 +1,4 @@
-"""etude agent: the harness with any OpenAI-compatible endpoint, for scripts: one request, its change and a result."""
+"""etude agent: any OpenAI-compatible endpoint or the agent of a run, for scripts: one request, its change, a result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from etude.cli.chat import Show
+from etude.cli.chat import Show, how_it_ended, run_front
 from etude.cli.fronts import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
 from etude.cli.visible import visible
 from etude.harness import Observer, Outcome
@@ -33,13 +33,15 @@ class AgentOptions:
     resume: str | None
     rules: Rules = field(default_factory=Rules)
     consent: bool = False
+    run: Path | None = None
+    """A run folder, whose agent works in the endpoint's place."""
 
 
 def agent_command(options: AgentOptions) -> int:
     if not options.folder.is_dir():
         raise SessionError(f"{options.folder} is not a folder")
     options.rules.parsed()
-    front = endpoint_front(options.endpoint)
+    front = run_front(options.run) if options.run is not None else endpoint_front(options.endpoint)
     look_after_all(options.sessions, options.folder)
     saved = find_saved(options.sessions, options.folder, options.resume, options.rules.here)
     if options.prompt is None and saved is None:
@@ -84,8 +86,7 @@ def _tell(
         print(json.dumps(result))
         return
     if outcome is not None:
-        why = f": {visible(outcome.error)}" if outcome.error else ""
-        told.print(f"({outcome.stop}{why}, {outcome.usage.turns} turns)", style="dim", markup=False)
+        told.print(f"({how_it_ended(outcome)})", style="dim", markup=False)
         if outcome.final_text:
             print(visible(outcome.final_text))
     if options.rules.here and diff:

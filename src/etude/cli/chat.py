@@ -21,6 +21,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.syntax import Syntax
 
+from etude.cli.agents.events import STOPS, count
 from etude.cli.fronts import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
 from etude.cli.visible import exact, visible
 from etude.harness import (
@@ -28,6 +29,7 @@ from etude.harness import (
     ChatSession,
     Conversation,
     Observer,
+    Outcome,
     Policy,
     TokenPolicy,
     TokenSampling,
@@ -82,7 +84,7 @@ class Show(Observer):
                 self._print(text.strip(), "italic")
 
     async def tool(self, event: ToolEvent) -> None:
-        self._print(f"> {event.arguments}", "cyan" if event.ok else "red")
+        self._print(f"> {_called(event)}", "cyan" if event.ok else "red")
         if event.output:
             self._print(event.output, "dim")
 
@@ -93,9 +95,20 @@ class Show(Observer):
         self._console.print(visible(text), style=style, markup=False, highlight=False)
 
 
+def _called(event: ToolEvent) -> str:
+    """Calls of the compact format begin with the tool's name, those of others are arguments alone."""
+    first, *_ = event.arguments.split(maxsplit=1) or [""]
+    return event.arguments if first == event.name else f"{event.name} {event.arguments}"
+
+
+def how_it_ended(outcome: Outcome) -> str:
+    why = f": {visible(outcome.error)}" if outcome.error else ""
+    return f"{STOPS[outcome.stop]}{why}, {count(outcome.usage.turns, 'turn')}"
+
+
 def chat_command(options: ChatOptions) -> int:
     if options.run is not None:
-        front = _run_front(options.run, options.stage)
+        front = run_front(options.run, options.stage)
     elif options.endpoint is not None:
         front = endpoint_front(options.endpoint)
         options = replace(options, folder=options.folder or Path())
@@ -136,7 +149,8 @@ def _why_lines(options: ChatOptions) -> str | None:
     return None
 
 
-def _run_front(run_folder: Path, stage: str | None) -> Front:
+def run_front(run_folder: Path, stage: str | None = None) -> Front:
+    """The agent of a run, as the recipe has trained it; the latest stage if none is named."""
     found = finished_stage(run_folder.resolve(), stage, _STAGES)
     trained = partial(_trained, found, dtype_of(found.paths))
     return Front(f"{found.paths.root.name}/{found.stage}", found.recipe.harness, found.recipe.sandbox, trained)
@@ -207,8 +221,7 @@ async def converse(
             task = None
             console.print(visible(text), style="bold", markup=False)
             outcome = await session.run(text)
-            why = f": {visible(outcome.error)}" if outcome.error else ""
-            console.print(f"({outcome.stop}{why}, {outcome.usage.turns} turns)", style="dim", markup=False)
+            console.print(f"({how_it_ended(outcome)})", style="dim", markup=False)
             await (_settle(session, console) if where.rules.here else _offer(session, console, yes))
             if yes:
                 break

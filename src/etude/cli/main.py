@@ -178,6 +178,9 @@ def chat(
 
 @app.command()
 def agent(
+    run_folder: Annotated[
+        Path | None, typer.Argument(help="A run folder, for example runs/tiny; not with --endpoint.")
+    ] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to do.")] = None,
     endpoint: EndpointOption = "http://localhost:8000/v1",
     model: ModelOption = "default",
@@ -206,7 +209,8 @@ def agent(
         int, typer.Option(envvar="ETUDE_AT_ONCE", min=1, help="With --background: it waits while so many work.")
     ] = 4,
 ) -> None:
-    """Have an agent do something in a folder, with any model. For scripts: the change goes to standard output.
+    """Have an agent do something in a folder, with any model or that of a run. For scripts: the change goes to standard
+    output.
 
     Your files change only with --apply. With --here they change as it works, but only as --allow says: nobody is asked,
     so the rest is refused, and the agent is told. What it does is kept as a session, turn by turn: killed at any
@@ -216,6 +220,7 @@ def agent(
     \b
     Examples:
       etude agent -p "make the tests pass" --endpoint http://localhost:8000/v1 --model qwen3-coder
+      etude agent runs/tiny -p "fix total" --folder ~/my/repository
       etude agent -p "now the docs" --resume last
       etude agent --resume last --apply
       etude agent -p "what does this do?" --no-shell --json | jq -r .text
@@ -231,7 +236,9 @@ def agent(
         place = sessions or default_sessions()
         reached = EndpointOptions(endpoint or "", model, key, context, turns, tool_seconds, money, prices)
         rules = Rules.given(here, allow, deny, shell)
-        options = AgentOptions(prompt, folder, reached, shell, apply, as_json, place, resume, rules, consent)
+        options = AgentOptions(
+            prompt, folder, reached, shell, apply, as_json, place, resume, rules, consent, run_folder
+        )
         if background:
             from etude.cli.agents.start import start_command
 

@@ -2,8 +2,8 @@
 
 Answers of 429 and 5xx and broken connections are tried again; what still fails is a PolicyError. A context that is full
 is ContextFull. Nothing that the model writes is an error here: a call that does not parse goes to the loop as it is.
-Where somebody watches (`on_piece`) the answer is asked for in pieces; the turn is the same, and an endpoint that cannot
-is asked as ever.
+Where somebody watches (`on_piece`) the answer is asked for in pieces; the turn is the same. What the model thought goes
+back to it, as it stays in the context of one that we train. An endpoint that refuses one of these is asked without it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from etude.harness.messages import openai_messages
+from etude.harness.messages import THINKING, openai_messages
 from etude.harness.policy import ContextFull, Conversation, PolicyError, ToolCall, Turn
 from etude.harness.schema import ToolSchema
 from etude.harness.stream import Assembly, OnPiece, Piece, StreamBroken, events
@@ -24,14 +24,24 @@ from etude.harness.stream import Assembly, OnPiece, Piece, StreamBroken, events
 _CHARACTERS_PER_TOKEN = 4
 _REFUSES = (400, 404, 405, 415, 422, 501)
 """What endpoints answer to a field that they do not know."""
+_FULL = (
+    "context_length", "context length", "maximum context", "context size", "context window", "prompt is too long",
+    "maximum number of tokens",
+)  # fmt: skip
+"""Of a context that is full they all say it, each in words of its own."""
+_LONGEST_PAUSE = 60.0
 
 
-class _NoStream(Exception):
-    """The endpoint answers at once only."""
+class _AskOtherwise(Exception):
+    """The endpoint refused a field, which it will not be sent again."""
 
 
 class _AskAgain(Exception):
-    """To be asked again."""
+    """To be asked again, after as many seconds as the endpoint itself wants."""
+
+    def __init__(self, problem: str, seconds: float = 0.0) -> None:
+        super().__init__(problem)
+        self.seconds = min(seconds, _LONGEST_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,10 @@ class ChatPolicy:
         self.on_piece = on_piece
         """Told the pieces of a turn as they come; may be set at any time between turns."""
         self._can_stream = True
+        self._bound = "max_tokens"
+        """The name of the field; newer endpoints have another."""
+        self._thinking = THINKING
+        """The name under which the endpoint says what was thought, and is told it; empty: it does not want to know."""
         self._endpoint = endpoint
         self._tools = [schema.openai() for schema in schemas]
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
@@ -70,18 +84,9 @@ class ChatPolicy:
         return self._endpoint.model
 
     async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
-        body: dict[str, Any] = {
-            "model": self._endpoint.model,
-            "messages": openai_messages(conversation),
-            "max_tokens": max_tokens,
-            "temperature": self._endpoint.temperature,
-        }
-        if self._tools:
-            body["tools"] = self._tools
-        if self._endpoint.seed is not None:
-            body["seed"] = self._endpoint.seed
-        answer = await self._post(body)
+        answer = await self._ask(conversation, max_tokens)
         try:
+            self._notice(answer["choices"][0]["message"])
             turn, total = _turn(answer, len(conversation.messages), self.count)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise PolicyError(f"{self._endpoint.url}: the answer is not a chat completion ({error!r})") from error
@@ -89,21 +94,35 @@ class ChatPolicy:
             self._counted[conversation.id] = (len(conversation.messages) + 1, total)
         return turn
 
-    async def _post(self, body: dict[str, Any]) -> Any:
+    def _body(self, conversation: Conversation, max_tokens: int) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._endpoint.model,
+            "messages": openai_messages(conversation, self._thinking),
+            self._bound: max_tokens,
+            "temperature": self._endpoint.temperature,
+        }
+        if self._tools:
+            body["tools"] = self._tools
+        if self._endpoint.seed is not None:
+            body["seed"] = self._endpoint.seed
+        return body
+
+    async def _ask(self, conversation: Conversation, max_tokens: int) -> Any:
         problem = ""
-        attempt = 0
+        attempt, wanted = 0, 0.0
         while attempt < self._endpoint.attempts:
             if attempt:
-                await asyncio.sleep(self._endpoint.pause_seconds * 2 ** (attempt - 1))
+                await asyncio.sleep(max(wanted, self._endpoint.pause_seconds * 2 ** (attempt - 1)))
+                wanted = 0.0
+            body = self._body(conversation, max_tokens)
             try:
                 return await (self._streamed(body, self.on_piece) if self._streams else self._at_once(body))
-            except _NoStream:
-                self._can_stream = False
+            except _AskOtherwise:
                 continue
             except (httpx.HTTPError, StreamBroken) as error:
                 problem = f"{type(error).__name__} {error}".strip()
             except _AskAgain as error:
-                problem = str(error)
+                problem, wanted = str(error), error.seconds
             if self.on_piece is not None:
                 self.on_piece(Piece("again"))
             attempt += 1
@@ -115,7 +134,7 @@ class ChatPolicy:
 
     async def _at_once(self, body: dict[str, Any]) -> Any:
         response = await self._client.post("chat/completions", json=body)
-        self._check(response)
+        self._check(response, body)
         return self._parsed(response)
 
     async def _streamed(self, body: dict[str, Any], tell: OnPiece | None) -> Any:
@@ -124,9 +143,7 @@ class ChatPolicy:
         async with self._client.stream("POST", "chat/completions", json=asked) as response:
             if response.status_code != 200:
                 await response.aread()
-                if response.status_code in _REFUSES and "stream" in response.text:
-                    raise _NoStream
-                self._check(response)
+                self._check(response, asked)
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 await response.aread()
                 return self._parsed(response)
@@ -144,11 +161,31 @@ class ChatPolicy:
                 raise StreamBroken("the stream ended in the middle of the answer")
             return assembly.whole()
 
-    def _check(self, response: httpx.Response) -> None:
-        if response.status_code == 429 or response.status_code >= 500:
-            raise _AskAgain(f"status {response.status_code}")
-        if response.status_code != 200:
-            _said_no(self._endpoint.url, response.status_code, response.text[:500])
+    def _check(self, response: httpx.Response, asked: dict[str, Any]) -> None:
+        status = response.status_code
+        if status in _REFUSES and not _is_full(response.text) and self._can_do_without(asked, response.text):
+            raise _AskOtherwise
+        if status == 429 or status >= 500:
+            raise _AskAgain(f"status {status}", _seconds(response.headers.get("retry-after", "")))
+        if status != 200:
+            _said_no(self._endpoint.url, status, response.text[:500])
+
+    def _can_do_without(self, asked: dict[str, Any], said: str) -> bool:
+        """Whether what it said no to is a field of the request that it will not be sent again."""
+        if self._bound == "max_tokens" and "max_completion_tokens" in said:
+            self._bound = "max_completion_tokens"
+        elif self._thinking in said and any(self._thinking in message for message in asked["messages"]):
+            self._thinking = ""
+        elif "stream" in asked and "stream" in said:
+            self._can_stream = False
+        else:
+            return False
+        return True
+
+    def _notice(self, message: Any) -> None:
+        """Under which name this endpoint says what was thought."""
+        name = next((name for name in (THINKING, "reasoning") if message.get(name)), "")
+        self._thinking = self._thinking and (name or self._thinking)
 
     def _parsed(self, response: httpx.Response) -> Any:
         try:
@@ -168,8 +205,17 @@ class ChatPolicy:
         await self._client.aclose()
 
 
+def _is_full(text: str) -> bool:
+    return any(words in text for words in _FULL)
+
+
+def _seconds(text: str) -> float:
+    """Of a header that may say a date as well: then nothing is known."""
+    return float(text) if text.isdecimal() else 0.0
+
+
 def _said_no(url: str, status: int, text: str) -> None:
-    if "context_length" in text or "maximum context" in text:
+    if _is_full(text):
         raise ContextFull(text)
     raise PolicyError(f"{url}: status {status}: {text}")
 

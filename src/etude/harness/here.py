@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -229,7 +230,7 @@ class _Asking(Terminals):
 def _told(heard: Heard, command: str, wish: Wish) -> Heard:
     if wish.what == command:
         return heard
-    return Heard(f"(the user made it: {wish.what})\n{heard.text}", heard.code, heard.job, heard.skipped)
+    return replace(heard, text=f"(the user made it: {wish.what})\n{heard.text}")
 
 
 def _with(files: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:

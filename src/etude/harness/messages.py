@@ -8,10 +8,13 @@ from typing import Any
 from etude.harness.policy import Conversation, Message, Role, ToolCall
 
 NOT_CARRIED_OUT = "(not carried out)"
+THINKING = "reasoning_content"
+"""The name that most endpoints have for what was thought."""
 
 
-def openai_messages(conversation: Conversation) -> list[dict[str, Any]]:
-    """Endpoints refuse a call without an answer, where anything follows: one behind the end of a run gets one here."""
+def openai_messages(conversation: Conversation, thinking: str = "") -> list[dict[str, Any]]:
+    """Endpoints refuse a call without an answer, where anything follows: one behind the end of a run gets one here.
+    `thinking` names the field for what was thought; empty: it is left out."""
     said: list[dict[str, Any]] = []
     waiting: list[ToolCall] = []
     for message in conversation.messages:
@@ -20,18 +23,23 @@ def openai_messages(conversation: Conversation) -> list[dict[str, Any]]:
         else:
             said += [{"role": "tool", "tool_call_id": call.id, "content": NOT_CARRIED_OUT} for call in waiting]
             waiting = list(message.turn.calls) if message.turn else []
-        said.append(_message(message))
+        said.append(_message(message) | _thought(message, thinking))
     return said
 
 
 def whole_chain(conversation: Conversation) -> list[dict[str, Any]]:
-    """The messages of a conversation and of those it was summarised from, oldest first."""
+    """The messages of a conversation and of those it was summarised from, oldest first, with what was thought."""
+    return [message for link in chain_of(conversation) for message in openai_messages(link, THINKING)]
+
+
+def chain_of(conversation: Conversation) -> list[Conversation]:
+    """It and those it was summarised from, oldest first."""
     chain: list[Conversation] = []
     link: Conversation | None = conversation
     while link is not None:
         chain.append(link)
         link = link.parent
-    return [message for link in reversed(chain) for message in openai_messages(link)]
+    return chain[::-1]
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -44,6 +52,10 @@ def _message(message: Message) -> dict[str, Any]:
         "content": message.text or None,
         "tool_calls": [_call(call) for call in message.turn.calls],
     }
+
+
+def _thought(message: Message, name: str) -> dict[str, str]:
+    return {name: message.turn.thinking} if name and message.turn is not None and message.turn.thinking else {}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

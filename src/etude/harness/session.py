@@ -24,11 +24,12 @@ from etude.harness.outside import Outside
 from etude.harness.permissions import Permissions
 from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
+from etude.harness.repository import recent_files, state_of
 from etude.harness.runner import MAX_READ_BYTES, MAX_READ_FILES, hold_for_commands, lazy_workspace
 from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
 from etude.harness.sessions.replay import REBASED, SavedSession
-from etude.harness.surroundings import Surroundings, look_around
+from etude.harness.surroundings import Surroundings, look_around, system_of_host
 from etude.harness.toolbox import Toolbox
 from etude.harness.workspace import TOO_LARGE, WORKDIR, OverlayWorkspace
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
@@ -178,11 +179,18 @@ class ChatSession:
     async def _surroundings(self, workspace: OverlayWorkspace) -> Surroundings | None:
         if not self._profile.facts:
             return None
-        limits = told_limits(self._sandbox) if self._sandboxes else ""
+        system, limits = "", told_limits(self._sandbox) if self._sandboxes else ""
         if self._permissions is not None:
-            limits = ON_THE_HOST
-        commands = self._sandboxes is not None and self._permissions is None
-        return await look_around(workspace, self._policy.count, limits=limits, commands=commands)
+            system, limits = system_of_host(), ON_THE_HOST
+        return await look_around(
+            workspace,
+            self._policy.count,
+            system=system,
+            limits=limits,
+            status=await state_of(self.folder),
+            recent=await recent_files(self.folder),
+            commands=self._sandboxes is not None and self._permissions is None,
+        )
 
     async def diff(self) -> str:
         """Everything that `apply` would write; of files that are no text it says only that they changed."""

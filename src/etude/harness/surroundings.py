@@ -7,6 +7,7 @@ for the user's own history (`recent`), which only a session has.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -31,9 +32,9 @@ class Surroundings:
     limits: str = ""
     """What commands may use, in words."""
     status: tuple[str, ...] = ()
-    """git's own words about the work tree; empty where there is no repository."""
+    """git's own words about the work tree, or about the user's folder; empty where there is no repository."""
     recent: tuple[str, ...] = ()
-    """Files that the user has open, or changed last."""
+    """Files that the user changed last."""
     rules: tuple[tuple[str, str], ...] = field(default=())
     """Path and text, outermost folder first: what lies deeper holds for its folder, and overrules."""
 
@@ -42,16 +43,29 @@ class Surroundings:
 
 
 async def look_around(
-    workspace: Workspace, count: Count, *, limits: str = "", recent: Sequence[str] = (), commands: bool = True
+    workspace: Workspace,
+    count: Count,
+    *,
+    system: str = "",
+    limits: str = "",
+    status: Sequence[str] = (),
+    recent: Sequence[str] = (),
+    commands: bool = True,
 ) -> Surroundings:
-    """`commands`: whether commands may be run to find out; where a user must agree to each, they are not."""
-    system, status = "", []
+    """`commands`: whether commands may be run to find out what is not given; where a user must agree to each, they are
+    not."""
     if commands:
-        system = " ".join(await _said(workspace, "uname -sm; echo ${SHELL:-/bin/sh}"))
-        status = await _said(workspace, "git status --short --branch 2>/dev/null")
-        if len(status) > STATUS_LINES:
-            status = [*status[:STATUS_LINES], f"({len(status) - STATUS_LINES} more)"]
+        system = system or " ".join(await _said(workspace, "uname -sm; echo ${SHELL:-/bin/sh}"))
+        status = status or await _said(workspace, "git status --short --branch 2>/dev/null")
+    if len(status) > STATUS_LINES:
+        status = [*status[:STATUS_LINES], f"({len(status) - STATUS_LINES} more)"]
     return Surroundings(system, limits, tuple(status), tuple(recent), await find_rules(workspace, count))
+
+
+def system_of_host() -> str:
+    """What `look_around` would find, where commands run on the user's own machine."""
+    host = os.uname()
+    return f"{host.sysname} {host.machine} {os.environ.get('SHELL', '/bin/sh')}"
 
 
 async def find_rules(workspace: Workspace, count: Count) -> tuple[tuple[str, str], ...]:

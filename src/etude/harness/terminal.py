@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from etude.sandbox.contract import Process, RequestRefused, SandboxError, SandboxUnavailable, Terminal
+from etude.sandbox.share import Watch
 
 TAMED = {
     "TERM": "dumb",
@@ -81,6 +82,8 @@ class Heard:
     """By which it can be asked again, if it still runs."""
     skipped: int = 0
     """Bytes that were thrown away."""
+    seconds: float = 0.0
+    """That it was waited for, on a host that was not short of time; not those in which a user was asked."""
 
 
 @dataclass(slots=True)
@@ -93,14 +96,15 @@ class _Running:
     skipped: int = 0
     code: int | None = None
     folder: str | None = None
+    seconds: float = 0.0
 
     def begin(self, command: str) -> None:
-        self.command, self.code, self.folder = command, None, None
+        self.command, self.code, self.folder, self.seconds = command, None, None, 0.0
         self.said.clear()
 
     async def hear(self, seconds: float) -> None:
         """Until it is done, at most so long."""
-        until = time.monotonic() + seconds
+        until, watch = time.monotonic() + seconds, Watch()
         while self.code is None:
             left = until - time.monotonic()
             poll = await self.process.poll(wait=max(0.0, left))
@@ -114,6 +118,8 @@ class _Running:
                 self.code = poll.code
             if left <= 0:
                 break
+        share = watch.share(0.0)
+        self.seconds += 0.0 if share.short else share.seconds
 
     def _look_for_mark(self) -> None:
         begin = self.said.find(b"\n\x01" + self.key + b" ") if self.key else -1
@@ -130,7 +136,8 @@ class _Running:
         text = plain(bytes(self.said if cut < 0 else self.said[:cut]))
         del self.said[: len(self.said) if cut < 0 else cut]
         skipped, self.skipped = self.skipped, 0
-        return Heard(text, self.code, job if self.code is None else None, skipped)
+        seconds, self.seconds = self.seconds, 0.0
+        return Heard(text, self.code, job if self.code is None else None, skipped, seconds)
 
 
 class Terminals:

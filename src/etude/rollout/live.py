@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etude.harness.loop import Observer
-from etude.harness.messages import openai_messages
+from etude.harness.messages import THINKING, openai_messages
 from etude.harness.policy import Conversation, Message, Turn
 from etude.trace.live import LiveTrace
 from etude.trace.trace import ToolEvent, TraceUsage
@@ -34,4 +34,4 @@ class LiveLog(Observer):
         assert self._conversation is not None
         fresh = Conversation(self._conversation.id, self._conversation.messages[self._told :])
         self._told = len(self._conversation.messages)
-        self._live.turn(openai_messages(fresh), tools, usage)
+        self._live.turn(openai_messages(fresh, THINKING), tools, usage)

@@ -19,6 +19,7 @@ from tests.harness.chat_server import completion
 from etude.cli.agent import AgentOptions, agent_command
 from etude.cli.agents import start, worker
 from etude.cli.agents.deciding import apply_command, reject_command, remove_command, stop_command
+from etude.cli.agents.events import STOPS
 from etude.cli.agents.listing import list_command
 from etude.cli.agents.showing import follow_command, show_command
 from etude.cli.agents.start import resume_command, start_command
@@ -26,6 +27,7 @@ from etude.cli.fronts import EndpointOptions, Rules
 from etude.harness import ApplyConflict
 from etude.harness.background import LOCK, Queue, agents, find, holder, is_held, look
 from etude.harness.sessions import SessionError, load_session
+from etude.trace import StopCause
 
 NUMBERS = b"one\ntwo\nthree\nfour\nfive\n"
 WORDS = b"begin\nmiddle\nend\n"
@@ -43,6 +45,10 @@ SCRIPTS = {
     ],
     "look": [completion(text="All is well.")],
 }
+
+
+def test_every_stop_has_words() -> None:
+    assert set(STOPS) == set(StopCause)
 
 
 class Desk:

@@ -347,6 +347,18 @@ def test_commands_complete_and_help_and_undo(folder: Path) -> None:
     play(main)
 
 
+def test_why_it_stopped_is_said(folder: Path) -> None:
+    async def main() -> None:
+        reading = completion(calls=[("list", {})])
+        async with screen(folder, [reading] * 20, statuses=[503] * 3) as seen:
+            await seen.say("look")
+            await seen.until("failed: PolicyError")
+            await seen.say("look again")
+            await seen.until("out of turns")
+
+    play(main)
+
+
 def test_another_session_of_the_folder_is_picked(folder: Path, tmp_path: Path) -> None:
     sessions = tmp_path / "sessions"
 

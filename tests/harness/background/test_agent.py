@@ -126,6 +126,8 @@ def test_names_ids_and_beginnings(tmp_path: Path) -> None:
     assert find(sessions, "abc1") == find(sessions, one.name) == one
     with pytest.raises(SessionError, match="'ab' may be any of abc123, abd456: give more of it"):
         find(sessions, "ab")
+    with pytest.raises(SessionError, match=r"there is no agent 'do' in .*: is it docs\?"):
+        find(sessions, "do")
     for nobody in ("x", ""):
         with pytest.raises(SessionError, match="there is no agent"):
             find(sessions, nobody)

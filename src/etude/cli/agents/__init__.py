@@ -55,7 +55,7 @@ def list_agents(
       queued (N)    waits, N-th in the queue
       running       at work
       done          came to an end of its own
-      out of turns  or tokens, tool calls, context
+      out of turns  or tokens, tool calls, tool time, money, context
       stopped       by `etude agents stop`: resume goes on
       failed        the endpoint, a box or the disk: resume goes on
       interrupted   its process is gone (a kill, a reboot): resume goes on

@@ -126,6 +126,8 @@ STOPS: dict[str, str] = {
     StopCause.TURNS: "out of turns",
     StopCause.TOKENS: "out of tokens",
     StopCause.TOOL_CALLS: "out of tool calls",
+    StopCause.TOOL_SECONDS: "out of tool time",
+    StopCause.MONEY: "out of money",
     StopCause.CONTEXT: "out of context",
     StopCause.CANCELLED: "stopped",
     StopCause.WALL_CLOCK: "out of time",

@@ -54,6 +54,8 @@ def start_command(options: AgentOptions, name: str, tries: int, at_once: int) ->
         raise SessionError("--background begins another agent: `etude agents resume` goes on with one of those")
     if options.apply:
         raise SessionError("--apply does not go with --background: look first, then `etude agents apply`")
+    if options.run is not None:
+        raise SessionError("a run folder does not go with --background, which works with an endpoint: leave one out")
     if options.rules.here:
         raise SessionError("--here does not go with --background: it works on a copy, and you decide on its change")
     options.rules.parsed()

@@ -21,6 +21,7 @@ from textual.content import Content
 from textual.widgets import Footer, Static
 from textual.worker import Worker
 
+from etude.cli.agents.events import STOPS
 from etude.cli.errors import explained
 from etude.cli.fronts import Front, Where, sessions_of
 from etude.cli.screen.changes import ChangesScreen, HelpScreen, PickScreen
@@ -281,7 +282,7 @@ class ChatApp(App[str]):
         await self.stage.stopped()
         why = f": {outcome.error}" if outcome.error else ""
         if outcome.stop not in (StopCause.FINISHED, StopCause.REPLIED):
-            await self.stage.note(f"stopped ({outcome.stop}{why})", "problem" if why else "note")
+            await self.stage.note(f"{STOPS[outcome.stop]}{why}", "problem" if why else "note")
         elif outcome.stop is StopCause.FINISHED and outcome.final_text.strip():
             await self.stage.note(outcome.final_text.strip())
         changes = await self.session.changes()

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from etude.cli.agents.events import count
 from etude.cli.errors import FAILED
 from etude.cli.fronts import default_sessions
 from etude.cli.visible import visible
@@ -33,7 +34,7 @@ def list_command(place: Path | None, folder: Path | None, as_json: bool) -> int:
         print(f"no sessions in {where}", file=sys.stderr)
     for row in [] if as_json else rows:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["began"]))
-        told = f"{row['state']}, {row['turns']} turns, {row['bytes'] / 1000:.0f} kB"
+        told = f"{row['state']}, {count(row['turns'], 'turn')}, {row['bytes'] / 1000:.0f} kB"
         print(visible(f"{row['id']}  {when}  {row['model']}  {told}\n    {row['folder']}\n    {row['task']}"))
     return FAILED if failed else 0
 

@@ -11,8 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from etude.cli.trace.opening import Subject, open_subjects
-
-_UNSEEN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+from etude.cli.visible import visible
 
 Line = tuple[str, str]
 """Text and style."""
@@ -24,7 +23,7 @@ def show_command(what: str, only: list[str], sessions: Path | None) -> int:
         if number:
             console.rule()
         for text, style in _lines(subject):
-            console.print(text.translate(_UNSEEN), style=style, markup=False, highlight=False)
+            console.print(visible(text), style=style, markup=False, highlight=False)
     return 0
 
 

@@ -81,7 +81,9 @@ def find(sessions: Path, word: str) -> Path:
     exact = [place for place, order in orders.items() if word in (order.name, order.id, place.name)]
     found = exact or [place for place, order in orders.items() if word and order.id.startswith(word)]
     if not found:
-        raise SessionError(f"there is no agent {word!r} in {sessions}: `etude agents` lists them")
+        alike = sorted(order.name for order in orders.values() if word and order.name.startswith(word))
+        hint = f"is it {' or '.join(alike)}?" if alike else "`etude agents` lists them"
+        raise SessionError(f"there is no agent {word!r} in {sessions}: {hint}")
     if len(found) > 1:
         names = ", ".join(sorted(orders[place].id for place in found))
         raise SessionError(f"{word!r} may be any of {names}: give more of it")

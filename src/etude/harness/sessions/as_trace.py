@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etude.harness.diff import binary_changes, unified_diff
-from etude.harness.messages import whole_chain
-from etude.harness.policy import Conversation, Role
+from etude.harness.messages import chain_of, whole_chain
+from etude.harness.policy import Role
 from etude.harness.profile import load_profile
 from etude.harness.schema import SchemaError
 from etude.harness.sessions.replay import SavedSession
@@ -38,13 +38,13 @@ def as_trace(session: SavedSession) -> Trace:
         started=float(session.about.get("time", 0.0)),
         timing=dict(session.seconds),
         diff="".join(_changes(session)),
-        messages=_messages(conversation) if conversation is not None else [],
+        messages=whole_chain(conversation) if conversation is not None else [],
     )
 
 
 def first_request(session: SavedSession) -> str:
     """What the user asked first; nothing if the session was killed before."""
-    said = _chain(session.conversation)[0].messages if session.conversation is not None else []
+    said = chain_of(session.conversation)[0].messages if session.conversation is not None else []
     return next((message.text for message in said if message.role is Role.USER), "")
 
 
@@ -61,25 +61,6 @@ def _segments(session: SavedSession) -> list[Segment]:
     if not session.steps or not session.tokens.exists():
         return []
     return read_steps(session.tokens, keep=session.steps)[0]
-
-
-def _messages(conversation: Conversation) -> list[dict[str, object]]:
-    """With the model's thinking, which is not sent to an endpoint again."""
-    turns = [m.turn for link in _chain(conversation) for m in link.messages if m.role is Role.ASSISTANT]
-    messages: list[dict[str, object]] = []
-    left = iter(turns)
-    for message in whole_chain(conversation):
-        turn = next(left) if message["role"] == "assistant" else None
-        thinking = {"reasoning_content": turn.thinking} if turn is not None and turn.thinking else {}
-        messages.append({**message, **thinking})
-    return messages
-
-
-def _chain(conversation: Conversation) -> list[Conversation]:
-    links = [conversation]
-    while (above := links[-1].parent) is not None:
-        links.append(above)
-    return links[::-1]
 
 
 def _changes(session: SavedSession) -> Iterator[str]:

@@ -49,8 +49,7 @@ async def edit(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
     toolbox.require_edits()
     path = clean_path(arguments["path"], toolbox.workspace.workdir)
     text = await read_text(toolbox, path)
-    if toolbox.limits.strict:
-        require_known(toolbox, path, text.encode())
+    require_known(toolbox, path, text.encode())
     lines = split_lines(text)
     wanted = by_number(arguments["lines"])
     for number in wanted:

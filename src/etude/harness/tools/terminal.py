@@ -10,7 +10,6 @@ from typing import Any
 
 from etude.harness.terminal import Heard, Terminals
 from etude.harness.toolbox import Output, Toolbox, ToolProblem
-from etude.sandbox.share import Watch
 
 MOST_SECONDS = 600
 JOB_LOOK_SECONDS = 1.0
@@ -62,14 +61,10 @@ def _seconds(toolbox: Toolbox, arguments: dict[str, Any], usual: float) -> float
 
 async def _told(toolbox: Toolbox, use: Callable[[Terminals], Awaitable[Heard]]) -> Output:
     kept = ""
-    counted = 0.0
 
     async def listen(terminals: Terminals) -> Heard:
-        nonlocal kept, counted
-        watch = Watch()
+        nonlocal kept
         heard = await use(terminals)
-        share = watch.share(0.0)
-        counted = 0.0 if share.short else share.seconds
         toolbox.jobs = [(number, command) for number, command, code in terminals.jobs() if code is None]
         if len(heard.text) > KEPT_CHARACTERS:
             kept = await terminals.keep(OUTPUTS, heard.text)
@@ -88,4 +83,4 @@ async def _told(toolbox: Toolbox, use: Callable[[Terminals], Awaitable[Heard]]) 
         lines.append(toolbox.say("goes_on", id=heard.job))
     elif heard.code:
         lines.append(toolbox.say("exit", code=heard.code))
-    return Output(lines or [toolbox.say("done")], keep_end=True, ok=not heard.code, seconds=counted)
+    return Output(lines or [toolbox.say("done")], keep_end=True, ok=not heard.code, seconds=heard.seconds)
