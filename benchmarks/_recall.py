@@ -2,9 +2,10 @@
 
 A query is the first paragraph of a function's docstring, of five words or more, that no other function of the package
 shares; docstrings are taken out of what is indexed. It is found if a chunk of that function is among the first ten of
-the chunks of all functions of the package. `recall_lexical` is BM25, `recall_meaning_alone` the embedding that ships,
-and `recall_semantic` what the search tool answers with the extra: both, fused by rank. No setting was chosen on these
-packages (docs/log.md names those it was).
+the chunks of all functions of the package. `recall_lexical` is the search tool's BM25, `recall_meaning_alone` the
+embedding that ships, and `recall_semantic` what the tool answers with the extra: both, fused by rank. No setting was
+chosen on these packages (docs/log.md names those it was). `recall_plain_words` is the same BM25 over words as they are
+written, identifiers whole: how far search by words comes without what the tool knows of code.
 
     python benchmarks/_recall.py [package ...]
 """
@@ -25,11 +26,13 @@ from typing import Any
 
 from etude.harness import OverlayWorkspace
 from etude.harness.chunks import ChunkIndex, ShippedEmbedder
+from etude.harness.chunks.lexical import Lexical
 
 PACKAGES = ("hypothesis", "networkx", "pydantic", "rich", "werkzeug")
 """Each with 900 functions or more: where ten hits are much of all there is, every search finds much."""
 FIRST = 10
 WORDS = 5
+KEYS = ("recall_plain_words", "recall_lexical", "recall_semantic", "recall_meaning_alone")
 NO_CODE_OF_ITS = re.compile(r"(^|/)(tests?|testing|_?vendor(ed)?|conftest\.py)(/|$)")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -50,10 +53,7 @@ def recall(packages: tuple[str, ...] = PACKAGES) -> dict[str, Any]:
     each = {name: asyncio.run(_package(name, embedder)) for name in packages}
     queries = sum(one["queries"] for one in each.values())
     # Every package counts alike: a large one says no more of how search does elsewhere.
-    means = {
-        key: sum(one[key] for one in each.values()) / len(each)
-        for key in ("recall_lexical", "recall_semantic", "recall_meaning_alone")
-    }
+    means = {key: sum(one[key] for one in each.values()) / len(each) for key in KEYS}
     functions = sum(one["functions"] for one in each.values())
     return {**means, "recall_queries": queries, "recall_functions": functions, "recall_packages": each}
 
@@ -67,14 +67,18 @@ async def _package(name: str, embedder: ShippedEmbedder) -> dict[str, Any]:
     numbers = [number for number in index.numbers() if index.chunks[number].kind == "function"]
     await index.embed_some(numbers)
     embedded = time.perf_counter()
-    found = {"recall_lexical": 0, "recall_semantic": 0, "recall_meaning_alone": 0}
+    plain = Lexical()
+    for number in numbers:
+        chunk = index.chunks[number]
+        plain.add(number, plain_words(f"{chunk.path} {chunk.name} {chunk.text}"))
+    found = dict.fromkeys(KEYS, 0)
     for query in queries:
         right = targets(index, query)
         ranking = await index.rank(query.text, numbers)
-        for key, ranked in (
-            ("recall_lexical", ranking.by_words),
-            ("recall_semantic", ranking.fused()),
-            ("recall_meaning_alone", ranking.by_meaning),
+        scores = plain.scores(plain_words(query.text))
+        by_plain_words = sorted(scores, key=lambda number: (-round(scores[number], 9), number))
+        for key, ranked in zip(
+            KEYS, (by_plain_words, ranking.by_words, ranking.fused(), ranking.by_meaning), strict=True
         ):
             found[key] += not right.isdisjoint(ranked[:FIRST])
     result: dict[str, Any] = {key: round(hits / len(queries), 4) for key, hits in found.items()}
@@ -87,6 +91,10 @@ async def _package(name: str, embedder: ShippedEmbedder) -> dict[str, Any]:
     result |= {"index_seconds": round(indexed - begun, 2), "embed_seconds": round(embedded - indexed, 1)}
     print(f"{name} {json.dumps(result)}", flush=True)
     return result
+
+
+def plain_words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
 
 
 def targets(index: ChunkIndex, query: Query) -> set[int]:

@@ -139,7 +139,7 @@ def damaged(run: RunPaths, tmp_path: Path) -> RunPaths:
 
 def test_a_run_without_a_model(damaged: RunPaths, scratch: Path) -> None:
     shutil.rmtree(damaged.root / "stages")
-    assert refusal(scratch, damaged.root) == f"{damaged.root} has no finished model of stage sft or rl yet"
+    assert refusal(scratch, damaged.root) == f"{damaged.root} has no finished model of stage rl, continued or sft yet"
 
 
 @pytest.mark.parametrize("left", [None, {"stages": {}, "compute": {}}, {"stages": {}}, {"stages": {}, "compute": 3}])

@@ -47,6 +47,7 @@ def test_help_loads_nothing_heavy(args, heavy) -> None:
         ("chat",),
         ("report",),
         ("sandbox", "doctor"),
+        ("doctor", "numerics"),
         ("agents", "apply"),
         ("trace", "export"),
         ("sessions", "check"),

@@ -86,6 +86,35 @@ def test_all_stages_and_rl(runs: Path, experts: str, invariant: bool) -> None:
     assert "layers.1.mlp.experts.down_proj.codes" in held
     assert "mtp.0.block.mlp.experts.down_proj.scales" in held
     assert load_hf(paths.model("rl")).config.n_routed_experts == 8
+    assert_blessed(paths, experts)
+
+
+def assert_blessed(paths: RunPaths, experts: str) -> None:
+    """By the doctor, on what the run itself has trained in its format."""
+    command = [
+        ETUDE,
+        "doctor",
+        "numerics",
+        str(paths.root),
+        "--json",
+        "--formats",
+        f"bf16,{experts}",
+        "--sequences",
+        "2",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert (found["stage"], found["own"], found["dtype"]) == ("rl", experts, "bfloat16")
+    assert (found["blessed"], found["faults"]) == (True, [])
+    plain, own = found["formats"]
+    for before, after in zip(plain["layers"][1:], own["layers"][1:], strict=True):
+        assert 0 < before["experts"]["mean"] < after["experts"]["mean"] < 0.5
+        assert before["weights"]["mean"] < after["weights"]["mean"] < 0.2
+        assert 0 <= after["flips"] <= 1
+    for one in (plain, own):
+        assert all(said["logprobs"]["mean"] < 0.5 and said["k3"] >= 0 for said in one["engine"].values())
+    assert (paths.plots / "numerics.png").stat().st_size > 10_000
 
 
 def test_rl_alone_takes_what_was_trained_without_rounding(runs: Path) -> None:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from etude.model import load_hf
+from etude.model import PoisonedWeights, load_hf
 from etude.pretrain.continued import ContinuedTrainer
 from etude.text import Tokenizer
 from etude.trace.file import write_traces
 from etude.training import Compute
+from etude.training.checkpoint import latest_checkpoint
 from etude.weights import WeightStore
 from etude.weights.torch_bridge import into_module
 
@@ -120,3 +121,17 @@ def test_it_learns_what_it_is_shown(run, finished) -> None:
         last = train(trainer, run, number, share=0.1 * number)["loss"]
     assert np.isfinite(last)
     assert last < first
+
+
+def test_poisoned_weights_leave_nothing_behind(run, finished) -> None:
+    """In a router's bias, which training never reads a gradient of."""
+    trainer = open_trainer(run, finished[1])
+    trainer.model.layers[1].mlp.gate.e_score_correction_bias[0] = -torch.inf
+    with pytest.raises(PoisonedWeights, match=r"layers\.1\.mlp\.gate\.e_score_correction_bias has 1 of 4 numbers"):
+        train(trainer, run, 0)
+    with pytest.raises(PoisonedWeights):
+        trainer.export()
+    assert WeightStore(str(run / "weights")).versions() == [0]
+    assert latest_checkpoint(trainer.paths.checkpoints("continued")) is None
+    assert not trainer.paths.model("continued").exists()
+    assert trainer.status()["rounds"] == 0

@@ -9,14 +9,16 @@ import pytest
 import torch
 from tests.rl.make import LENGTH, PROMPT, make_groups, open_trainer, tiny_recipe
 
-from etude.model import served_state
+from etude.model import PoisonedWeights, served_state
 from etude.recipe.precision import PrecisionRecipe
 from etude.rl.batch import microbatches
 from etude.rl.forward import forward, predicting_logits
 from etude.rl.loss import token_logprobs
 from etude.rl.scoring import score_groups
 from etude.trace import UNKNOWN_EXPERT
-from etude.weights import WeightStore
+from etude.training import NonFiniteError
+from etude.training.checkpoint import latest_checkpoint
+from etude.weights import Tensors, WeightStore
 from etude.weights.torch_bridge import from_torch
 
 KEYS = {"loss", "entropy", "mismatch_mean", "mismatch_p99", "overridden", "refused", "grad_norm", "lr", "solved"}
@@ -90,7 +92,7 @@ def test_a_death_between_checkpoint_and_publication_heals(tmp_path, monkeypatch)
     trainer = open_trainer(tmp_path, recipe)
     groups = make_groups(recipe, trainer.model, 0)
 
-    def killed() -> None:
+    def killed(tensors: Tensors) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(trainer, "_publish", killed)
@@ -204,3 +206,34 @@ def test_rounded_it_computes_what_the_engine_computed_and_publishes_codes(tmp_pa
     assert equal(weights(again), after)
     again.train(1, make_groups(recipe, again.model, 1))
     assert store.latest() == 2
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_poisoned_weights_leave_nothing_behind(tmp_path, bad) -> None:
+    """In a weight that no gradient reaches, so that the training itself does not see it."""
+    recipe = tiny_recipe()
+    trainer = open_trainer(tmp_path, recipe)
+    groups = make_groups(recipe, trainer.model, 0)
+    with torch.no_grad():
+        trainer.model.mtp[0].eh_proj.weight[3, 4] = bad
+    with pytest.raises(PoisonedWeights, match=r"no version is made of these weights: mtp\.0\.eh_proj\.weight has 1 "):
+        trainer.train(0, groups)
+    with pytest.raises(PoisonedWeights, match="eh_proj"):
+        trainer.export()
+    assert WeightStore(str(tmp_path / "weights")).versions() == [0]
+    assert latest_checkpoint(trainer.paths.checkpoints("rl")) is None
+    assert not trainer.paths.model("rl").exists()
+    assert trainer.status()["step"] == 0
+    assert equal(weights(open_trainer(tmp_path, recipe)), weights(open_trainer(tmp_path / "fresh", recipe)))
+
+
+def test_a_nan_that_training_meets_stops_it(tmp_path) -> None:
+    recipe = tiny_recipe()
+    trainer = open_trainer(tmp_path, recipe)
+    groups = make_groups(recipe, trainer.model, 0)
+    with torch.no_grad():
+        trainer.model.layers[1].mlp.experts.down_proj[:, 3] = math.nan
+    with pytest.raises(NonFiniteError, match="not finite"):
+        trainer.train(0, groups)
+    assert WeightStore(str(tmp_path / "weights")).versions() == [0]
+    assert latest_checkpoint(trainer.paths.checkpoints("rl")) is None

@@ -1,6 +1,7 @@
 """Whole or absent: torn, damaged and unwritable checkpoints."""
 
 import json
+import math
 import os
 import subprocess
 
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.training import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
+from etude.training import CheckpointError, NonFiniteError, latest_checkpoint, load_checkpoint, save_checkpoint
 
 STATE = {"step": 3, "name": "a", "nested": {"w": torch.arange(6.0).view(2, 3), "list": [1, 2.5, None, True]}}
 
@@ -98,6 +99,16 @@ def test_what_a_kill_leaves_behind_is_ignored_and_cleared_away(tmp_path):
 def test_what_cannot_be_stored_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="/a/b: expected tensors and JSON values, found set"):
         save_checkpoint(tmp_path, 1, {"a": {"b": {1, 2}}})
+
+
+@given(bad=st.sampled_from([math.nan, math.inf, -math.inf]), at=st.integers(0, 5))
+def test_what_is_not_finite_is_not_written(tmp_path_factory, bad, at):
+    folder = tmp_path_factory.mktemp("c")
+    save_checkpoint(folder, 1, STATE)
+    poisoned = torch.arange(6.0).index_fill(0, torch.tensor([at]), bad).view(2, 3).bfloat16()
+    with pytest.raises(NonFiniteError, match="/nested/w has 1 of 6 numbers that are not finite"):
+        save_checkpoint(folder, 2, {"nested": {"v": torch.ones(3), "none": torch.empty(0), "w": poisoned}})
+    assert [path.name for path in folder.iterdir()] == ["step-00000001"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs to fill needs root")

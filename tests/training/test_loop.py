@@ -127,3 +127,17 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
 def test_a_loss_that_is_not_finite_stops_with_its_step(tmp_path):
     with pytest.raises(NonFiniteError, match="step 3 is nan"):
         finish(tmp_path, spoil=3)
+
+
+def test_a_state_that_is_not_finite_is_not_checkpointed_and_the_one_before_goes_on(tmp_path):
+    expected, _ = finish(tmp_path / "straight")
+    folder = tmp_path / "poisoned"
+    folder.mkdir()
+    model, loop = runner(folder, every=0.0)
+    steps = loop.run()
+    assert [next(steps).step, next(steps).step] == [2, 4]
+    model.layers[0].weight.data[2, 3] = float("nan")
+    with pytest.raises(NonFiniteError, match=r"of step 4 .*: /optim/masters/layers\.0\.weight has 1 of 72"):
+        next(steps)
+    found, _ = finish(folder, every=0.0)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)

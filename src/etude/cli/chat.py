@@ -39,9 +39,7 @@ from etude.harness import (
 )
 from etude.harness.permissions import always_rules
 from etude.harness.sessions import SavedSession, SessionError, look_after_all
-from etude.journal import RunPaths
-from etude.lineage import LineageError, LineageState, recipe_of
-from etude.recipe import Recipe, load_recipe
+from etude.lineage import Finished, dtype_of, finished_stage
 from etude.trace import ToolEvent, TraceUsage
 from etude.trace.builder import TraceBuilder
 
@@ -139,35 +137,18 @@ def _why_lines(options: ChatOptions) -> str | None:
 
 
 def _run_front(run_folder: Path, stage: str | None) -> Front:
-    paths = RunPaths(run_folder.resolve())
-    if not paths.recipe.is_file():
-        raise LineageError(f"{run_folder} is not a run folder: it has no recipe.toml; train one with `etude run`")
-    name = stage or next((s for s in _STAGES if paths.model(s).exists()), None)
-    if stage is not None and stage not in _STAGES:
-        raise LineageError(f"there is no stage {stage!r}: expected one of {', '.join(_STAGES)}")
-    if name is None or not paths.model(name).exists():
-        raise LineageError(f"{run_folder} has no finished model of stage {stage or 'sft or rl'} yet")
-    recipe = load_recipe(paths.recipe)
-    trained = partial(_trained, recipe, paths, name, _dtype_of(paths))
-    return Front(f"{paths.root.name}/{name}", recipe.harness, recipe.sandbox, trained)
+    found = finished_stage(run_folder.resolve(), stage, _STAGES)
+    trained = partial(_trained, found, dtype_of(found.paths))
+    return Front(f"{found.paths.root.name}/{found.stage}", found.recipe.harness, found.recipe.sandbox, trained)
 
 
-def _dtype_of(paths: RunPaths) -> str:
-    compute = LineageState.load(paths.lineage).compute
-    if "dtype_name" not in compute:
-        raise LineageError(
-            f"{paths.lineage} does not say in which dtype the run computes (compute.dtype_name): restore the file, or "
-            "give the `etude run` command of this run again"
-        )
-    return str(compute["dtype_name"])
-
-
-def _trained(recipe: Recipe, paths: RunPaths, stage: str, dtype: str, stack: AsyncExitStack) -> Policy:
+def _trained(found: Finished, dtype: str, stack: AsyncExitStack) -> Policy:
     from etude.engine.service import EngineService
 
-    form = format_of(recipe.harness, paths.tokenizer)
+    recipe = found.recipe
+    form = format_of(recipe.harness, found.paths.tokenizer)
     alone = recipe.engine.model_copy(update={"slots": 1})  # where drafts pay
-    engine = EngineService(paths.model(stage), alone, dtype, 0, precision=recipe_of(recipe, stage).precision)
+    engine = EngineService(found.model, alone, dtype, 0, precision=recipe.precision)
     stack.push_async_callback(engine.shutdown)
     sampling = TokenSampling(recipe.engine.context, temperature=0.0)
     schemas = session_schemas(recipe.harness)

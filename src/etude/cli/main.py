@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from etude.cli.agents import agents
+from etude.cli.doctor import doctors
 from etude.cli.errors import finish
 from etude.cli.options import (
     AllowOption,
@@ -50,6 +51,7 @@ app.add_typer(agents, name="agents")
 app.add_typer(tasks, name="tasks")
 app.add_typer(trace, name="trace")
 app.add_typer(sessions, name="sessions")
+app.add_typer(doctors, name="doctor")
 images = typer.Typer(
     help="What boxes are made from: pull, import, make, list, remove.",
     no_args_is_help=True,

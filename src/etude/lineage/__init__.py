@@ -6,15 +6,18 @@ One recipe, one line of checkpoints.
 from etude.lineage.guard import require_room, require_supported, sole_driver
 from etude.lineage.line import Stage, require_stage, require_unchanged, run_line
 from etude.lineage.reuse import Reuse, find_donors
-from etude.lineage.state import LineageError, LineageState, recipe_of
+from etude.lineage.state import Finished, LineageError, LineageState, dtype_of, finished_stage, recipe_of
 from etude.lineage.summary import write_summary
 
 __all__ = [
+    "Finished",
     "LineageError",
     "LineageState",
     "Reuse",
     "Stage",
+    "dtype_of",
     "find_donors",
+    "finished_stage",
     "recipe_of",
     "require_room",
     "require_stage",

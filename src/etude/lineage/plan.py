@@ -27,9 +27,9 @@ _TRIED_TOKENS = 0.5
 """...and in an evaluation, where nothing is trained."""
 _BOX_SECONDS, _TRIED_BOX_SECONDS = 0.014, 0.02
 """Of a rollout in RL, and in an evaluation, which grades first edits too."""
-_TASK_SECONDS = 0.17
-_EPISODE_SECONDS = 0.022
-_CORPUS_SECONDS = 34.0
+_TASK_SECONDS = 0.14
+_EPISODE_SECONDS = 0.016
+_CORPUS_SECONDS = 26.0
 
 
 @dataclass(frozen=True, slots=True)

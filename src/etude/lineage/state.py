@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.journal import write_atomically
-from etude.recipe import Recipe
+from etude.journal import RunPaths, write_atomically
+from etude.recipe import Recipe, load_recipe
 from etude.recipe.precision import PrecisionRecipe
 
 
@@ -61,6 +61,45 @@ class LineageState:
 
     def save(self, path: Path) -> None:
         write_atomically(path, json.dumps(asdict(self), indent=1).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A stage that is done, and has left a model."""
+
+    paths: RunPaths
+    stage: str
+    recipe: Recipe
+    """As it is for this stage."""
+
+    @property
+    def model(self) -> Path:
+        return self.paths.model(self.stage)
+
+
+def finished_stage(run: Path, asked: str | None, stages: Sequence[str]) -> Finished:
+    """The stage that is asked for, else the first of `stages` that has left a model."""
+    paths = RunPaths(run)
+    if not paths.recipe.is_file():
+        raise LineageError(f"{run} is not a run folder: it has no recipe.toml; train one with `etude run`")
+    if asked is not None and asked not in stages:
+        raise LineageError(f"there is no stage {asked!r}: expected one of {', '.join(stages)}")
+    for stage in stages if asked is None else (asked,):
+        if paths.model(stage).exists():
+            return Finished(paths, stage, recipe_of(load_recipe(paths.recipe), stage))
+    which = asked or f"{', '.join(stages[:-1])} or {stages[-1]}"
+    raise LineageError(f"{run} has no finished model of stage {which} yet")
+
+
+def dtype_of(paths: RunPaths) -> str:
+    """The dtype that a run computes in, by its name."""
+    compute = LineageState.load(paths.lineage).compute
+    if "dtype_name" not in compute:
+        raise LineageError(
+            f"{paths.lineage} does not say in which dtype the run computes (compute.dtype_name): restore the file, or "
+            "give the `etude run` command of this run again"
+        )
+    return str(compute["dtype_name"])
 
 
 def recipe_of(recipe: Recipe, stage: str) -> Recipe:

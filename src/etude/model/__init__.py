@@ -3,13 +3,14 @@
 DeepSeek-V3 / Kimi-K2 shape: MLA, mixture of experts, multi-token prediction."""
 
 from etude.model.cache import LatentCache
-from etude.model.checkpoint import load_codes, load_hf, save_hf
+from etude.model.checkpoint import checkpoint_faults, load_codes, load_hf, save_hf
 from etude.model.config import ModelConfig, Parameters, Yarn
 from etude.model.errors import (
     CacheOverrun,
     CannotQuantise,
     KernelUnavailable,
     ModelError,
+    PoisonedWeights,
     ReplayMismatch,
     UnsupportedCheckpoint,
 )
@@ -32,11 +33,13 @@ __all__ = [
     "Numerics",
     "Output",
     "Parameters",
+    "PoisonedWeights",
     "Replay",
     "ReplayMismatch",
     "Transformer",
     "UnsupportedCheckpoint",
     "Yarn",
+    "checkpoint_faults",
     "compute_with",
     "expert_matmul",
     "load_codes",

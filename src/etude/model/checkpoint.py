@@ -27,6 +27,7 @@ from torch import Tensor
 from etude.journal.files import sync, write_atomically
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
+from etude.model.precision.fence import Fault, faults, require_sound
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.layout import quantise_experts, refuse_unknown, split_quantised
 from etude.model.transformer import Transformer
@@ -42,12 +43,15 @@ def save_hf(
 ) -> None:
     """Writes model.safetensors and config.json (last, so that a torn write is never taken for a checkpoint).
 
+    Weights that are not sound are refused (PoisonedWeights): a checkpoint that was there stays as it was.
+
     `experts` is the format of the routed experts' weights, one of `precision.STORED`; None writes them as they are."""
     folder = Path(folder)
     tensors = published_tensors(model)
     config = {**model.config.to_hf(), "torch_dtype": str(tensors[_EMBED].dtype).removeprefix("torch.")}
     if experts is not None:
         tensors, config["quantization_config"] = quantise_experts(tensors, experts)
+    require_sound(tensors, f"{folder} is not written")
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / "model.safetensors.partial"
     save_file(tensors, weights, metadata={"format": "pt"})
@@ -60,10 +64,11 @@ def save_hf(
 
 def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: int | None = None) -> Transformer:
     """dtype None keeps the stored one, which for quantised weights is config.json's torch_dtype. mtp_heads takes fewer
-    MTP heads than the configuration names."""
+    MTP heads than the configuration names. What is not sound as it is stored is refused (PoisonedWeights)."""
     folder = Path(folder)
     config, stored, stored_dtype = _read(folder)
     tensors, quantised = split_quantised(stored)
+    require_sound(stored, f"{folder} is not loaded")
     tensors |= {name: dequantise(q, dtype or stored_dtype) for name, q in quantised.items()}
     if mtp_heads is not None:
         config = dataclasses.replace(config, num_nextn_predict_layers=mtp_heads)
@@ -84,6 +89,11 @@ def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: 
 def load_codes(folder: Path | str) -> dict[str, Quantised]:
     """The quantised weights under their published names, as codes and scales."""
     return split_quantised(_read(Path(folder))[1])[1]
+
+
+def checkpoint_faults(folder: Path | str) -> list[Fault]:
+    """What is not sound in a checkpoint, of its numbers, codes and scales as they are stored."""
+    return faults(_read(Path(folder))[1])
 
 
 def published_tensors(model: Transformer) -> dict[str, Tensor]:

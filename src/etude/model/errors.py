@@ -23,5 +23,9 @@ class CannotQuantise(ModelError):
     """A tensor that a low-precision format does not take, or a layout that no published reader knows."""
 
 
+class PoisonedWeights(ModelError):
+    """Weights that are not finite, or cut off: nobody may go on from them, so they are neither written nor loaded."""
+
+
 class KernelUnavailable(ModelError):
     """An implementation of a kernel that was asked for by name and cannot serve the format or the device."""

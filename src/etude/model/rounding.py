@@ -17,6 +17,7 @@ from etude.model.attention import LatentAttention
 from etude.model.block import Experts, FeedForward, MixtureOfExperts
 from etude.model.errors import CannotQuantise
 from etude.model.linear import Linear
+from etude.model.precision.fence import require_sound
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.kernels import experts_by_kernels, kernels_for
 from etude.model.precision.numerics import Numerics, Operand
@@ -130,14 +131,19 @@ def restore(model: nn.Module) -> None:
 
 @torch.no_grad()
 def served_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state that `serve` would give the model, which stays as it is."""
-    state = dict(model.state_dict())
+    """The state that `serve` would give the model, which stays as it is: what a version holds. Weights that are not
+    sound are refused (PoisonedWeights)."""
+    weights = model.state_dict()
+    state = dict(weights)
     for name, module in model.named_modules():
         if isinstance(module, Experts) and module.numerics is not None:
             for weight in module.state_dict():
                 del state[f"{name}.{weight}"]
             served = ServedExperts(module, module.numerics).state_dict()
             state |= {f"{name}.{part}": tensor for part, tensor in served.items()}
+    # Codes are made of these weights and scales right here: they are as sound.
+    made_of = {name: tensor for name, tensor in (weights | state).items() if not name.endswith(".codes")}
+    require_sound(made_of, "no version is made of these weights")
     return state
 
 

@@ -47,7 +47,7 @@ class ContinuedTrainer:
         )
         self._resume()
         self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
-        self._publish()
+        self._publish(served_state(self.model))
 
     def status(self) -> dict[str, Any]:
         """`metrics` are those of the last round done."""
@@ -67,6 +67,7 @@ class ContinuedTrainer:
         if passed:
             traces += read_traces(Path(samples), only=passed)
         losses = self._pass(sorted(traces, key=lambda trace: trace.id), number, used_share)
+        state = served_state(self.model)  # refuses weights that are not sound, before the round leaves anything
         self.rounds += 1
         self.metrics = {
             "traces": len(traces),
@@ -75,7 +76,7 @@ class ContinuedTrainer:
             "lr": self.optimizer.rate(),
         }
         self._save()
-        self._publish()
+        self._publish(state)
         self.journal.metrics(step=self.rounds, **self.metrics)
         return self.metrics
 
@@ -119,7 +120,7 @@ class ContinuedTrainer:
         self.metrics = state["metrics"]
 
     @torch.no_grad()
-    def _publish(self) -> None:
+    def _publish(self, state: dict[str, torch.Tensor]) -> None:
         """The version of the last round, unless a life before this one has published it."""
         if self.rounds not in self.store.versions():
-            self.store.publish(self.rounds, from_state_dict(served_state(self.model)))
+            self.store.publish(self.rounds, from_state_dict(state))

@@ -7,6 +7,7 @@ reaches the heads alone; only the norm by which gradients are clipped is shared 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 from etude.corpus import Mixture, TraceRows, hold_out
 from etude.model import Transformer
@@ -25,10 +26,8 @@ _HELD_OUT_SHARE = 0.05
 
 def plan(context: StageContext) -> StagePlan:
     recipe, stage, device = context.recipe, context.recipe.sft, context.compute.device
-    traces = demonstrations(context)
-    train, held = hold_out(traces, _HELD_OUT_SHARE)
-    if not held:
-        raise PretrainError("the demonstrations cover one task only; two are needed to hold one out")
+    traces = demonstrations(context.run, stage)
+    train, held = learnt_and_held_out(traces)
     model = context.model_of("mtp")
     masters = context.masters(model)
     optim = build_optimizer(model, stage.optimizer, stage.steps, masters=masters)
@@ -74,14 +73,21 @@ def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> Step
     return StepLoss(loss, rows.tokens.numel(), metrics)
 
 
-def demonstrations(context: StageContext) -> list[Trace]:
+def demonstrations(run: Path, stage: SftRecipe) -> list[Trace]:
     """Those of the run folder, by id, up to the recipe's number."""
-    folder = context.run / "demonstrations"
+    folder = run / "demonstrations"
     files = sorted(folder.glob("*.parquet"))
     if not files:
         raise PretrainError(f"no demonstrations (*.parquet) in {folder}: make them first")
     traces = sorted((trace for path in files for trace in read_traces(path)), key=lambda trace: trace.id)
-    return traces[: context.recipe.sft.demonstrations]
+    return traces[: stage.demonstrations]
+
+
+def learnt_and_held_out(traces: list[Trace]) -> tuple[list[Trace], list[Trace]]:
+    train, held = hold_out(traces, _HELD_OUT_SHARE)
+    if not held:
+        raise PretrainError("the demonstrations cover one task only; two are needed to hold one out")
+    return train, held
 
 
 def _digest(traces: list[Trace]) -> str:

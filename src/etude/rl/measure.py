@@ -52,8 +52,7 @@ class StepMeter:
             "entropy": float(torch.cat(self.entropies).mean()),
             "mismatch_mean": float(delta.abs().mean()),
             "mismatch_p99": float(delta.abs().quantile(0.99)) if len(delta) < 2**24 else float("nan"),
-            # k3 = r - 1 - log r: the usual unbiased estimate while the two are close.
-            "mismatch_k3": float((delta.exp() - 1 - delta).mean()),
+            "mismatch_k3": k3(delta),
             "capped_share": self.capped / len(delta),
             "clipped_share": self.clipped / len(delta),
             "overridden": self.overridden,
@@ -61,6 +60,13 @@ class StepMeter:
             "grad_norm": max(update["grad_norm"] for update in self.updates),
             "lr": self.updates[-1]["lr"],
         }
+
+
+def k3(delta: Tensor) -> float:
+    """Of trainer minus engine log-probs: the mean of r - 1 - log r, the usual unbiased estimate of the divergence while
+    the two are close. It is no less than nothing, which fp32 would not see of small differences."""
+    delta = delta.double()
+    return float((delta.expm1() - delta).mean())
 
 
 def _marked(marks_bt: Tensor | None) -> int:

@@ -24,7 +24,7 @@ from etude.rl.measure import StepMeter, most_sampled_version, probe_replay, refe
 from etude.rl.scoring import ScoredBatch, score_groups
 from etude.training import Compute, MasterWeights, build_optimizer
 from etude.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from etude.weights import CorruptVersion, WeightStore
+from etude.weights import CorruptVersion, RawTensor, Tensors, WeightStore
 from etude.weights.torch_bridge import from_state_dict, into_module
 
 
@@ -55,7 +55,7 @@ class RlTrainer:
         self._resume()
         self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
         self._drop_damaged_version()
-        self.metrics |= self._publish()
+        self.metrics |= self._publish(self._tensors())
         self._idle = self._wait_for_rollouts()
 
     def status(self) -> dict[str, Any]:
@@ -82,11 +82,12 @@ class RlTrainer:
                 self._accumulate(part, meter)
             if rows:
                 meter.optimizer(self.optimizer.step())
+        tensors = self._tensors()  # refuses weights that are not sound, before the step leaves anything
         self.step += 1
         trained = time.monotonic() - begun
         self.metrics = {**batch.summary(self.step - 1), **meter.summary(), **probe, "train_seconds": trained}
         self._save()
-        self.metrics |= self._publish()
+        self.metrics |= self._publish(tensors)
         self.journal.metrics(step=self.step, **{k: v for k, v in self.metrics.items() if isinstance(v, int | float)})
         self._idle = self._wait_for_rollouts()
         return self.metrics
@@ -95,7 +96,7 @@ class RlTrainer:
         """Publishes the current version anew, whole: what was stored of it turned out to be damaged."""
         self.store.withdraw(self.step)
         self.journal.event("version_republished", version=self.step)
-        return self._publish()
+        return self._publish(self._tensors())
 
     def export(self) -> str:
         """Writes the Hugging Face checkpoint of the current step."""
@@ -168,9 +169,11 @@ class RlTrainer:
                 self.journal.event("version_damaged", version=self.step, reason=str(error))
                 self.store.withdraw(self.step)
 
-    def _publish(self) -> dict[str, Any]:
+    def _tensors(self) -> dict[str, RawTensor]:
+        return from_state_dict(served_state(self.model))
+
+    def _publish(self, tensors: Tensors) -> dict[str, Any]:
         """Publishes the current weights as version `step`, unless a life before this one already did."""
-        tensors = from_state_dict(served_state(self.model))
         versions = [v for v in self.store.versions() if v < self.step]
         try:
             base = (versions[-1], self.store.read(versions[-1])) if versions else None

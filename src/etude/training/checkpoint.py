@@ -2,7 +2,7 @@
 
 Written aside (tmp-...), synced, then renamed to step-00000123; a kill at any moment leaves the earlier ones
 untouched. What is read is checked against the digest stored beside it, so a torn or damaged checkpoint is stepped
-over, never used.
+over, never used. One with a number that is not finite is never written: every later life would begin with it.
 
 Tensors go into one safetensors file, everything else into JSON: no pickle, so a checkpoint cannot run code, and the
 bytes pass through plain writes, so a full disk is an ordinary error. Sharded checkpoints can come behind the same
@@ -24,7 +24,7 @@ import torch
 import xxhash
 
 from etude.journal.files import sync, write_synced
-from etude.training.errors import CheckpointError
+from etude.training.errors import CheckpointError, NonFiniteError
 from etude.training.files import disk_error
 
 _NAME = re.compile(r"step-(\d{8})")
@@ -33,9 +33,11 @@ _FORMAT = "etude-checkpoint/1"
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int = 2) -> Path:
-    """Writes nested dicts and lists of tensors and JSON values; keeps the newest `keep` checkpoints."""
+    """Writes nested dicts and lists of tensors and JSON values; keeps the newest `keep` checkpoints. NonFiniteError if
+    a tensor is not finite."""
     tensors: dict[str, torch.Tensor] = {}
     tree = _strip(state, "", tensors)
+    _require_finite(tensors, folder, step)
     packed = safetensors.torch.save(tensors)
     head = {"format": _FORMAT, "step": step, "digest": xxhash.xxh3_128_hexdigest(packed), "state": tree}
     text = json.dumps(head).encode()
@@ -106,6 +108,18 @@ def _steps(folder: Path) -> list[tuple[int, Path]]:
 def _remove_leftovers(folder: Path) -> None:
     for path in folder.glob("tmp-*"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _require_finite(tensors: dict[str, torch.Tensor], folder: Path, step: int) -> None:
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        if not all(bound.isfinite() for bound in tensor.aminmax()):  # far faster than all numbers' isfinite
+            count = int((~tensor.isfinite()).sum())
+            raise NonFiniteError(
+                f"no checkpoint of step {step} is written to {folder}: {name} has {count} of {tensor.numel()} numbers "
+                "that are not finite; lower the learning rate"
+            )
 
 
 def _strip(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:

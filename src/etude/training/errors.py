@@ -8,7 +8,8 @@ class TrainingError(Exception):
 
 
 class NonFiniteError(TrainingError):
-    """A loss or gradient is not a finite number; the weights were not touched by it."""
+    """A loss or gradient is not a finite number, and the weights were not touched by it; or the state of a training is
+    not, and no checkpoint of it was written."""
 
 
 class CheckpointError(TrainingError):

@@ -16,7 +16,7 @@ from etude.view.data import RunData
 from etude.view.table import met
 
 BLUE, ORANGE, GREEN, GREY = "#3465a4", "#d9822b", "#4c956c", "#8d99ae"
-_STYLE_FONT = 9
+FONT = 9
 DEV_EVALUATION = "dev-step-"
 """Evaluations of RL as it goes are named by this and the step."""
 
@@ -27,19 +27,19 @@ def learning(data: RunData) -> Figure | None:
     present = [stage for stage in titles if data.series(stage, "loss")[0]]
     if not present:
         return None
-    figure, axes = _panels(len(present), 2.6)
+    figure, axes = panels(len(present), 2.6)
     for axis, stage in zip(axes, present, strict=True):
         steps, loss = data.series(stage, "loss")
         _draw(axis, steps, loss)
         steps, held = data.series(stage, "held_out_loss")
         if steps:
             axis.plot(steps, held, "o-", color=ORANGE, markersize=4, label="held out")
-            axis.legend(frameon=False, fontsize=_STYLE_FONT - 2)
+            axis.legend(frameon=False, fontsize=FONT - 2)
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_formatter(NullFormatter())
-        _label(axis, titles[stage], "step", "loss" if stage == present[0] else "")
+        titled(axis, titles[stage], "step", "loss" if stage == present[0] else "")
     return figure
 
 
@@ -48,7 +48,7 @@ def reinforcement(data: RunData) -> Figure | None:
     steps, solved = data.series("rl", "solved")
     if not steps:
         return None
-    figure, axes = _panels(4, 2.6)
+    figure, axes = panels(4, 2.6)
     _draw(axes[0], steps, solved, label="training rollouts")
     dev = [e for name, e in sorted(data.evaluations.items()) if name.startswith(DEV_EVALUATION)]
     for key, style, color, label in (
@@ -58,9 +58,9 @@ def reinforcement(data: RunData) -> Figure | None:
         points = [(int(e["name"].removeprefix(DEV_EVALUATION)), e[key]["mean"]) for e in dev if e.get(key)]
         if points:
             axes[0].plot([p[0] for p in points], [p[1] for p in points], style, color=color, label=label, markersize=4)
-    axes[0].legend(frameon=False, fontsize=_STYLE_FONT - 2)
+    axes[0].legend(frameon=False, fontsize=FONT - 2)
     axes[0].set_ylim(-0.02, 1.02)
-    _label(axes[0], "solved", "step", "share")
+    titled(axes[0], "solved", "step", "share")
     _curve(data, axes[1], "rl", "turns", "turns per rollout")
     _curve(data, axes[2], "rl", "truncated", "ran out of budget")
     _curve(data, axes[3], "rl", "claimed_but_failed", "claimed success, failed")
@@ -76,7 +76,7 @@ def health(data: RunData) -> Figure | None:
     """Is RL well behaved? Entropy, clipped tokens, mismatch with the engine, staleness, masked rollouts, versions."""
     if not data.series("rl", "entropy")[0]:
         return None
-    figure, axes = _panels(3, 4.8, rows=2)
+    figure, axes = panels(3, 4.8, rows=2)
     _curve(data, axes[0], "rl", "entropy", "entropy (nats)")
     _curve(data, axes[1], "rl", "clipped_share", "tokens beyond the trust region")
     for name, color, label in (("mismatch_mean", BLUE, "mean"), ("mismatch_p99", ORANGE, "p99")):
@@ -84,9 +84,9 @@ def health(data: RunData) -> Figure | None:
         axes[2].plot(steps, values, _line(steps), color=color, label=label, markersize=4)
     if any(value > 0 for name in ("mismatch_mean", "mismatch_p99") for value in data.series("rl", name)[1]):
         axes[2].set_yscale("log")
-        axes[2].tick_params(axis="y", which="both", labelsize=_STYLE_FONT - 2)
-    axes[2].legend(frameon=False, fontsize=_STYLE_FONT - 2)
-    _label(axes[2], "|log-prob trainer - engine|", "step", "")
+        axes[2].tick_params(axis="y", which="both", labelsize=FONT - 2)
+    axes[2].legend(frameon=False, fontsize=FONT - 2)
+    titled(axes[2], "|log-prob trainer - engine|", "step", "")
     _curve(data, axes[3], "rl", "staleness", "staleness (versions)")
     _curve(data, axes[4], "rl", "masked_share", "masked rollouts, share")
     _curve(data, axes[5], "rl", "delta_share", "delta, share of full size")
@@ -98,7 +98,7 @@ def scores(data: RunData) -> Figure | None:
     tested = [(side, data.evaluations[name]) for name, side in _sides(data).items() if name in data.evaluations]
     if not tested:
         return None
-    figure, (axis,) = _panels(1, 3.0)
+    figure, (axis,) = panels(1, 3.0)
     metrics = [("pass1", "pass@1"), ("passk", f"pass@{tested[0][1].get('k', 'k')}"), ("greedy", "greedy")]
     metrics = [(key, label) for key, label in metrics if all(e.get(key) is not None for _, e in tested)]
     for place, (side, evaluation) in enumerate(tested):
@@ -114,7 +114,7 @@ def cells(data: RunData) -> Figure | None:
     present = [cell for cell in Cell if all(by_cell.get(cell, {}).get("pass1") for by_cell in found.values())]
     if not present:
         return None
-    figure, (axis,) = _panels(1, 3.0)
+    figure, (axis,) = panels(1, 3.0)
     for place, (name, by_cell) in enumerate(found.items()):
         _bars(axis, place, sides[name], [by_cell[cell]["pass1"] for cell in present])
     labels = [f"family {met(cell.family_seen)}\nkind {met(cell.kind_seen)}" for cell in present]
@@ -129,10 +129,10 @@ def waiting(data: RunData) -> Figure | None:
     if not rows:
         return None
     rows = rows[-12:]
-    figure, (axis,) = _panels(1, 0.6 + 0.24 * len(rows))
+    figure, (axis,) = panels(1, 0.6 + 0.24 * len(rows))
     axis.grid(visible=False)
     axis.barh([name for name, _ in rows], [seconds for _, seconds in rows], color=BLUE, height=0.6)
-    _label(axis, "who waited for whom", "seconds", "")
+    titled(axis, "who waited for whom", "seconds", "")
     return figure
 
 
@@ -158,16 +158,24 @@ def draw_all(data: RunData, folder: Path) -> dict[str, Path]:
     return drawn
 
 
-def _panels(count: int, height: float, rows: int = 1) -> tuple[Figure, Sequence[Axes]]:
+def panels(count: int, height: float, rows: int = 1) -> tuple[Figure, Sequence[Axes]]:
     """`count` panels in each row, one list."""
     figure = Figure(figsize=(max(3.0 * count, 6.0), height), layout="constrained")
     axes = figure.subplots(rows, count, squeeze=False).ravel()
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=_STYLE_FONT - 1)
+        axis.tick_params(labelsize=FONT - 1)
         axis.grid(axis="y", color="#e5e7eb", linewidth=0.6)
         axis.set_axisbelow(True)
     return figure, list(axes)
+
+
+def titled(axis: Any, title: str, x: str, y: str) -> None:
+    axis.set_title(title, fontsize=FONT, loc="left")
+    if x == "step":
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.set_xlabel(x, fontsize=FONT - 1)
+    axis.set_ylabel(y, fontsize=FONT - 1)
 
 
 def _sides(data: RunData) -> dict[str, tuple[str, str]]:
@@ -195,8 +203,8 @@ def _shares(axis: Axes, title: str, labels: Sequence[str]) -> None:
     axis.set_xlim(-0.6, len(labels) - 0.4)
     axis.set_ylim(0, 1.1)
     axis.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
-    axis.legend(frameon=False, fontsize=_STYLE_FONT - 1, loc="upper left", bbox_to_anchor=(1, 1))
-    _label(axis, title, "", "share")
+    axis.legend(frameon=False, fontsize=FONT - 1, loc="upper left", bbox_to_anchor=(1, 1))
+    titled(axis, title, "", "share")
 
 
 def _curve(data: RunData, axis: Axes, stage: str, name: str, title: str) -> None:
@@ -206,7 +214,7 @@ def _curve(data: RunData, axis: Axes, stage: str, name: str, title: str) -> None
         return
     _draw(axis, steps, values)
     axis.set_ylim(0, max(max(values) * 1.08, 1e-3))
-    _label(axis, title, "step", "")
+    titled(axis, title, "step", "")
 
 
 def _draw(axis: Axes, steps: Sequence[float], values: Sequence[float], label: str = "") -> None:
@@ -217,14 +225,6 @@ def _draw(axis: Axes, steps: Sequence[float], values: Sequence[float], label: st
 
 def _line(steps: Sequence[float]) -> str:
     return "-" if len(steps) > 12 else "o-"
-
-
-def _label(axis: Any, title: str, x: str, y: str) -> None:
-    axis.set_title(title, fontsize=_STYLE_FONT, loc="left")
-    if x == "step":
-        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axis.set_xlabel(x, fontsize=_STYLE_FONT - 1)
-    axis.set_ylabel(y, fontsize=_STYLE_FONT - 1)
 
 
 def _smooth(values: Sequence[float]) -> list[float]:

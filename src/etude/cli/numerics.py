@@ -1,0 +1,26 @@
+"""etude doctor numerics: a table or JSON on standard output, a picture in the run's folder, and the blessing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from etude.journal import RunPaths
+
+
+def numerics_command(run: Path, stage: str | None, formats: Sequence[str], sequences: int, as_json: bool) -> int:
+    from etude.lineage.numerics import examine
+    from etude.model import PoisonedWeights
+    from etude.model.precision.fence import told
+    from etude.view.numerics import draw_numerics, numerics_table
+
+    report = examine(run, stage, formats, sequences)
+    found = asdict(report) | {"blessed": not report.faults}
+    if report.formats:
+        draw_numerics(found, RunPaths(run).plots / "numerics.png")
+    print(json.dumps(found, indent=1) if as_json else numerics_table(found))
+    if report.faults:
+        raise PoisonedWeights(f"{report.checkpoint} is not blessed: {told(report.faults)}")
+    return 0

@@ -1,0 +1,137 @@
+"""What each format does to a run's own checkpoint, on sequences that it has not learnt.
+
+Invariant: a checkpoint is blessed only if all its numbers are sound, and all that is computed with them in every format
+that was asked for. Where they are not, nothing is measured: a mean over NaN says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from etude.engine.builtin import BuiltinEngine
+from etude.lineage.state import Finished, LineageError, dtype_of, finished_stage
+from etude.model import CannotQuantise, Transformer, checkpoint_faults, compute_with, load_hf, serve
+from etude.model.drift import LayerDrift, activation_faults, layer_drift, recorded
+from etude.model.precision.fence import Fault
+from etude.pretrain.sft import demonstrations, learnt_and_held_out
+from etude.recipe.precision import PrecisionRecipe
+from etude.rl.agreement import CHUNK, Agreement, Scored, after, agreement, fed, sampled, trained
+from etude.training.compute import DTYPES
+
+FORMATS: tuple[str, ...] = get_args(PrecisionRecipe.model_fields["experts"].annotation)
+STAGES = ("rl", "continued", "sft", "mtp", "long", "pretrain")
+"""The latest first."""
+_SAMPLED = 64
+"""Tokens that the engine adds to a prompt, at most."""
+
+
+@dataclass(slots=True)
+class FormatReport:
+    name: str
+    layers: list[LayerDrift] = field(default_factory=list)
+    engine: dict[str, Agreement] = field(default_factory=dict)
+    """By the way in which the engine got its tokens."""
+
+
+@dataclass(slots=True)
+class NumericsReport:
+    run: str
+    stage: str
+    checkpoint: str
+    dtype: str
+    """That the run computes in, where nothing is rounded."""
+    own: str
+    """The format that the stage was trained in."""
+    sequences: int = 0
+    tokens: int = 0
+    formats: list[FormatReport] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Formats that the network's widths do not fit, and why."""
+    faults: list[Fault] = field(default_factory=list)
+
+
+def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), sequences: int = 8) -> NumericsReport:
+    """Without `formats`: all that fit. A format that was asked for and does not fit is refused (CannotQuantise)."""
+    if unknown := [name for name in formats if name not in FORMATS]:
+        raise LineageError(f"there is no format {unknown[0]!r}: expected some of {', '.join(FORMATS)}")
+    found = finished_stage(run, stage, STAGES)
+    recipe, folder = found.recipe, found.model
+    report = NumericsReport(str(run), found.stage, str(folder), dtype_of(found.paths), recipe.precision.experts)
+    report.faults = checkpoint_faults(folder)
+    if report.faults:
+        return report
+    exact_model = load_hf(folder, torch.float32)
+    tokens = held_out_sequences(found, exact_model.config.max_position_embeddings, sequences)
+    report.sequences, report.tokens = len(tokens), sum(map(len, tokens))
+    exact = [recorded(exact_model, one) for one in tokens]
+    report.faults = activation_faults(exact)
+    if report.faults:
+        return report
+    for name in formats or FORMATS:
+        precision = _in_format(recipe.precision, name)
+        try:
+            trainer, engine = (_network(folder, DTYPES[report.dtype], precision) for _ in range(2))
+        except CannotQuantise as error:
+            if formats:
+                raise
+            report.left_out[name] = str(error)
+            continue
+        serve(engine)
+        passes = [recorded(trainer, one) for one in tokens]
+        answers = {f"{CHUNK} at a time": fed(engine, tokens, CHUNK), "one by one": fed(engine, tokens, 1)}
+        if poisoned := activation_faults(passes) + _engine_faults(answers):
+            report.faults += [Fault(f"under {name}, {fault.where}", fault.problem) for fault in poisoned]
+            continue
+        ours = [trained(one, sequence) for one, sequence in zip(passes, tokens, strict=True)]
+        beside = {way: agreement(ours, theirs) for way, theirs in answers.items()}
+        beside["sampled"] = _on_its_own_tokens(trainer, BuiltinEngine(engine, recipe.engine), tokens)
+        report.formats.append(FormatReport(name, layer_drift(trainer, passes, exact_model, exact), beside))
+    return report
+
+
+def held_out_sequences(found: Finished, positions: int, count: int) -> list[Tensor]:
+    """Of the demonstrations that SFT holds out, token for token: they look like what RL trains on, and no stage has
+    learnt them."""
+    _, held = learnt_and_held_out(demonstrations(found.paths.root, found.recipe.sft))
+    most = min(positions, found.recipe.engine.context)
+    segments = [segment.tokens[:most] for trace in held for segment in trace.segments]
+    return [torch.from_numpy(tokens).long() for tokens in segments[:count]]
+
+
+def _engine_faults(answers: Mapping[str, Sequence[Scored]]) -> list[Fault]:
+    """An engine takes queries into the latent space (model/attention.py), so it may overflow where no trainer does."""
+    logprobs = {way: torch.cat([one.logprobs_t for one in scored]) for way, scored in answers.items()}
+    return [
+        Fault(f"the engine's log-probs, {way},", f"are not finite: {int((~said.isfinite()).sum())} of {len(said)}")
+        for way, said in logprobs.items()
+        if not said.isfinite().all()
+    ]
+
+
+def _on_its_own_tokens(trainer: Transformer, engine: BuiltinEngine, tokens: Sequence[Tensor]) -> Agreement:
+    """On what the engine samples behind the first halves of sequences."""
+    prompts = [sequence[: len(sequence) // 2] for sequence in tokens]
+    made = sampled(engine, prompts, _SAMPLED)
+    scored = [
+        after(trained(recorded(trainer, sequence), sequence), len(prompt))
+        for prompt, (sequence, _) in zip(prompts, made, strict=True)
+    ]
+    return agreement(scored, [said for _, said in made])
+
+
+def _network(folder: Path, dtype: torch.dtype, precision: PrecisionRecipe) -> Transformer:
+    model = load_hf(folder, dtype)
+    compute_with(model, precision)
+    return model
+
+
+def _in_format(recipe: PrecisionRecipe, name: str) -> PrecisionRecipe:
+    """What else the run's recipe says of precision holds, but where the format cannot be had so."""
+    invariant = recipe.invariant and name != "nvfp4_tensor"
+    return recipe.model_copy(update={"experts": name, "emulate": True, "invariant": invariant})

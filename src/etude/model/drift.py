@@ -1,0 +1,173 @@
+"""How far a format moves a network from fp32, layer by layer, on given sequences.
+
+Two errors, as they say different things: `experts` is what a layer's experts make of the inputs that they have in fp32,
+so it is that layer's alone; `residual` is the stream after the layer, with all that came before in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from etude.model.block import Block, Experts, MixtureOfExperts
+from etude.model.precision.fence import Fault
+from etude.model.precision.formats import dequantise
+from etude.model.router import Routing
+from etude.model.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    mean: float
+    p99: float
+    """The least value that 99% of the values do not exceed."""
+    max: float
+
+    @classmethod
+    def of(cls, values: Tensor) -> Self:
+        flat = values.detach().flatten().double()
+        place = -(-99 * flat.numel() // 100)
+        return cls(float(flat.mean()), float(flat.kthvalue(place).values), float(flat.max()))
+
+    @classmethod
+    def of_all(cls, parts: Iterable[Tensor]) -> Self:
+        return cls.of(torch.cat([part.flatten() for part in parts]))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDrift:
+    layer: int
+    residual: Spread
+    """Relative error of a token's stream after the layer. The rest is of layers with experts only."""
+    experts: Spread | None = None
+    """Of a token's sum over its experts, with the same inputs and experts as in fp32."""
+    weights: Spread | None = None
+    """Of a row of the experts' weights."""
+    flips: float | None = None
+    """Share of the picks that are not among those of fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What went into the routed experts of a layer, and came out."""
+
+    x_nd: Tensor
+    routing: Routing
+    y_nd: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one sequence's way through a network left, without its graph."""
+
+    logits_tv: Tensor
+    experts_tlk: Tensor
+    residual_l: list[Tensor]
+    """[T, d] after each layer."""
+    routed: dict[int, Routed]
+    """By layer."""
+
+
+@torch.enable_grad()
+def recorded(model: Transformer, tokens_t: Tensor) -> Pass:
+    """As a trainer's pass: without gradients other matmuls are taken."""
+    residual: list[Tensor] = []
+    routed: dict[int, Routed] = {}
+
+    def keep_residual(module: nn.Module, args: Any, out: Any) -> None:
+        residual.append(out[0].squeeze(0).detach())
+
+    def keep_routed(layer: int, module: nn.Module, args: Any, out: Any) -> None:
+        x_nd, routing = args
+        routing = Routing(routing.experts_nk, routing.gates_nk.detach())
+        routed[layer] = Routed(x_nd.detach(), routing, out.detach())
+
+    with ExitStack() as hooks:
+        for layer, block in enumerate(_blocks(model)):
+            hooks.enter_context(block.register_forward_hook(keep_residual))
+            if isinstance(block.mlp, MixtureOfExperts):
+                hooks.enter_context(block.mlp.experts.register_forward_hook(partial(keep_routed, layer)))
+        output = model(tokens_t[None])
+    return Pass(output.logits_btv[0].detach(), output.experts_btlk[0], residual, routed)
+
+
+@torch.no_grad()
+def layer_drift(
+    model: Transformer, passes: Sequence[Pass], exact_model: Transformer, exact: Sequence[Pass]
+) -> list[LayerDrift]:
+    """Of a network and its passes beside the same weights and sequences in fp32."""
+    found = []
+    pairs = list(zip(passes, exact, strict=True))
+    for layer, (block, exact_block) in enumerate(zip(_blocks(model), _blocks(exact_model), strict=True)):
+        residual = Spread.of_all(relative_error(a.residual_l[layer], b.residual_l[layer]) for a, b in pairs)
+        if not isinstance(block.mlp, MixtureOfExperts):
+            found.append(LayerDrift(layer, residual))
+            continue
+        ours, theirs = cast(Experts, block.mlp.experts), cast(Experts, cast(MixtureOfExperts, exact_block.mlp).experts)
+        picks = ((a.routed[layer].routing.experts_nk, b.routed[layer].routing.experts_nk) for a, b in pairs)
+        found.append(
+            LayerDrift(
+                layer,
+                residual,
+                experts=Spread.of_all(_own_error(ours, b.routed[layer]) for b in exact),
+                weights=Spread.of_all(map(relative_error, _values(ours), _values(theirs))),
+                flips=float(torch.cat([flips(a_nk, b_nk) for a_nk, b_nk in picks]).mean()),
+            )
+        )
+    return found
+
+
+def activation_faults(passes: Sequence[Pass]) -> list[Fault]:
+    """What is not finite of all that was computed, in the order in which it was."""
+    found: dict[str, Fault] = {}
+    for one in passes:
+        for where, x in _computed(one):
+            if where not in found and (count := int((~x.isfinite()).sum())):
+                found[where] = Fault(where, f"has {count} of {x.numel()} numbers that are not finite")
+    return list(found.values())
+
+
+def _computed(one: Pass) -> Iterator[tuple[str, Tensor]]:
+    for layer, residual_td in enumerate(one.residual_l):
+        if routed := one.routed.get(layer):
+            yield f"the input of layer {layer}'s experts", routed.x_nd
+            yield f"the sum of layer {layer}'s experts", routed.y_nd
+        yield f"the output of layer {layer}", residual_td
+    yield "the logits", one.logits_tv
+
+
+def relative_error(found_td: Tensor, exact_td: Tensor) -> Tensor:
+    """Of each row: the length of the difference over the length of what is exact."""
+    found_td, exact_td = found_td.double(), exact_td.double()
+    length = torch.linalg.vector_norm(exact_td, dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+    error: Tensor = torch.linalg.vector_norm(found_td - exact_td, dim=-1) / length
+    return error
+
+
+def flips(one_nk: Tensor, other_nk: Tensor) -> Tensor:
+    """Of each token, the share of its picks in one that it has not in the other, in whatever order."""
+    return (one_nk.unsqueeze(-1) != other_nk.unsqueeze(-2)).all(-1).double().mean(-1)
+
+
+@torch.enable_grad()
+def _own_error(experts: Experts, exact: Routed) -> Tensor:
+    found: Tensor = experts(exact.x_nd.to(experts.gate_proj.dtype), exact.routing)
+    return relative_error(found.detach(), exact.y_nd)
+
+
+def _values(experts: Experts) -> list[Tensor]:
+    """What its weights stand for once they are rounded."""
+    weights = (experts.gate_proj, experts.up_proj), (experts.down_proj,)
+    if experts.numerics is None:
+        return [weight for kin in weights for weight in kin]
+    return [dequantise(q, torch.float32) for kin in weights for q in experts.numerics.codes(kin)]
+
+
+def _blocks(model: Transformer) -> list[Block]:
+    return cast(list[Block], list(model.layers))

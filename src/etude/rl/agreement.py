@@ -1,0 +1,110 @@
+"""Trainer against engine on the same weights: log-probs of the same tokens, and the experts that they went to.
+
+Three ways through the engine, from the barest to the whole: sequences fed to its network in chunks and token by token,
+and continuations that the engine itself samples, many at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from etude.engine.builtin import BuiltinEngine
+from etude.engine.protocol import GenerateRequest, Generation, Sampling
+from etude.model import LatentCache, Transformer
+from etude.model.drift import Pass, Spread, flips
+from etude.rl.loss import token_logprobs
+from etude.rl.measure import k3
+
+CHUNK = 64
+"""Tokens of a prompt that are fed at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Log-probs of tokens, and the experts that the token before each went to."""
+
+    logprobs_t: Tensor
+    experts_tlk: Tensor
+
+    @classmethod
+    def by(cls, logits_tv: Tensor, experts_tlk: Tensor, next_t: Tensor) -> Self:
+        """By the logits before each of `next_t`; what comes after those is left out."""
+        logprobs_t, _ = token_logprobs(logits_tv[: len(next_t)], next_t, 1.0)
+        return cls(logprobs_t, experts_tlk[: len(next_t)])
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    tokens: int
+    logprobs: Spread
+    """|trainer - engine|."""
+    k3: float
+    flips: list[float]
+    """Share of the trainer's picks that are not the engine's, for each layer with experts."""
+
+
+def agreement(trainer: Sequence[Scored], engine: Sequence[Scored]) -> Agreement:
+    pairs = list(zip(trainer, engine, strict=True))
+    delta = torch.cat([ours.logprobs_t - theirs.logprobs_t for ours, theirs in pairs])
+    flipped = torch.cat([flips(ours.experts_tlk, theirs.experts_tlk) for ours, theirs in pairs])
+    return Agreement(len(delta), Spread.of(delta.abs()), k3(delta), flipped.mean(0).tolist())
+
+
+def trained(one: Pass, tokens_t: Tensor) -> Scored:
+    """As the trainer scores a sequence, from its second token on."""
+    return Scored.by(one.logits_tv, one.experts_tlk, tokens_t[1:])
+
+
+def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Scored]:
+    """As the engine's network does, so many tokens of every sequence at a time. `model` is served."""
+    tokens_bt = pad_sequence(list(sequences), batch_first=True)
+    lengths_b = torch.tensor([len(tokens_t) for tokens_t in sequences])
+    longest, dtype = tokens_bt.shape[1], model.embed_tokens.weight.dtype
+    cache = LatentCache(model.config, len(sequences), longest, dtype, invariant=model.invariant)
+    parts = [list[Scored]() for _ in sequences]
+    for start in range(0, longest, chunk):
+        slots_b = (lengths_b > start).nonzero().squeeze(1)
+        fed_b = (lengths_b[slots_b] - start).clamp(max=chunk)
+        step = cache.step(slots_b, torch.full_like(slots_b, start), fed_b)
+        # Padding may lie behind the longest.
+        out = model.extend(tokens_bt[slots_b[step.rows_t], step.positions_t.clamp(max=longest - 1)], step)
+        for slot, first, count in zip(slots_b.tolist(), step.first_b.tolist(), fed_b.tolist(), strict=True):
+            next_t = sequences[slot][start + 1 : start + 1 + count]
+            parts[slot].append(Scored.by(out.logits_rv[first:], out.experts_tlk[first:], next_t))
+    return [
+        Scored(torch.cat([part.logprobs_t for part in said]), torch.cat([part.experts_tlk for part in said]))
+        for said in parts
+    ]
+
+
+def sampled(engine: BuiltinEngine, prompts: Sequence[Tensor], most: int) -> list[tuple[Tensor, Scored]]:
+    """The sequences that the engine makes of prompts, all in flight at once, and what it says of the tokens it drew."""
+    for number, prompt in enumerate(prompts):
+        engine.submit(GenerateRequest(str(number), prompt.numpy().astype(np.int32), Sampling(most, (), seed=number)))
+    answers: dict[int, Generation] = {}
+    while engine.busy:
+        for answer in engine.step():
+            if not isinstance(answer, Generation):
+                raise answer.error
+            answers[int(answer.id)] = answer
+    made = []
+    for number, prompt in enumerate(prompts):
+        answer, given = answers[number], len(prompt)
+        experts = torch.zeros(len(answer.tokens), 0, 1)
+        if answer.experts is not None:
+            experts = torch.from_numpy(answer.experts[given - 1 : -1].astype(np.int64))
+        tokens = torch.cat((prompt, torch.from_numpy(answer.tokens.astype(np.int64))))
+        made.append((tokens, Scored(torch.from_numpy(answer.logprobs), experts)))
+    return made
+
+
+def after(scored: Scored, given: int) -> Scored:
+    """What is said of the tokens after the first `given`."""
+    return Scored(scored.logprobs_t[given - 1 :], scored.experts_tlk[given - 1 :])

@@ -1,0 +1,81 @@
+"""The whole verb: a table, a picture, JSON, and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from tests.lineage.examined import examined_run
+
+from etude.journal import RunPaths
+
+ETUDE = str(Path(sys.executable).with_name("etude"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
+    return examined_run(tmp_path_factory.mktemp("examined") / "run", dtype="bfloat16")
+
+
+def numerics(run: RunPaths, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [ETUDE, "doctor", "numerics", str(run.root), *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_a_table_and_a_picture(run: RunPaths) -> None:
+    done = numerics(run, "--formats", "bf16, nvfp4", "--sequences", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"{run.root}, rl: trained in bf16, computes in bfloat16"
+    assert lines[1].startswith("1 held-out demonstrations, ")
+    assert [line.split()[:2] for line in lines if line.startswith("nvfp4 ")][:3] == [
+        ["nvfp4", str(n)] for n in range(3)
+    ]
+    assert len([line for line in lines if "one by one" in line]) == 2
+    assert lines[-1] == "blessed"
+    assert (run.plots / "numerics.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_alone(run: RunPaths) -> None:
+    done = numerics(run, "--stage", "sft", "--formats", "mxfp8", "--sequences", "1", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert (found["stage"], found["blessed"], found["faults"]) == ("sft", True, [])
+    (one,) = found["formats"]
+    assert one["name"] == "mxfp8"
+    assert set(one["engine"]["sampled"]["logprobs"]) == {"mean", "p99", "max"}
+    assert one["layers"][1]["experts"]["mean"] > 0
+
+
+def test_a_poisoned_checkpoint_is_code_1_and_one_line(tmp_path: Path) -> None:
+    poisoned = examined_run(tmp_path / "run")
+    file = poisoned.model("rl") / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.1.mlp.experts.0.gate_proj.weight"
+    tensors[name][0, 0] = float("nan")
+    save_file(tensors, file)
+    done = numerics(poisoned, "--json")
+    assert done.returncode == 1
+    problem = f"{name} has 1 of 2048 numbers that are not finite"
+    assert done.stderr == f"etude: {poisoned.model('rl')} is not blessed: {problem}\n"
+    assert json.loads(done.stdout)["blessed"] is False
+    assert not poisoned.plots.exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (("--stage", "rlhf"), "there is no stage 'rlhf': expected one of rl, continued, sft, mtp, long, pretrain"),
+        (
+            ("--formats", "int4"),
+            "there is no format 'int4': expected some of bf16, nvfp4, nvfp4_tensor, mxfp8, fp8_block",
+        ),
+    ],
+)
+def test_mistakes_are_code_2(run: RunPaths, args: tuple[str, ...], line: str) -> None:
+    done = numerics(run, *args)
+    assert (done.returncode, done.stderr) == (2, f"etude: {line}\n")
