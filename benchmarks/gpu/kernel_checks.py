@@ -9,16 +9,18 @@ from collections.abc import Callable
 from dataclasses import fields
 
 import torch
-from layer import bf16_kit, forward_and_backward, fp8_kit
 from torch import Tensor
 
+from etude.model import expert_matmul
 from etude.model.experts import experts_reference
+from etude.model.placing import Placement, place
 from etude.model.precision import FORMATS, Quantised
-from etude.model.precision.kernels import IMPLEMENTATIONS, choose, place, reference
-from etude.model.precision.kernels.placement import Placement
+from etude.model.precision.kernels import IMPLEMENTATIONS, ExpertKernels, choose, reference
 
 TILED = IMPLEMENTATIONS["triton"].formats["quantise_both"]
 PAIRS = {"fp8_row": ("fp8_row", "fp8_row"), "fp8_block": ("fp8_tile", "fp8_block"), "mxfp8": ("mxfp8", "mxfp8")}
+LAYERS = {"bf16": 0.01, "mxfp8": 0.12, "fp8_block": 0.12}
+"""Formats that layers are made in, and how far the numbers of one may be from those in fp32, in norm."""
 
 
 def adversarial(device: str) -> Tensor:
@@ -149,9 +151,20 @@ def gradients_of_bf16_are_exact(device: str) -> str:
     return "dgrad and wgrad"
 
 
+def weight_gradients_of_codes_are_exact(device: str) -> str:
+    """Of columns quantised along tokens, each expert's of whole blocks."""
+    ends = (loads(device) + 127) // 128 * 128 if device != "cpu" else torch.tensor([128, 128, 256]).int()
+    high, wide = (24, 40) if device == "cpu" else (768, 512)
+    for kind in ("fp8_tile", "mxfp8"):
+        a, b = (FORMATS[kind].quantise(integers(seed, size, int(ends[-1]))) for seed, size in ((9, high), (10, wide)))
+        found = choose("grouped_wgrad", "triton", kind, device)(moved(a, device), moved(b, device), ends.to(device))
+        assert torch.equal(found.cpu(), reference.grouped_wgrad(a, b, ends)), f"{kind}: sums of integers differ"
+    return f"{len(ends)} experts, {int(ends[-1])} rows, {high} x {wide}"
+
+
 def a_layer_has_the_gradients_of_autograd(device: str) -> str:
     """A layer made of kernels, beside autograd through the plain one in fp32: off by the rounding of its numbers."""
-    tokens, hidden, inner, experts = 5, 128, 256, 3
+    tokens, hidden, inner, experts = 5, 128, 64, 3
     g = torch.Generator().manual_seed(8)
     x, grad = (torch.randn(tokens, hidden, generator=g).bfloat16() for _ in range(2))
     shapes = ((inner, hidden), (inner, hidden), (hidden, inner))
@@ -160,18 +173,30 @@ def a_layer_has_the_gradients_of_autograd(device: str) -> str:
     leaves = [part.float().requires_grad_() for part in (x, gates, *weights)]
     out = experts_reference(leaves[0], picked, *leaves[1:])
     out.backward(grad.float())
-    parts = (out.detach(), *(leaf.grad for leaf in leaves))
-    wanted = dict(zip(("out", "x", "gates", "gate", "up", "down"), parts, strict=True))
+    wanted = dict(zip(PARTS, (out.detach(), *(leaf.grad for leaf in leaves)), strict=True))
     worst = {}
-    for name, kit, bound in (("bf16", bf16_kit(device, "triton"), 0.01), ("fp8_block", fp8_kit(device), 0.12)):
-        given = (part.to(device) for part in (x, gates))
-        made = [kit.weights(w.to(device)) for w in weights]
-        placement = place(picked.to(device), experts, multiple=16)
-        found = forward_and_backward(kit, made, *given, placement, grad.to(device))
+    for format, bound in LAYERS.items():
+        kernels = ExpertKernels.of("triton", format, device)
+        inputs = (part.to(device) for part in (x, picked, gates, *weights))
+        found = forward_and_backward(kernels, *inputs, grad.to(device))
         off = {key: float((found[key].cpu().float() - wanted[key]).norm() / wanted[key].norm()) for key in wanted}
-        assert max(off.values()) < bound, f"{name}: {off}"
-        worst[name] = round(max(off.values()), 4)
+        assert max(off.values()) < bound, f"{format}: {off}"
+        worst[format] = round(max(off.values()), 4)
     return f"largest differences in norm {worst}"
+
+
+PARTS = ("out", "x", "gates", "gate", "up", "down")
+
+
+def forward_and_backward(
+    kernels: ExpertKernels | None, x: Tensor, picked: Tensor, gates: Tensor, *weights_and_grad: Tensor
+) -> dict[str, Tensor]:
+    """A layer as the model runs it, and its gradients: PARTS."""
+    *weights, grad = weights_and_grad
+    leaves = [part.detach().requires_grad_() for part in (x, gates, *weights)]
+    out = expert_matmul(leaves[0], picked, *leaves[1:], kernels=kernels)
+    found = torch.autograd.grad(out, leaves, grad)
+    return dict(zip(PARTS, (out.detach(), *found), strict=True))
 
 
 KERNEL_CHECKS: tuple[Callable[[str], str], ...] = (
@@ -180,5 +205,6 @@ KERNEL_CHECKS: tuple[Callable[[str], str], ...] = (
     permutation_is_bit_equal,
     *(exact_matmul(kind) for kind in ("bf16", *PAIRS)),
     gradients_of_bf16_are_exact,
+    weight_gradients_of_codes_are_exact,
     a_layer_has_the_gradients_of_autograd,
 )

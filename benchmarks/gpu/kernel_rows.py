@@ -14,17 +14,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from bench import Bench, Row, Sizes
-from kernel_checks import PAIRS, unequal
-from layer import Kit, bf16_kit, forward_and_backward, fp8_kit
+from kernel_checks import LAYERS, PAIRS, forward_and_backward, unequal
 from torch import Tensor
 
-from etude.model.precision import FORMATS, NVFP4, BlockFP8, Quantised
-from etude.model.precision.kernels import IMPLEMENTATIONS, choose, place, reference
+from etude.model.placing import place
+from etude.model.precision import FORMATS, NVFP4, BlockFP8, Quantised, dequantise
+from etude.model.precision.kernels import IMPLEMENTATIONS, ExpertKernels, choose, reference
 
 CHECKED_ROWS = 256
 """Of a quantised matrix; a row's codes depend on nothing below its block."""
@@ -167,8 +168,9 @@ def _matmuls(bench: Bench, name: str, experts: int, rows: int, n: int, k: int) -
     def row(kernel: str, operation: str, implementation: str, format: str, operands: Callable[[], Any]) -> Row:
         def measured() -> Row:
             run, given = choose(operation, implementation, format, device), operands()
-            error = _error(run(*given, ends), operation, *given, ends)
-            ms = bench.milliseconds(lambda: run(*given, ends))
+            given = given if len(given) == 3 else (*given, ends)
+            error = _error(run(*given), operation, *given)
+            ms = bench.milliseconds(lambda: run(*given))
             if implementation == "torch":
                 by_torch[kernel] = ms
             tflops = flops / ms / 1e9
@@ -188,6 +190,14 @@ def _matmuls(bench: Bench, name: str, experts: int, rows: int, n: int, k: int) -
             b, right
         )
 
+    def columns(kind: str) -> tuple[Any, ...]:
+        """Quantised along tokens: each expert's rows filled up to whole blocks, which the sums then go over too."""
+        load = ends.diff(prepend=ends.new_zeros(1))
+        filled = ((load + 127) // 128 * 128).cumsum(0).int()
+        quantise = choose("quantise_both", "triton", kind, device)
+        parts = (torch.randn(int(filled[-1]), width, device=device).bfloat16() for width in (n, k))
+        return *(quantise(part, kind)[1] for part in parts), filled
+
     for implementation in ("torch", "triton"):
         yield row("forward", "grouped_mm", implementation, "bf16", lambda: (a, b))
         yield row("dgrad", "grouped_mm", implementation, "bf16", lambda: (grads, b.mT))
@@ -195,6 +205,8 @@ def _matmuls(bench: Bench, name: str, experts: int, rows: int, n: int, k: int) -
     yield row("forward", "grouped_mm", "torch_scaled", "fp8_row", lambda: quantised("fp8_row"))
     for kind in PAIRS:
         yield row("forward", "grouped_mm", "triton", kind, lambda kind=kind: quantised(kind))
+    for kind in ("fp8_tile", "mxfp8"):
+        yield row("wgrad", "grouped_wgrad", "triton", kind, lambda kind=kind: columns(kind))
 
 
 def _error(found: Tensor, operation: str, a: Any, b: Any, ends: Tensor) -> float:
@@ -206,7 +218,8 @@ def _error(found: Tensor, operation: str, a: Any, b: Any, ends: Tensor) -> float
             (e for e, (start, end) in enumerate(reaches) if end > start), key=lambda e: reaches[e][1] - reaches[e][0]
         )
         start, end = reaches[expert]
-        wanted = a[:, start:end].float() @ b[:, start:end].float().T
+        left, right = (x.float() if isinstance(x, Tensor) else dequantise(x, torch.float32) for x in (a, b))
+        wanted = left[:, start:end] @ right[:, start:end].T
         return apart(found[expert], wanted.bfloat16())
     few = [range(start, min(start + 8, end)) for start, end in reaches]
     rows = torch.tensor([row for reach in few for row in reach], device=ends.device)
@@ -226,27 +239,26 @@ def apart(found: Tensor, wanted: Tensor) -> float:
 
 
 def _layers(bench: Bench) -> Iterator[Row]:
-    """Forward and backward of a whole layer of experts."""
+    """Forward and backward of a whole layer of experts, as the model runs it: weights are quantised in every pass."""
     device, tokens, (experts, _) = bench.device, bench.sizes.tokens, bench.sizes.loads[0]
     hidden, inner = bench.sizes.hidden, bench.sizes.inner
     x, grad = (torch.randn(tokens, hidden, device=device).bfloat16() for _ in range(2))
-    gates = torch.rand(tokens, 8, device=device)
-    placement = place(torch.rand(tokens, experts, device=device).topk(8).indices, experts, multiple=128)
+    gates, picked = torch.rand(tokens, 8, device=device), torch.rand(tokens, experts, device=device).topk(8).indices
     shapes = ((inner, hidden), (inner, hidden), (hidden, inner))
-    layer = [(torch.randn(experts, n, k, device=device) / k**0.5).bfloat16() for n, k in shapes]
+    weights = [(torch.randn(experts, n, k, device=device) / k**0.5).bfloat16() for n, k in shapes]
     flops = 2 * 9 * tokens * 8 * inner * hidden
     taken: list[float] = []
     first: dict[str, Tensor] = {}
 
-    def row(kernel: str, kit: Callable[[], Kit]) -> Row:
+    def row(implementation: str, format: str) -> Row:
         def measured() -> Row:
-            made = kit()
-            weights = [made.weights(w) for w in layer]
-            found = forward_and_backward(made, weights, x, gates, placement, grad)
+            kernels = ExpertKernels.of("triton", format, device) if implementation == "triton" else None
+            found = forward_and_backward(kernels, x, picked, gates, *weights, grad)
             first.update({} if first else found)
             error = max(apart(found[name], first[name]) for name in first)
             del found
-            taken.append(bench.milliseconds(lambda: forward_and_backward(made, weights, x, gates, placement, grad)))
+            work = partial(forward_and_backward, kernels, x, picked, gates, *weights, grad)
+            taken.append(bench.milliseconds(work))
             tflops = flops / taken[-1] / 1e9
             return {
                 "tflops": round(tflops, 1),
@@ -256,8 +268,9 @@ def _layers(bench: Bench) -> Iterator[Row]:
                 "max_error": error,
             }
 
-        return bench.row(kernel, f"{experts}x{inner}x{hidden}, {tokens} tokens of 8", measured)
+        name = f"layer {format} {implementation}"
+        return bench.row(name, f"{experts}x{inner}x{hidden}, {tokens} tokens of 8", measured)
 
-    yield row("layer bf16 torch", lambda: bf16_kit(device))
-    yield row("layer bf16 triton", lambda: bf16_kit(device, "triton"))
-    yield row("layer fp8_block triton", lambda: fp8_kit(device))
+    yield row("torch", "bf16")
+    for format in LAYERS:
+        yield row("triton", format)

@@ -154,6 +154,11 @@ def test_mistakes_before_anything_runs(tmp_path) -> None:
     assert code == 2
     assert 'precision.experts = "nvfp4": there are no such matmuls' in line
     assert "precision.emulate = true" in line
+    code, line = etude_says(
+        "run", RECIPE, "precision.experts=nvfp4", "precision.kernels=triton", "--runs", str(tmp_path)
+    )
+    assert code == 2
+    assert 'precision.kernels = "triton": grouped_mm of nvfp4 by triton on cpu: it takes bf16' in line
     file = tmp_path / "file"
     file.touch()
     code, line = etude_says("run", RECIPE, "--runs", str(file))

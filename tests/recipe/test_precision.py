@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from etude.lineage import LineageError, require_supported
+from etude.lineage import require_supported
 from etude.lineage.state import recipe_digest
+from etude.model import KernelUnavailable
 from etude.recipe import Recipe, RecipeError, load_recipe
 
 TINY = Path("recipes/tiny.toml")
@@ -18,7 +19,7 @@ def tiny(*overrides: str) -> Recipe:
 
 
 def test_what_a_cpu_cannot_do_is_refused_unless_it_may_be_emulated() -> None:
-    with pytest.raises(LineageError, match=r'^precision\.experts = "mxfp8": .* set precision\.emulate = true .*$'):
+    with pytest.raises(KernelUnavailable, match=r'^precision\.experts = "mxfp8": .* set precision\.emulate = true .*$'):
         require_supported(tiny("precision.experts=mxfp8"))
     require_supported(tiny("precision.experts=mxfp8", "precision.emulate=true"))
     require_supported(tiny())
@@ -33,11 +34,20 @@ def test_what_a_cpu_cannot_do_is_refused_unless_it_may_be_emulated() -> None:
         (["precision.experts=nvfp4_tensor", "precision.invariant=true"], "invariant does not go with nvfp4_tensor"),
         (["precision.experts=nvfp4", "model.moe_intermediate_size=48"], "multiples"),
         (["precision.experts=int8"], "precision.experts"),
+        (["precision.kernels=cutlass"], "precision.kernels"),
+        (["precision.experts=mxfp8", "precision.kernels=torch"], "does not go with emulate = true"),
+        (["precision.experts=mxfp8", "precision.kernels=triton"], "are emulated by the reference"),
+        (
+            ["precision.experts=mxfp8", "precision.emulate=false", "precision.kernels=reference"],
+            "not emulated by triton",
+        ),
+        (["precision.experts=mxfp8", "precision.emulate=false", 'precision.also=["shared"]'], "routed experts alone"),
+        (["precision.kernels=triton", "precision.invariant=true"], "kernels are not batch-invariant"),
     ],
 )
 def test_what_makes_no_sense_is_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        tiny(*overrides, "precision.emulate=true")
+        tiny("precision.emulate=true", *overrides)
 
 
 def test_fp8_blocks_fit_any_width() -> None:
@@ -45,14 +55,26 @@ def test_fp8_blocks_fit_any_width() -> None:
 
 
 def test_it_says_what_is_rounded() -> None:
-    said = str(tiny("precision.experts=nvfp4", 'precision.also=["shared"]', "precision.reciprocal_bits=22").precision)
-    assert said == "routed experts, shared: forward nvfp4, backward mxfp8, reciprocals of 22 bits, emulated"
+    rounded = tiny(
+        "precision.experts=nvfp4", 'precision.also=["shared"]', "precision.reciprocal_bits=22", "precision.emulate=true"
+    )
+    said = "routed experts, shared: forward nvfp4, backward mxfp8, reciprocals of 22 bits, emulated"
+    assert str(rounded.precision) == said
+    native = tiny("precision.experts=fp8_block")
+    assert str(native.precision) == "routed experts: forward fp8_block, backward fp8_block"
 
 
 def test_it_says_that_batches_do_not_matter() -> None:
     assert str(tiny("precision.invariant=true").precision) == "no matmul is rounded, batch-invariant"
     later = tiny("precision.invariant=true", "precision.since=rl", "precision.experts=mxfp8", "precision.emulate=true")
     assert str(later.precision).endswith("emulated, batch-invariant, since rl")
+
+
+def test_what_is_named_as_before_there_were_names_is_the_same_stage() -> None:
+    rounded = ("precision.experts=mxfp8", "precision.emulate=true")
+    assert "kernels" not in tiny(*rounded).precision.made_from()
+    named = tiny(*rounded, "precision.kernels=reference")
+    assert recipe_digest(named, ("precision",)) != recipe_digest(tiny(*rounded), ("precision",))
 
 
 def test_a_stage_made_before_there_was_a_choice_is_the_same_stage() -> None:

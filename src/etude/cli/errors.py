@@ -33,6 +33,7 @@ FAMILIES = {
     "etude.sandbox.contract.SandboxUnavailable": MISTAKE,
     "etude.model.errors.UnsupportedCheckpoint": MISTAKE,
     "etude.model.errors.CannotQuantise": MISTAKE,
+    "etude.model.errors.KernelUnavailable": MISTAKE,
     "etude.training.errors.TrainingError": MISTAKE,
     "etude.training.errors.NonFiniteError": FAILED,
     "etude.weights.errors.WeightsError": FAILED,

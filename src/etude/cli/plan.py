@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from etude.lineage.plan import plan_run
+from etude.model.precision.kernels import who_computes
 from etude.recipe import Recipe
 from etude.recipe.load import dump_recipe
 
@@ -11,6 +12,7 @@ def describe_plan(recipe: Recipe) -> str:
     plan = plan_run(recipe)
     lines = [dump_recipe(recipe), "# plan"]
     lines.append(f"# computing on    {plan.compute}")
+    lines.append(f"# experts         {who_computes(recipe.precision, plan.compute.device, plan.compute.dtype).by}")
     if recipe.precision.experts != "bf16":
         lines.append(f"# precision       {recipe.precision}")
     lines.append(f"# parameters      {plan.parameters:,} ({plan.active:,} active per token)")

@@ -79,12 +79,16 @@ async def _run(
     donors: Reuse,
     until: str | None,
 ) -> None:
+    from etude.model.precision.kernels import who_computes
+
     journal = Journal(paths.journal, "driver")
     screen = Screen(journal)
     context = RunContext(recipe, paths, state, journal, screen)
     screen.say(f"{'going on with' if state.stages else 'a new run in'} {_near(paths.root)}")
     donors.adopt_compute(context)
-    screen.say(f"computing on {context.compute()}")
+    compute = context.compute()
+    screen.say(f"computing on {compute}")
+    screen.say(f"matmuls of experts {who_computes(recipe.precision, compute.device, compute.dtype).by}")
     if recipe.precision.experts != "bf16":
         screen.say(f"precision: {recipe.precision}")
     try:

@@ -49,12 +49,9 @@ def require_supported(recipe: Recipe) -> None:
             f'compute.device = "{recipe.compute.device}": RL and the built-in engine run on the CPU only so far; '
             'set compute.device = "cpu"'
         )
-    if not recipe.precision.native(recipe.compute.device) and not recipe.precision.emulate:
-        raise LineageError(
-            f'precision.experts = "{recipe.precision.experts}": there are no such matmuls for compute.device = '
-            f'"{recipe.compute.device}"; set precision.emulate = true to compute what they would give, or '
-            'precision.experts = "bf16"'
-        )
+    from etude.model.precision.kernels import who_computes  # not above: other mistakes are answered without torch
+
+    who_computes(recipe.precision, recipe.compute.device)
     if not recipe.corpus.sources and not recipe.corpus.folders:
         raise LineageError(
             "corpus.sources = [] and corpus.folders = []: there is nothing to read; name a source or a folder"

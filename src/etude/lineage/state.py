@@ -16,7 +16,6 @@ from typing import Any
 from etude.journal import RunPaths, write_atomically
 from etude.recipe import Recipe, load_recipe
 from etude.recipe.precision import PrecisionRecipe
-from etude.recipe.section import Section
 
 
 class LineageError(Exception):
@@ -113,7 +112,7 @@ def recipe_of(recipe: Recipe, stage: str) -> Recipe:
 
 def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:
     """A digest of the parts of the recipe that a stage depends on: whole sections, or single fields ("rl.steps")."""
-    values = _made_from(recipe)
+    values = recipe.made_from()
     parts = {name: _at(values, name) for name in sections if name in values or name not in recipe.LATER}
     return _digest(parts | {"seed": recipe.seed})
 
@@ -140,17 +139,6 @@ def code_digest() -> str:
     for file in sources:
         whole.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
     return whole.hexdigest()[:16]
-
-
-def _made_from(section: Section) -> dict[str, Any]:
-    values = section.model_dump(mode="json", by_alias=True)
-    for name, about in type(section).model_fields.items():
-        value, written = getattr(section, name), about.alias or name
-        if name in section.LATER and value == about.default:
-            del values[written]
-        elif isinstance(value, Section):
-            values[written] = _made_from(value)
-    return values
 
 
 def _at(values: Mapping[str, Any], place: str) -> Any:

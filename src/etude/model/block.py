@@ -13,6 +13,7 @@ from etude.model.config import ModelConfig
 from etude.model.experts import expert_matmul
 from etude.model.linear import Linear
 from etude.model.norm import RMSNorm
+from etude.model.precision.kernels import ExpertKernels
 from etude.model.precision.numerics import Numerics
 from etude.model.router import Replay, Router, Routing
 from etude.model.tiles import silu
@@ -37,6 +38,7 @@ class Experts(nn.Module):
 
     numerics: Numerics | None = None
     invariant = False
+    kernels: ExpertKernels | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -47,7 +49,8 @@ class Experts(nn.Module):
 
     def forward(self, x_nd: Tensor, routing: Routing) -> Tensor:
         weights = (self.gate_proj, self.up_proj, self.down_proj)
-        return expert_matmul(x_nd, routing.experts_nk, routing.gates_nk, *weights, self.numerics, self.invariant)
+        how = (self.numerics, self.invariant, self.kernels)
+        return expert_matmul(x_nd, routing.experts_nk, routing.gates_nk, *weights, *how)
 
 
 class MixtureOfExperts(nn.Module):

@@ -1,7 +1,7 @@
 """The matmuls of the routed experts: every one of them goes through `expert_matmul`.
 
-Low precision has an implementation of its own (`precision/rounded.py`), where weights that are codes already go
-straight. Without it, five compute the same function:
+Emulated low precision has an implementation of its own (`precision/rounded.py`), and so have layers out of kernels
+(`precision/kernels`); weights that are codes already go there straight. Without them, five compute the same function:
 - `experts_reference`: one expert after the other, plain torch. The seam's specification; low-precision kernels are held
   against it.
 - `experts_grouped`: tokens sorted by expert, grouped matmuls. Fastest for training batches.
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.placing import Gather, Spread, places, tokens_of_rows
+from etude.model.precision.kernels import ExpertKernels, experts_by_kernels
 from etude.model.precision.numerics import Numerics
 from etude.model.precision.rounded import rounded_experts
 from etude.model.tiles import grouped, silu, tile_rows, weighted_sum
@@ -46,12 +47,15 @@ def expert_matmul(
     down: Tensor,
     numerics: Numerics | None = None,
     invariant: bool = False,
+    kernels: ExpertKernels | None = None,
 ) -> Tensor:
     """sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
 
-    gate and up are [E, I, D], down is [E, D, I]; the experts of one token are distinct. `numerics` says how the matmuls
-    are rounded; None leaves them in the dtype of x.
+    gate and up are [E, I, D], down is [E, D, I]; the experts of one token are distinct. `kernels` compute it in their
+    format. Without, `numerics` says how the matmuls are rounded; None leaves them in the dtype of x.
     """
+    if kernels is not None:
+        return experts_by_kernels(x_nd, experts_nk, gates_nk, (gate, up, down), kernels)
     if numerics is not None:
         return rounded_experts(x_nd, experts_nk, gates_nk, (gate, up), (down,), numerics)
     if invariant:

@@ -1,10 +1,13 @@
 """Which row every token has at each of its experts: rows sorted by expert, there and back.
 
 The rows of an expert lie side by side; those between the last of them and the first of the next expert's are nobody's.
+Plain torch moves tokens by `Spread` and `Gather`, kernels by permutations of their own (`precision/kernels`), to the
+same places.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +27,34 @@ def tokens_of_rows(place: Tensor, rows: int, choices: int, nobody: int = 0) -> T
     """For each row its token; `nobody` for a row that no pair has."""
     token = torch.arange(place.numel(), device=place.device) // choices
     return torch.full((rows,), nobody, dtype=torch.int64, device=place.device).scatter_(0, place, token)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What kernels are told: expert e has the rows from `ends_e[e - 1]` to `ends_e[e]`."""
+
+    row_nk: Tensor
+    """int32: the row of each token-expert pair."""
+    token_r: Tensor
+    """int32: the token of each row, -1 where there is none."""
+    ends_e: Tensor
+    """int32: where each expert's rows end."""
+
+
+def place(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
+    """Each expert has as many rows as a multiple of `multiple`: 1, or the block of the format whose columns are
+    quantised (32, 128). Nothing waits for a GPU: the number of rows is a bound, and those from `ends_e[-1]` on belong
+    to nobody."""
+    flat, choices = experts_nk.flatten(), experts_nk.shape[-1]
+    pairs = flat.numel()
+    rows = -(-(pairs + min(experts, pairs) * (multiple - 1)) // multiple) * multiple
+    # Not bincount, which waits.
+    count = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))
+    filled = (count + (multiple - 1)) // multiple * multiple
+    ends = filled.cumsum(0)
+    row = places(flat, count, ends - filled)
+    token = tokens_of_rows(row, rows, choices, nobody=-1)
+    return Placement(row.view_as(experts_nk).int(), token.int(), ends.int())
 
 
 class Spread(torch.autograd.Function):

@@ -19,6 +19,7 @@ from etude.model.errors import CannotQuantise
 from etude.model.linear import Linear
 from etude.model.precision.fence import require_sound
 from etude.model.precision.formats import Quantised, dequantise
+from etude.model.precision.kernels import experts_by_kernels, kernels_for
 from etude.model.precision.numerics import Numerics, Operand
 from etude.model.precision.rounded import rounded_experts
 from etude.model.router import Router, Routing
@@ -46,26 +47,35 @@ class Codes(nn.Module):
 class ServedExperts(nn.Module):
     gate_up: Operand
     down: Operand
+    """What the codes stand for. Kernels need neither: they take the codes."""
 
     def __init__(self, experts: Experts, numerics: Numerics) -> None:
         super().__init__()
-        self.numerics = numerics
+        self.numerics, self.kernels = numerics, experts.kernels
         self.dtype = experts.gate_proj.dtype
         gate, up = numerics.codes((experts.gate_proj, experts.up_proj))
         (down,) = numerics.codes((experts.down_proj,))
         self.gate_proj, self.up_proj, self.down_proj = Codes(gate), Codes(up), Codes(down)
 
     def prepare(self) -> None:
+        if self.kernels is not None:
+            return
         self.gate_up = self.numerics.operand((self.gate_proj.quantised(), self.up_proj.quantised()), self.dtype)
         self.down = self.numerics.operand((self.down_proj.quantised(),), self.dtype)
 
     def forward(self, x_nd: Tensor, routing: Routing) -> Tensor:
+        if self.kernels is not None:
+            codes = [part.quantised() for part in (self.gate_proj, self.up_proj, self.down_proj)]
+            return experts_by_kernels(x_nd, routing.experts_nk, routing.gates_nk, codes, self.kernels)
         return rounded_experts(x_nd, routing.experts_nk, routing.gates_nk, self.gate_up, self.down, self.numerics)
 
 
 def compute_with(model: nn.Module, recipe: PrecisionRecipe) -> None:
-    """All that a recipe says under [precision]."""
+    """All that a recipe says under [precision], for the device that the network is on."""
+    kernels = kernels_for(recipe, next(model.parameters()).device)
     for module in model.modules():
+        if isinstance(module, Experts):
+            module.kernels = kernels
         if isinstance(module, Transformer | LatentAttention | FeedForward | Router | Experts | Linear):
             module.invariant = recipe.invariant
     round_with(model, Numerics.of(recipe))
@@ -115,7 +125,7 @@ def restore(model: nn.Module) -> None:
             )
             experts = Experts(mixture.gate.config)
             experts.gate_proj, experts.up_proj, experts.down_proj = map(nn.Parameter, (gate, up, down))
-            experts.numerics = served.numerics
+            experts.numerics, experts.kernels = served.numerics, served.kernels
             mixture.experts = experts
 
 

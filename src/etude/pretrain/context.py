@@ -49,8 +49,9 @@ class StageContext:
 
     def masters(self, model: Transformer) -> MasterWeights:
         """Moves the model to the device and to the compute dtype; its matmuls are rounded as the recipe says."""
+        model = model.to(self.compute.device)
         compute_with(model, self.recipe.precision)
-        return MasterWeights(model.to(self.compute.device), self.compute.dtype)
+        return MasterWeights(model, self.compute.dtype)
 
 
 def file_digest(path: Path) -> str:

@@ -135,7 +135,7 @@ def _identity(context: StageContext, plan: StagePlan) -> str:
         "inputs": plan.inputs,
     }
     if context.recipe.precision != PrecisionRecipe():  # checkpoints from before there was a choice go on
-        known["precision"] = context.recipe.precision.model_dump(mode="json")
+        known["precision"] = context.recipe.precision.made_from()
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,7 @@ from etude.recipe.section import Section
 
 
 class PrecisionRecipe(Section):
+    LATER: ClassVar[frozenset[str]] = frozenset({"kernels"})
     experts: Literal["bf16", "nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"] = "bf16"
     """Formats of the routed experts' matmuls, in training and in the engine. "bf16" leaves them in the compute dtype.
     "nvfp4": forward in NVFP4 with one outer scale per token, backward in MXFP8. "nvfp4_tensor": likewise, but one outer
@@ -22,8 +23,13 @@ class PrecisionRecipe(Section):
     """The first stage that is rounded; those before it are left in the compute dtype. "rl": RL, SFT continued in its
     place, and the evaluation."""
     emulate: bool = False
-    """Compute what rounded matmuls would give where the device has none of its own: exact, and slower than bf16.
-    Without it such a recipe is refused."""
+    """Compute in plain torch what rounded matmuls would give: exact, and slower than bf16. Without it, a format that
+    the device has no matmuls for is refused."""
+    kernels: Literal["auto", "torch", "triton", "reference"] = "auto"
+    """Who computes the routed experts. "torch": torch's own matmuls, grouped where that pays, of bf16 alone. "triton":
+    our kernels, of bf16, "mxfp8" and "fp8_block". "reference": plain torch that kernels are held against; rounded, it
+    is what `emulate` stands for. "auto": "torch" for bf16, "reference" to emulate, else "triton" on a GPU that
+    multiplies the format's codes. What is named and cannot be had is refused."""
     invariant: bool = False
     """Batch invariance: the logits of a sequence have the same bits whatever else is in the batch and however it was
     cut into passes, in training and in the engine alike, from the stage `since` on. Slower; proven on CPUs only."""
@@ -31,9 +37,10 @@ class PrecisionRecipe(Section):
     """For studies: NVFP4 multiplies by a reciprocal good to so many bits, as fast-math kernels do, in place of
     dividing."""
 
-    def native(self, device: str) -> bool:
-        """Whether a device can compute so without emulation. None has kernels for anything but bf16 here yet."""
-        return self.experts == "bf16"
+    @property
+    def by_kernels(self) -> bool:
+        """Whether layers of experts are made of kernels, rather than of torch's own matmuls or of emulated ones."""
+        return self.kernels in ("triton", "reference") if self.experts == "bf16" else not self.emulate
 
     def __str__(self) -> str:
         since = "" if self.since == "pretrain" else f", since {self.since}"
@@ -43,7 +50,8 @@ class PrecisionRecipe(Section):
         backward = "mxfp8" if self.experts.startswith("nvfp4") else self.experts
         where = ", ".join(["routed experts", *self.also])
         fast = "" if self.reciprocal_bits is None else f", reciprocals of {self.reciprocal_bits} bits"
-        return f"{where}: forward {self.experts}, backward {backward}{fast}, emulated{invariant}{since}"
+        emulated = ", emulated" if self.emulate else ""
+        return f"{where}: forward {self.experts}, backward {backward}{fast}{emulated}{invariant}{since}"
 
     @model_validator(mode="after")
     def _consistent(self) -> PrecisionRecipe:
@@ -54,6 +62,15 @@ class PrecisionRecipe(Section):
                 "invariant does not go with nvfp4_tensor, whose scale depends on all tokens of a batch: "
                 'set experts = "nvfp4" or invariant = false'
             )
+        if self.experts != "bf16" and self.kernels not in ("auto", "reference" if self.emulate else "triton"):
+            raise ValueError(
+                f'kernels = "{self.kernels}" does not go with emulate = {str(self.emulate).lower()}: rounded matmuls '
+                "are emulated by the reference, and not emulated by triton"
+            )
+        if self.by_kernels and self.also:
+            raise ValueError("kernels are of the routed experts alone: set also = [], or emulate = true")
+        if self.by_kernels and self.invariant:
+            raise ValueError("kernels are not batch-invariant: set invariant = false, or have none (emulate, torch)")
         if self.reciprocal_bits is not None and not self.experts.startswith("nvfp4"):
             raise ValueError("reciprocal_bits is about NVFP4: leave it out, or set experts to nvfp4 or nvfp4_tensor")
         return self

@@ -23,6 +23,17 @@ class Section(BaseModel):
     """Fields that came when runs had been made without them, and whose default means what was done then: at that
     default they are no part of what a stage was made from, so such runs go on."""
 
+    def made_from(self) -> dict[str, Any]:
+        """What counts when two runs, or two sessions of one, are asked whether they were made alike."""
+        values = self.model_dump(mode="json", by_alias=True)
+        for name, about in type(self).model_fields.items():
+            value, written = getattr(self, name), about.alias or name
+            if name in self.LATER and value == about.default:
+                del values[written]
+            elif isinstance(value, Section):
+                values[written] = value.made_from()
+        return values
+
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:

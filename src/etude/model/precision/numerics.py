@@ -59,7 +59,7 @@ class Operand:
 @dataclass(frozen=True, slots=True)
 class Numerics:
     """Emulated: operands are rounded exactly as their formats say, then multiplied in fp32, or in bf16 where that is as
-    exact. Kernels that compute so natively take the place of this object, with the same methods."""
+    exact. Where kernels multiply (`kernels/layer.py`) this object still says which codes weights have."""
 
     rounding: Rounding
     also: frozenset[str] = frozenset()

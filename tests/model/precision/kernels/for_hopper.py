@@ -16,7 +16,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from etude.model.precision.kernels.in_triton.grouped import CONFIGS, _grouped_mm, _grouped_wgrad
+from etude.model.precision.kernels.in_triton.grouped import (
+    CONFIGS,
+    _grouped_mm,
+    _grouped_wgrad,
+    _grouped_wgrad_of_codes,
+)
 from etude.model.precision.kernels.in_triton.permute import STRIDE, _unpermute
 from etude.model.precision.kernels.in_triton.quantise import TILINGS, _quantise_rows, _quantise_tiles
 
@@ -46,12 +51,14 @@ def found_in(kernel: Any, types: dict[str, str], constants: dict[str, Any], **op
 
 def matmul(kind: str, config: triton.Config) -> dict[str, int]:
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-    if kind == "wgrad":
-        types = {"a": "*bf16", "b": "*bf16", "out": "*i16", "ends": "*i32"}
-        return found_in(_grouped_wgrad, types, dict(config.kwargs), **options)
+    wgrad, kind = kind.startswith("wgrad "), kind.removeprefix("wgrad ")
     numbers = "*bf16" if kind == "bf16" else "*fp8e4nv"
     scales = {"bf16": "*bf16", "mxfp8": "*u8"}.get(kind, "*fp32")
     types = {"a": numbers, "b": numbers, "out": "*i16", "a_scales": scales, "b_scales": scales, "ends": "*i32"}
+    if wgrad and kind == "bf16":
+        return found_in(_grouped_wgrad, types, dict(config.kwargs), **options)
+    if wgrad:
+        return found_in(_grouped_wgrad_of_codes, types, {"KIND": kind, **config.kwargs}, **options)
     constants = {"KIND": kind, "TURNED": False, "EXPERTS": 64, **config.kwargs}
     return found_in(_grouped_mm, types, constants, **options)
 

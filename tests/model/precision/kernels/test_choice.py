@@ -11,7 +11,16 @@ from tests.model.precision.kernels.loads import ends_of
 
 from etude.model import KernelUnavailable
 from etude.model.precision import FORMATS
-from etude.model.precision.kernels import IMPLEMENTATIONS, choose, overview, reference, refusal
+from etude.model.precision.kernels import (
+    IMPLEMENTATIONS,
+    choose,
+    kernels_for,
+    overview,
+    reference,
+    refusal,
+    who_computes,
+)
+from etude.recipe.precision import PrecisionRecipe
 
 
 def test_a_choice_runs_and_prints_itself() -> None:
@@ -93,3 +102,54 @@ def test_without_its_interpreter_triton_serves_no_cpu(monkeypatch: pytest.Monkey
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(KernelUnavailable, match="Triton compiles for GPUs"):
         choose("permute", "triton", "bf16", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("precision", "said", "own"),
+    [
+        (PrecisionRecipe(), "by torch on cpu", False),
+        (PrecisionRecipe(experts="nvfp4", emulate=True), "by reference on cpu", False),
+        (PrecisionRecipe(kernels="reference"), "by reference on cpu", True),
+        (PrecisionRecipe(kernels="triton"), "by triton on cpu (under Triton's interpreter)", True),
+        (PrecisionRecipe(experts="fp8_block", kernels="triton"), "by triton on cpu (under Triton's interpreter)", True),
+    ],
+    ids=lambda case: str(case)[:30],
+)
+def test_a_recipe_says_who_computes_its_experts(precision: PrecisionRecipe, said: str, own: bool) -> None:
+    if precision.kernels == "triton":
+        pytest.importorskip("triton")
+    assert who_computes(precision, "cpu").by == said
+    assert (kernels_for(precision, "cpu") is not None) == own
+
+
+@pytest.mark.parametrize("experts", ["nvfp4", "mxfp8", "fp8_block"])
+def test_kernels_are_interpreted_only_where_they_are_named(experts: str) -> None:
+    with pytest.raises(KernelUnavailable, match=r"there are no such matmuls on cpu; set precision\.emulate"):
+        who_computes(PrecisionRecipe(experts=experts), "cpu")
+
+
+def test_on_a_gpu_fp8_needs_no_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a Hopper chip, one before FP8, and one that has no Triton."""
+    pytest.importorskip("triton")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H200")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    fp8 = PrecisionRecipe(experts="fp8_block")
+    assert str(who_computes(fp8, "cuda")).startswith("grouped_mm of fp8_block by triton on cuda (H200, Triton ")
+    assert who_computes(PrecisionRecipe(), "cuda").by == "by torch on cuda (H200)"
+    assert who_computes(PrecisionRecipe(experts="mxfp8", kernels="triton"), "cuda").implementation == "triton"
+    for experts in ("mxfp8", "nvfp4"):
+        with pytest.raises(KernelUnavailable, match="no such matmuls on cuda"):
+            who_computes(PrecisionRecipe(experts=experts), "cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with pytest.raises(KernelUnavailable, match="no such matmuls on cuda"):
+        who_computes(fp8, "cuda")
+
+
+def test_what_a_recipe_names_is_not_replaced() -> None:
+    with pytest.raises(
+        KernelUnavailable, match=r'precision\.kernels = "triton": grouped_mm of nvfp4 by triton on cpu: it'
+    ):
+        who_computes(PrecisionRecipe(experts="nvfp4", kernels="triton"), "cpu")
+    with pytest.raises(KernelUnavailable, match=r'take bfloat16, not float32; set compute.dtype = "bfloat16"'):
+        who_computes(PrecisionRecipe(kernels="reference"), "cpu", torch.float32)

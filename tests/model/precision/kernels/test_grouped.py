@@ -92,6 +92,59 @@ def test_wgrad_of_any_load(load: list[int], seed: int) -> None:
     assert torch.equal(in_triton.grouped_wgrad(grads.mT, x.mT, ends), reference.grouped_wgrad(grads.mT, x.mT, ends))
 
 
+WGRADS = {"fp8_tile": 128, "mxfp8": 32}
+"""With the rows of which a block is made."""
+
+
+def columns(kind: str, load: list[int], width: int, seed: int) -> tuple[Quantised, Tensor]:
+    """What a placement in whole blocks leaves, and where experts end: rows of nobody are zero, and those beyond the
+    last end may be anything."""
+    block = WGRADS[kind]
+    ends = ends_of([-(-count // block) * block for count in load])
+    rows = torch.zeros(int(ends[-1]) + block, width)
+    rows[int(ends[-1]) :] = 5
+    for end, size, count in zip(ends.tolist(), ends.diff(prepend=ends.new_zeros(1)).tolist(), load, strict=True):
+        rows[end - size : end - size + count] = integers(seed, width, count).T
+    return FORMATS[kind].quantise(rows.T.contiguous()), ends
+
+
+@pytest.mark.parametrize("load", [*LOADS, [130, 0, 257]], ids=str)
+@pytest.mark.parametrize("kind", WGRADS)
+def test_wgrad_of_columns_quantised_along_tokens(kind: str, load: list[int]) -> None:
+    (a, ends), (b, _) = columns(kind, load, 24, 4), columns(kind, load, 40, 5)
+    assert torch.equal(in_triton.grouped_wgrad(a, b, ends), reference.grouped_wgrad(a, b, ends))
+
+
+@pytest.mark.parametrize("kind", WGRADS)
+@given(loads, st.integers(0, 99))
+@settings(max_examples=6)
+def test_wgrad_of_columns_of_any_load(kind: str, load: list[int], seed: int) -> None:
+    (a, ends), (b, _) = columns(kind, load, 16, seed), columns(kind, load, 8, seed + 1)
+    assert torch.equal(in_triton.grouped_wgrad(a, b, ends), reference.grouped_wgrad(a, b, ends))
+
+
+@pytest.mark.parametrize("kind", WGRADS)
+def test_nan_in_an_expert_s_columns_is_its_own(kind: str) -> None:
+    """With codes and scales of NaN in the blocks that follow an expert's last."""
+    block = WGRADS[kind]
+    ends = ends_of([block, 0, block, 3 * block])
+    a, b = integers(6, 16, int(ends[-1])), integers(7, 24, int(ends[-1]))
+    a[3, block + 2], b[5, block + 1] = torch.nan, torch.inf
+    columns = FORMATS[kind].quantise(a), FORMATS[kind].quantise(b)
+    found, wanted = in_triton.grouped_wgrad(*columns, ends), reference.grouped_wgrad(*columns, ends)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+    assert found.isfinite().all(-1).all(-1).tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize("kind", WGRADS)
+def test_columns_of_any_size(kind: str) -> None:
+    a, b = (FORMATS[kind].quantise(random_rows(seed, 24, 384, reach=1)) for seed in (9, 10))
+    ends = ends_of([128, 0, 256])
+    found, wanted = in_triton.grouped_wgrad(a, b, ends).float(), reference.grouped_wgrad(a, b, ends).float()
+    assert float((found - wanted).norm() / wanted.norm()) < 2e-3
+    assert float((found == wanted).float().mean()) > 0.95
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_expert_s_nan_is_its_own(kind: str) -> None:
     """Tiles reach beyond an expert's rows and columns; what lies there must not be seen."""
@@ -138,3 +191,8 @@ def test_what_no_kernel_multiplies_is_told() -> None:
         in_triton.grouped_mm(torch.ones(2, 64).bfloat16(), torch.ones(1, 8, 32).bfloat16(), ends)
     with pytest.raises(CannotQuantise, match="wgrad takes bf16"):
         in_triton.grouped_wgrad(torch.ones(8, 2), torch.ones(8, 2), ends)
+    tiles, blocks = (FORMATS[name].quantise(torch.ones(8, 32)) for name in ("fp8_tile", "fp8_block"))
+    with pytest.raises(CannotQuantise, match="no kernel multiplies BlockFP8 by BlockFP8 over rows"):
+        in_triton.grouped_wgrad(tiles, blocks, ends)
+    with pytest.raises(CannotQuantise, match=r"R a multiple of 16, not \(8, 32\) and \(8, 24\)"):
+        in_triton.grouped_wgrad(tiles, FORMATS["fp8_tile"].quantise(torch.ones(8, 24)), ends)

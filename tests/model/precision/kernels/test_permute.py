@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.model.precision.kernels.loads import picks
 from torch import Tensor
 
-from etude.model.precision.kernels import place, reference
+from etude.model.placing import place
+from etude.model.precision.kernels import reference
 
 pytest.importorskip("triton")
 from etude.model.precision.kernels import in_triton

@@ -1,8 +1,21 @@
 """Kernels for what dominates a layer of experts, each beside the plain torch that it is held against.
 
-`choose` takes the implementation that is named and no other; Triton is imported when one of its kernels is chosen."""
+`choose` takes the implementation that is named and no other; Triton is imported when one of its kernels is chosen.
+`who_computes` and `kernels_for` choose what a recipe asks for, `experts_by_kernels` is the layer."""
 
 from etude.model.precision.kernels.choice import IMPLEMENTATIONS, Choice, Implementation, choose, overview, refusal
-from etude.model.precision.kernels.placement import Placement, place
+from etude.model.precision.kernels.experts import ExpertKernels, kernels_for, who_computes
+from etude.model.precision.kernels.layer import experts_by_kernels
 
-__all__ = ["IMPLEMENTATIONS", "Choice", "Implementation", "Placement", "choose", "overview", "place", "refusal"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "Choice",
+    "ExpertKernels",
+    "Implementation",
+    "choose",
+    "experts_by_kernels",
+    "kernels_for",
+    "overview",
+    "refusal",
+    "who_computes",
+]

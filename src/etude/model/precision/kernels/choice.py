@@ -50,8 +50,12 @@ class Choice:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)
 
+    @property
+    def by(self) -> str:
+        return f"by {self.implementation} on {self.where}"
+
     def __str__(self) -> str:
-        return f"{self.operation} of {self.format} by {self.implementation} on {self.where}"
+        return f"{self.operation} of {self.format} {self.by}"
 
 
 def choose(operation: str, implementation: str, format: str, device: torch.device | str) -> Choice:
@@ -151,9 +155,10 @@ IMPLEMENTATIONS = {
             "swiglu_quantise_both": _TILED,
             **_MOVES,
             "grouped_mm": ("bf16", "mxfp8", "fp8_block", "fp8_row"),
-            "grouped_wgrad": ("bf16",),
+            "grouped_wgrad": ("bf16", "mxfp8", "fp8_tile"),
         },
         "matmuls: rows of whole pieces of 16 bytes, and K a multiple of 64 for bf16 weights that are transposed; "
+        "wgrad of codes: experts of whole blocks of rows; "
         "scales for a whole row: rows of up to 16,384 numbers",
         _by_triton,
     ),

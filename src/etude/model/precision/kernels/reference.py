@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.errors import CannotQuantise
+from etude.model.placing import Placement
 from etude.model.precision.formats import Quantised, dequantise, format_named
-from etude.model.precision.kernels.placement import Placement
 from etude.model.precision.nvfp4 import quantise_nvfp4
 
 
@@ -38,14 +38,11 @@ def swiglu_quantise_both(gate: Tensor, up: Tensor, format: str) -> tuple[Quantis
 
 
 def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    token = placement.token_r.long()
-    rows = x_nd[token.clamp_min(0)]
-    if gates_nk is not None:
-        gates = x_nd.new_zeros(len(token)).scatter(
-            0, placement.row_nk.flatten().long(), gates_nk.flatten().to(x_nd.dtype)
-        )
-        rows = (rows.float() * gates[:, None].float()).to(x_nd.dtype)
-    return rows.masked_fill(token[:, None] < 0, 0)
+    rows = F.pad(x_nd, (0, 0, 0, 1))[placement.token_r.long()]  # the row at -1 is of zeros
+    if gates_nk is None:
+        return rows
+    gates_r = x_nd.new_zeros(len(rows)).scatter(0, placement.row_nk.flatten().long(), gates_nk.flatten().to(x_nd.dtype))
+    return (rows.float() * gates_r[:, None].float()).to(x_nd.dtype)
 
 
 def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:

@@ -1,15 +1,17 @@
 """Grouped matmuls over ragged loads of experts, in Triton.
 
 `grouped_mm` serves forward and dgrad: rows [R, K] meet the experts' [E, N, K]. `grouped_wgrad` contracts over each
-expert's rows. Programs are persistent: as many as fit on the device, each takes tiles in turn, in an order in which
-those computed at the same time share rows and weights. How many tiles an expert has is read on the device, so nothing
-waits for it. Operands come by tensor descriptors, which on Hopper are bulk copies that feed wgmma.
+expert's rows, in bf16 as they lie, rounded from their columns, quantised along tokens. Programs are persistent: as many
+as fit on the device, each takes tiles in turn, in an order in which those computed at the same time share rows and
+weights. How many tiles an expert has is read on the device, so nothing waits for it. Operands come by tensor
+descriptors, which on Hopper are bulk copies that feed wgmma.
 
 Scales enter where a matmul can take them:
 - `bf16`: none.
 - `fp8_row`: one per row and one per column, after the sum.
 - `fp8_block`: 1 x 128 by 128 x 128; the sum of each 128 is scaled and added in fp32, so that the tensor cores' short
   FP8 accumulators hold no more than that.
+- `fp8_tile`, of wgrad: 1 x 128 by 1 x 128, likewise.
 - `mxfp8`: codes times scales are exact in bf16, and multiplied there: devices without block-scaled tensor cores have no
   better way to a scale per 32.
 """
@@ -53,12 +55,16 @@ CONFIGS = {
     "fp8_row": [_config(128, 128, 128, 4, 8), _config(128, 256, 128, 3, 16), _config(64, 128, 128, 3, 4, per_sm=2)],
     "fp8_block": [_config(128, 128, 128, 4, 8), _config(64, 128, 128, 3, 4, per_sm=2)],
     "mxfp8": [_config(128, 128, 64, 3, 8), _config(64, 128, 64, 3, 4, per_sm=2)],
-    "wgrad": [_config(128, 256, 64, 3, 8), _config(128, 128, 64, 3, 4, per_sm=2)],
+    "wgrad bf16": [_config(128, 256, 64, 3, 8), _config(128, 128, 64, 3, 4, per_sm=2)],
+    "wgrad fp8_tile": [_config(128, 128, 128, 4, 8), _config(64, 128, 128, 3, 4, per_sm=2)],
+    "wgrad mxfp8": [_config(128, 128, 64, 3, 8), _config(64, 128, 64, 3, 4, per_sm=2)],
 }
 # Small, so that small tests have several tiles and tails.
+_DEPTHS = {"bf16": 64, "fp8_row": 64, "fp8_block": 128, "mxfp8": 64}
+_DEPTHS |= {"wgrad bf16": 16, "wgrad fp8_tile": 128, "wgrad mxfp8": 64}
 INTERPRETED = {
     kind: {"TILE_M": 16, "TILE_N": 32, "TILE_K": depth, "FLATTEN": False, "PER_SM": 1}
-    for kind, depth in {"bf16": 64, "fp8_row": 64, "fp8_block": 128, "mxfp8": 64, "wgrad": 16}.items()
+    for kind, depth in _DEPTHS.items()
 }
 
 
@@ -101,10 +107,23 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
     return out
 
 
-def grouped_wgrad(a: Tensor, b: Tensor, ends_e: Tensor) -> Tensor:
-    """[M, R] and [N, R], transposes of contiguous rows in bf16 -> bf16 [E, M, N]: both contract along their last axis,
-    over the rows of each expert. Without rows it is zero."""
-    left, right = a.mT.contiguous(), b.mT.contiguous()
+def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
+    """[M, R] and [N, R] -> bf16 [E, M, N]: both contract along their last axis, over the rows of each expert. Without
+    rows it is zero. In bf16 they are transposes of contiguous rows. Quantised, an expert's rows are whole blocks."""
+    match a, b:
+        case Tensor(), Tensor():
+            return _wgrad_of_bf16(a.mT.contiguous(), b.mT.contiguous(), ends_e)
+        case BlockFP8(rows=1), BlockFP8(rows=1):
+            return _wgrad_of_codes("fp8_tile", a, b, ends_e)
+        case MXFP8(), MXFP8():
+            return _wgrad_of_codes("mxfp8", a, b, ends_e)
+    raise CannotQuantise(
+        f"no kernel multiplies {_told(a)} by {_told(b)} over rows; there are bf16, MXFP8 and BlockFP8 of 1 row by "
+        "their like"
+    )
+
+
+def _wgrad_of_bf16(left: Tensor, right: Tensor, ends_e: Tensor) -> Tensor:
     rows, height = left.shape
     width, experts = right.shape[1], ends_e.numel()
     for stride in (height, width):
@@ -115,7 +134,36 @@ def grouped_wgrad(a: Tensor, b: Tensor, ends_e: Tensor) -> Tensor:
     out = left.new_empty(experts, height, width)
     if not rows:
         return out.zero_()
-    _launch(_grouped_wgrad, "wgrad", left, left, right, words(out), ends_e.int(), rows, height, width, experts)
+    _launch(_grouped_wgrad, "wgrad bf16", left, left, right, words(out), ends_e.int(), rows, height, width, experts)
+    return out
+
+
+def _wgrad_of_codes(kind: str, a: BlockFP8 | MXFP8, b: BlockFP8 | MXFP8, ends_e: Tensor) -> Tensor:
+    (height, rows), width, experts = a.codes.shape, b.codes.shape[0], ends_e.numel()
+    if rows % 16 or b.codes.shape[1] != rows:
+        raise CannotQuantise(
+            f"wgrad takes codes [M, R] and [N, R], R a multiple of 16, not {tuple(a.codes.shape)} and "
+            f"{tuple(b.codes.shape)}"
+        )
+    out = a.codes.new_empty(experts, height, width, dtype=torch.bfloat16)
+    if not rows:
+        return out.zero_()
+    _launch(
+        _grouped_wgrad_of_codes,
+        f"wgrad {kind}",
+        a.codes,
+        a.codes.contiguous(),
+        b.codes.contiguous(),
+        words(out),
+        a.scales.contiguous(),
+        b.scales.contiguous(),
+        ends_e.int(),
+        rows,
+        height,
+        width,
+        experts,
+        KIND=kind,
+    )
     return out
 
 
@@ -295,5 +343,60 @@ def _grouped_wgrad(
             b_kn = tl.where(mine, _operand(b_rows.load([whole, left])), 0.0)
             total = tl.dot(a_km.T, b_kn, total)
         row, column = top + tl.arange(0, TILE_M), left + tl.arange(0, TILE_N)
+        at = (expert.to(tl.int64) * inner + row[:, None]) * columns + column[None, :]
+        tl.store(out + at, bf16_words(total), (row[:, None] < inner) & (column[None, :] < columns))
+
+
+@triton.jit
+def _grouped_wgrad_of_codes(
+    a,
+    b,
+    out,
+    a_scales,
+    b_scales,
+    ends,
+    rows,
+    inner,
+    columns,
+    experts,
+    KIND: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    FLATTEN: tl.constexpr,
+    PER_SM: tl.constexpr,
+):
+    across = tl.cdiv(columns, TILE_N)
+    high = tl.cdiv(inner, TILE_M)
+    a_rows = tl.make_tensor_descriptor(a, [inner, rows], [rows, 1], [TILE_M, TILE_K])
+    b_rows = tl.make_tensor_descriptor(b, [columns, rows], [rows, 1], [TILE_N, TILE_K])
+    for tile in tl.range(tl.program_id(0), experts * high * across, tl.num_programs(0), flatten=FLATTEN):
+        expert = tile // (high * across)
+        start, end = tl.load(ends + expert - 1, expert > 0, 0), tl.load(ends + expert)
+        top, left = _place(tile % (high * across), high, across)
+        top, left = top * TILE_M, left * TILE_N
+        row, column = top + tl.arange(0, TILE_M), left + tl.arange(0, TILE_N)
+        total = tl.zeros((TILE_M, TILE_N), tl.float32)
+        for k in tl.range(start, end, TILE_K):
+            a_mk, b_nk = a_rows.load([top, k]), b_rows.load([left, k])
+            if KIND == "fp8_tile":
+                blocks = tl.cdiv(rows, 128)
+                a_scale = tl.load(a_scales + row * blocks + k // 128, row < inner, 0)
+                b_scale = tl.load(b_scales + column * blocks + k // 128, column < columns, 0)
+                total += tl.dot(a_mk, b_nk.T) * a_scale[:, None] * b_scale[None, :]
+            else:
+                # A tile may reach into the next expert's blocks, which may hold NaN.
+                mine = (k + tl.arange(0, TILE_K) < end)[None, :]
+                block = k // 32 + tl.arange(0, TILE_K // 32)
+                filled = block[None, :] < end // 32
+                a_at, b_at = (
+                    row[:, None] * (rows // 32) + block[None, :],
+                    column[:, None] * (rows // 32) + block[None, :],
+                )
+                a_scale = tl.load(a_scales + a_at, filled & (row[:, None] < inner), 0)
+                b_scale = tl.load(b_scales + b_at, filled & (column[:, None] < columns), 0)
+                a_mk = tl.where(mine, _times_powers(a_mk, a_scale), 0.0)
+                b_nk = tl.where(mine, _times_powers(b_nk, b_scale), 0.0)
+                total = tl.dot(a_mk, b_nk.T, total)
         at = (expert.to(tl.int64) * inner + row[:, None]) * columns + column[None, :]
         tl.store(out + at, bf16_words(total), (row[:, None] < inner) & (column[None, :] < columns))

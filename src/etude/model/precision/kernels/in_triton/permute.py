@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from etude.model.placing import Placement
 from etude.model.precision.kernels.in_triton.bits import wide, words_for
 from etude.model.precision.kernels.in_triton.launch import on_device, words
-from etude.model.precision.kernels.placement import Placement
 
 STRIDE = 1024
 """Numbers of a row that a program moves at a time."""

@@ -1,0 +1,133 @@
+"""Who computes the routed experts of a recipe, and in which form kernels take their rows and weights.
+
+Two ways need no kernels of ours: torch's own matmuls in the compute dtype (`model/experts.py`), and emulation, where
+plain torch multiplies operands that were rounded (`numerics.py`). Every other is a layer out of the kernels of one
+implementation (`layer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from etude.model.errors import KernelUnavailable
+from etude.model.precision.formats import Quantised
+from etude.model.precision.kernels.choice import Choice, choose, refusal
+
+if TYPE_CHECKING:  # this room runs where there is torch and nothing else
+    from etude.recipe.precision import PrecisionRecipe
+
+Operand: TypeAlias = Tensor | Quantised
+NATIVE = ("fp8_block",)
+"""Rounded formats whose codes tensor cores multiply as they are: kernels are taken for them where they can be had.
+MXFP8's are widened to bf16 first, which has to be asked for."""
+_QUANTISERS = ("quantise", "quantise_both", "swiglu_quantise", "swiglu_quantise_both")
+
+
+def who_computes(precision: PrecisionRecipe, device: torch.device | str, dtype: torch.dtype = torch.bfloat16) -> Choice:
+    """What [precision] names; where it leaves that open, what goes with the device. Refused where it cannot be had."""
+    device, format = torch.device(device), precision.experts
+    name = _derived(precision, device) if precision.kernels == "auto" else precision.kernels
+    try:
+        chosen = choose("grouped_mm", name, format, device)
+    except KernelUnavailable as error:
+        raise KernelUnavailable(f'precision.kernels = "{precision.kernels}": {error}') from error
+    if precision.by_kernels and dtype != torch.bfloat16:
+        told = str(dtype).removeprefix("torch.")
+        raise KernelUnavailable(f'{chosen}: kernels take bfloat16, not {told}; set compute.dtype = "bfloat16"')
+    return chosen
+
+
+def kernels_for(precision: PrecisionRecipe, device: torch.device | str) -> ExpertKernels | None:
+    """None: no kernels of ours."""
+    chosen = who_computes(precision, device)
+    return ExpertKernels.of(chosen.implementation, chosen.format, device) if precision.by_kernels else None
+
+
+def _derived(precision: PrecisionRecipe, device: torch.device) -> str:
+    if precision.experts == "bf16":
+        return "torch"
+    if precision.emulate:
+        return "reference"
+    native = device.type == "cuda" and precision.experts in NATIVE
+    if native and refusal("grouped_mm", "triton", precision.experts, device) is None:
+        return "triton"
+    raise KernelUnavailable(
+        f'precision.experts = "{precision.experts}": there are no such matmuls on {device.type}; set '
+        'precision.emulate = true to compute what they would give, or precision.experts = "bf16"'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertKernels:
+    """Those of one implementation that a layer in one format is made of: bf16, mxfp8 or fp8_block.
+
+    What a matmul contracts must be its operands' last axis. `rows` are for those that contract the width; `columns` lie
+    along tokens, for the gradients of weights."""
+
+    format: str
+    permute: Callable[..., Tensor]
+    unpermute: Callable[..., Tensor]
+    gate_gradients: Callable[..., Tensor]
+    multiply: Callable[..., Tensor]
+    weight_gradient: Callable[..., Tensor]
+    quantisers: Mapping[str, Choice]
+    """None in bf16."""
+
+    @classmethod
+    def of(cls, implementation: str, format: str, device: torch.device | str) -> ExpertKernels:
+        tile = _tile(format)
+        moves = ("permute", "unpermute", "gate_gradients")
+        permute, unpermute, gate_gradients = (choose(name, implementation, "bf16", device) for name in moves)
+        matmul = choose("grouped_mm", implementation, format, device)
+        wgrad = choose("grouped_wgrad", implementation, tile, device)
+        names = () if format == "bf16" else _QUANTISERS
+        quantisers = {name: choose(name, implementation, tile, device) for name in names}
+        return cls(format, permute, unpermute, gate_gradients, matmul, wgrad, quantisers)
+
+    @property
+    def block(self) -> int:
+        """Rows of an expert are filled up to a multiple in training, so that no block of columns has two experts'."""
+        return {"bf16": 1, "mxfp8": 32, "fp8_block": 128}[self.format]
+
+    def rows(self, x_rd: Tensor) -> Operand:
+        return x_rd if self.format == "bf16" else self._quantised("quantise", x_rd)
+
+    def rows_and_columns(self, x_rd: Tensor) -> tuple[Operand, Operand]:
+        return (x_rd, x_rd.mT) if self.format == "bf16" else self._both("quantise_both", x_rd)
+
+    def swiglu(self, gate: Tensor, up: Tensor) -> Operand:
+        """The rows of silu(gate) * up."""
+        return F.silu(gate) * up if self.format == "bf16" else self._quantised("swiglu_quantise", gate, up)
+
+    def swiglu_and_columns(self, gate: Tensor, up: Tensor) -> tuple[Operand, Operand]:
+        if self.format == "bf16":
+            return self.rows_and_columns(F.silu(gate) * up)
+        return self._both("swiglu_quantise_both", gate, up)
+
+    def weight(self, weight: Operand) -> Operand:
+        """[E, M, K] for x W^T; codes are what they are."""
+        plain = isinstance(weight, Tensor) and self.format != "bf16"
+        return cast(Quantised, self.quantisers["quantise"](weight, self.format)) if plain else weight
+
+    def turned(self, weight: Tensor) -> Operand:
+        """[E, K, M], for dy W."""
+        if self.format == "bf16":
+            return weight.mT
+        return cast(Quantised, self.quantisers["quantise_both"](weight, self.format)[1])
+
+    def _quantised(self, name: str, *given: Tensor) -> Quantised:
+        return cast(Quantised, self.quantisers[name](*given, _tile(self.format)))
+
+    def _both(self, name: str, *given: Tensor) -> tuple[Quantised, Quantised]:
+        return cast(tuple[Quantised, Quantised], self.quantisers[name](*given, _tile(self.format)))
+
+
+def _tile(format: str) -> str:
+    """The format of rows and columns beside weights in `format`."""
+    return "fp8_tile" if format == "fp8_block" else format

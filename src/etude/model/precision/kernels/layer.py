@@ -1,0 +1,88 @@
+"""A layer of routed experts out of kernels, forward and backward.
+
+Kept for the backward pass: the columns of x and of the hidden rows as they were quantised (in bf16 the rows
+themselves), gate and up before SwiGLU, and the experts' results, which the gates' gradients need. Weights are quantised
+anew, along both axes, when the gradient of x asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from etude.model.errors import KernelUnavailable
+from etude.model.placing import Placement, place
+from etude.model.precision.kernels.experts import ExpertKernels, Operand
+
+
+def experts_by_kernels(
+    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, weights: Sequence[Operand], kernels: ExpertKernels
+) -> Tensor:
+    """sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k]. `weights` are gate, up
+    and down, or their codes, which have no gradient."""
+    if x_nd.dtype != torch.bfloat16:
+        raise KernelUnavailable(f"kernels of experts take bfloat16, not {str(x_nd.dtype).removeprefix('torch.')}")
+    if not x_nd.shape[0]:
+        return torch.zeros_like(x_nd)
+    first = weights[0]
+    trained = isinstance(first, Tensor) and torch.is_grad_enabled()
+    count = (first if isinstance(first, Tensor) else first.codes).shape[0]
+    placement = place(experts_nk, count, multiple=kernels.block if trained else 1)
+    if trained:
+        return cast(Tensor, _Layer.apply(x_nd, gates_nk, placement, kernels, *weights))
+    gate, up, down = (kernels.weight(weight) for weight in weights)
+    ends = placement.ends_e
+    x = kernels.rows(kernels.permute(x_nd, placement))
+    hidden = kernels.swiglu(kernels.multiply(x, gate, ends), kernels.multiply(x, up, ends))
+    return kernels.unpermute(kernels.multiply(hidden, down, ends), placement, gates_nk)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    x: Operand
+    """Columns, as are those of hidden."""
+    gate: Tensor
+    up: Tensor
+    hidden: Operand
+    y: Tensor
+
+
+class _Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_nd: Tensor, gates_nk: Tensor, placement: Placement, kernels: ExpertKernels, *weights: Tensor
+    ) -> Tensor:
+        ends = placement.ends_e
+        rows, columns = kernels.rows_and_columns(kernels.permute(x_nd, placement))
+        gate, up = (kernels.multiply(rows, kernels.weight(weight), ends) for weight in weights[:2])
+        hidden, hidden_columns = kernels.swiglu_and_columns(gate, up)
+        y = kernels.multiply(hidden, kernels.weight(weights[2]), ends)
+        ctx.save_for_backward(gates_nk, *weights)
+        ctx.placement, ctx.kernels, ctx.kept = placement, kernels, _Kept(columns, gate, up, hidden_columns, y)
+        return kernels.unpermute(y, placement, gates_nk)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        placement, kernels, kept = ctx.placement, ctx.kernels, ctx.kept
+        gates_nk, *weights = ctx.saved_tensors
+        gate, up, down = weights
+        ends = placement.ends_e
+        dy, dy_columns = kernels.rows_and_columns(kernels.permute(grads[0], placement, gates_nk))
+        dhidden = kernels.multiply(dy, kernels.turned(down), ends)
+        dgate = torch.ops.aten.silu_backward(dhidden * kept.up, kept.gate)
+        (dgate, dgate_columns), (dup, dup_columns) = map(kernels.rows_and_columns, (dgate, dhidden * F.silu(kept.gate)))
+        dx = kernels.multiply(dgate, kernels.turned(gate), ends) + kernels.multiply(dup, kernels.turned(up), ends)
+        return (
+            kernels.unpermute(dx, placement),
+            kernels.gate_gradients(grads[0], kept.y, placement).to(gates_nk.dtype),
+            None,
+            None,
+            kernels.weight_gradient(dgate_columns, kept.x, ends),
+            kernels.weight_gradient(dup_columns, kept.x, ends),
+            kernels.weight_gradient(dy_columns, kept.hidden, ends),
+        )

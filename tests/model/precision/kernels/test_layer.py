@@ -1,0 +1,152 @@
+"""A layer of experts out of kernels, interpreted: against the references as kernels, and against the plain layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.model.precision.kernels.loads import picks
+from torch import Tensor
+
+from etude.model import KernelUnavailable, ModelConfig, Numerics, Transformer, compute_with, expert_matmul, serve
+from etude.model.experts import experts_reference
+from etude.model.precision.kernels import ExpertKernels, experts_by_kernels
+from etude.recipe.model import ModelRecipe
+from etude.recipe.precision import PrecisionRecipe
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+"""Of numpy, which the interpreter computes with: rows beyond the last expert's hold anything."""
+
+FORMATS = ["bf16", "mxfp8", "fp8_block"]
+WIDTH, INNER = 128, 64
+Case = tuple[Tensor, Tensor, Tensor, list[Tensor]]
+some_picks = picks().filter(lambda picked: len(picked[0]) > 0)
+
+
+def case(experts_nk: Tensor, experts: int, seed: int, width: int = WIDTH) -> Case:
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(len(experts_nk), width, generator=g).bfloat16()
+    gates = torch.rand(experts_nk.shape, generator=g)
+    shapes = ((INNER, width), (INNER, width), (width, INNER))
+    weights = [(torch.randn(experts, m, k, generator=g) / k**0.5).bfloat16() for m, k in shapes]
+    return x, experts_nk, gates, weights
+
+
+def ragged() -> Case:
+    """Of six experts the first has most, the third and the last none."""
+    picked = torch.tensor([[0, 1], [0, 3], [0, 4], [1, 0], [0, 3], [4, 0], [0, 1]])
+    return case(picked, 6, seed=0)
+
+
+def trained(f: Any, given: Case) -> list[Tensor]:
+    """The result, and the gradients of x, gates and the weights."""
+    x, experts_nk, gates, weights = given
+    leaves = [part.clone().requires_grad_() for part in (x, gates, *weights)]
+    out = f(leaves[0], experts_nk, leaves[1], *leaves[2:])
+    g = torch.Generator().manual_seed(1)
+    out.backward(torch.randn(out.shape, generator=g).to(out.dtype))
+    return [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+def by(implementation: str, format: str) -> Any:
+    kernels = ExpertKernels.of(implementation, format, "cpu")
+    return lambda *inputs: expert_matmul(*inputs, kernels=kernels)
+
+
+def off(found: list[Tensor], wanted: list[Tensor]) -> float:
+    """The largest difference in norm of anything that is not zero."""
+    assert len(found) == len(wanted) == 6
+    pairs = [(a.float(), b.float()) for a, b in zip(found, wanted, strict=True)]
+    assert all(a.isfinite().all() for a, _ in pairs)
+    return max(float((a - b).norm() / b.norm().clamp_min(1e-9)) for a, b in pairs)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_interpreted_kernels_are_the_references(format: str) -> None:
+    """But for sums in another order, which may take a number that is quantised afterwards across a tie."""
+    assert off(trained(by("triton", format), ragged()), trained(by("reference", format), ragged())) < 5e-3
+
+
+@pytest.mark.parametrize("format", FORMATS[:2])
+@given(picked=some_picks, seed=st.integers(0, 99))
+@settings(max_examples=3)
+def test_whatever_the_loads(format: str, picked: tuple[Tensor, int], seed: int) -> None:
+    given = case(*picked, seed, width=64)
+    assert off(trained(by("triton", format), given), trained(by("reference", format), given)) < 5e-3
+
+
+@given(picked=some_picks, seed=st.integers(0, 99))
+def test_in_bf16_it_is_the_layer_in_fp32_but_for_rounding(picked: tuple[Tensor, int], seed: int) -> None:
+    given = case(*picked, seed)
+    x, experts_nk, gates, weights = given
+    wide = (x.float(), experts_nk, gates, [weight.float() for weight in weights])
+    assert off(trained(by("reference", "bf16"), given), trained(experts_reference, wide)) < 2e-2
+
+
+@pytest.mark.parametrize("format", FORMATS[1:])
+@given(picked=some_picks, seed=st.integers(0, 99))
+def test_rounded_it_is_what_is_emulated(format: str, picked: tuple[Tensor, int], seed: int) -> None:
+    """Both ways: the same operands are rounded, along the same axes."""
+    given = case(*picked, seed)
+    emulated = trained(lambda *inputs: expert_matmul(*inputs, numerics=Numerics(format)), given)
+    assert off(trained(by("reference", format), given), emulated) < 2e-2
+
+
+def network(precision: PrecisionRecipe) -> Transformer:
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96, "moe_intermediate_size": 64}
+    heads = {"num_attention_heads": 2, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8}
+    config = ModelConfig.from_recipe(ModelRecipe(**shape, **heads, v_head_dim=16, initializer_range=0.15), 61)
+    model = Transformer(config).initialise(1).bfloat16()
+    compute_with(model, precision)
+    return model
+
+
+TOKENS = torch.randint(61, (2, 6), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "plain", "near"),
+    [
+        (PrecisionRecipe(kernels="triton"), PrecisionRecipe(), 0.03),
+        (
+            PrecisionRecipe(experts="fp8_block", kernels="triton"),
+            PrecisionRecipe(experts="fp8_block", emulate=True),
+            0.06,
+        ),
+    ],
+    ids=["bf16", "fp8_block"],
+)
+def test_a_network_trains_through_the_kernels_that_its_recipe_names(
+    chosen: PrecisionRecipe, plain: PrecisionRecipe, near: float
+) -> None:
+    def results(precision: PrecisionRecipe) -> tuple[Tensor, dict[str, Tensor]]:
+        model = network(precision)
+        logits = model(TOKENS).logits_btv
+        logits.float().log_softmax(-1)[..., 5].mean().backward()
+        return logits.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+    (logits, grads), (expected, expected_grads) = results(chosen), results(plain)
+    assert float((logits - expected).norm() / expected.norm()) < near
+    assert grads.keys() == expected_grads.keys()
+    for name, grad in grads.items():
+        assert float((grad - expected_grads[name]).norm() / expected_grads[name].norm()) < 3 * near, name
+
+
+def test_an_engine_computes_with_the_codes_what_a_trainer_does() -> None:
+    model = network(PrecisionRecipe(experts="fp8_block", kernels="triton"))
+    with torch.no_grad():
+        expected = model(TOKENS).logits_btv
+        serve(model)
+        assert torch.equal(model(TOKENS).logits_btv, expected)
+
+
+def test_no_tokens_and_other_numbers_than_bf16() -> None:
+    kernels = ExpertKernels.of("triton", "bf16", "cpu")
+    x, experts_nk, gates, weights = ragged()
+    assert experts_by_kernels(x[:0], experts_nk[:0], gates[:0], weights, kernels).shape == (0, WIDTH)
+    with pytest.raises(KernelUnavailable, match="take bfloat16, not float32"):
+        experts_by_kernels(x.float(), experts_nk, gates, weights, kernels)
