@@ -12,6 +12,7 @@ import pytest
 from tests.cli.test_agent import EDIT, ETUDE, repository
 from tests.harness.chat_server import ChatServer, completion
 
+from etude.cli.agents.events import count
 from etude.harness.sessions import SavedSession, SessionRecord, list_sessions, load_session
 
 __all__ = ["repository"]  # a fixture
@@ -52,7 +53,7 @@ def test_a_budget_ends_a_request_and_the_next_one_has_its_own(
 ) -> None:
     answers = [*LISTING * turns, completion(text="hello")]
     shown = chat(repository, answers, *words, "-p", "look around", said="and now?\n")
-    assert f"({stop}" in shown
+    assert f"(out of {stop}, {count(turns, 'turn')})" in shown
     assert "hello" in shown
     session = kept(repository)
     assert (session.requests, session.turns) == (2, turns + 1)

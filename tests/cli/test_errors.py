@@ -56,7 +56,7 @@ CAUGHT_INSIDE = {
     "CannotWatch": "every file is looked at before each search",
     "BadPattern": "told to the agent",
     "StreamBroken": "asked again, then told as PolicyError",
-    "_NoStream": "asked again, without a stream",
+    "_AskOtherwise": "asked again, without what was refused",
     "_AskAgain": "asked again, then told as PolicyError",
     "EmbeddingFailed": "told to the agent",
     "TooManyFiles": "told to the agent",

@@ -76,6 +76,11 @@ class _Waiting(Observer):
         await asyncio.sleep(0)
 
 
+async def _nothing_known(folder: Path) -> list[str]:
+    await asyncio.sleep(0)
+    return []
+
+
 async def _until(task: asyncio.Task[Outcome], moments: int) -> int:
     """Lets the loop go round so often, or until the task is done; how often it went."""
     for moment in range(moments):
@@ -98,8 +103,10 @@ def _whole_turns(conversation: Conversation | None) -> None:
 
 
 def test_cancelled_at_any_moment_it_goes_on_to_the_same_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # While ripgrep works the loop goes round for nothing, thousands of times.
+    # While another process works the loop goes round for nothing, thousands of times.
     monkeypatch.setattr("etude.harness.session.searcher_of", lambda files: None)
+    for asked in ("state_of", "recent_files"):
+        monkeypatch.setattr(f"etude.harness.session.{asked}", _nothing_known)
     folder = repository(tmp_path / "repository")
 
     async def uncancelled() -> tuple[str, int]:

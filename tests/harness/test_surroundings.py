@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from pathlib import Path
 
@@ -115,6 +116,25 @@ def test_where_there_is_no_repository_or_no_git_nothing_is_known(
     assert asyncio.run(recent_files(tmp_path / "none")) == []
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert asyncio.run(state_of(repository)) == []
+
+
+def test_a_git_that_hangs_ends_with_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = tmp_path / "pid"
+    (tmp_path / "git").write_text(f"#!/bin/sh\necho $$ >{pid}.new; mv {pid}.new {pid}\nexec sleep 600\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    async def cancelled() -> None:
+        asking = asyncio.create_task(state_of(tmp_path))
+        while not pid.exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert asking.cancelled()
+
+    asyncio.run(cancelled())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 @pytest.mark.parametrize("here", [False, True])
