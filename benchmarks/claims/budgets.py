@@ -76,7 +76,10 @@ def draw(rows: Rows) -> Figure:
     seeds(axes[0], lines)
     title(axes[0], "RL reward against loss on library code", "nats")
     seeds(axes[1], {n: {seed: [(s, r) for s, _, r in sorted(by_seed[seed])] for seed in p} for n, p in lines.items()})
+    budgets = sorted({steps for runs in by_seed.values() for steps, _, _ in runs})
     axes[1].set_xscale("log")
+    axes[1].set_xticks(budgets, [f"{steps:,}" for steps in budgets])
+    axes[1].minorticks_off()
     title(axes[1], "RL reward", "steps of pretraining")
     return figure
 

@@ -181,6 +181,19 @@ def test_swaps_count_seconds_to_the_reward_that_both_reach() -> None:
     rows = [row("swaps", arm, seed, f) for arm, f in (("in flight", quick), ("waiting", slow)) for seed in (1, 2)]
     found = claim.conclude(Rows(rows, "swaps"))
     assert (found["seconds_in_flight"], found["seconds_waiting"], found["ratio"]) == ([10.0] * 2, [20.0] * 2, 2.0)
+    assert (found["ratio_on_the_way"], found["ratio_of_all_steps"]) == (2.0, 2.0)
+
+
+def test_swaps_that_end_on_a_plateau_are_told_by_the_way_there() -> None:
+    claim = next(claim for claim in CLAIMS if claim.name == "swaps")
+    seconds = [float(s) for s in range(1, 21)]
+    steady = {"seconds": seconds, "reward": [min(0.1 * s, 1.0) for s in seconds], "staleness": 1.0}
+    # As quick as the other, but a little less at the end: the goal is met when noise lets it be.
+    unlucky = {**steady, "reward": [*steady["reward"][:12], 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.95, 1.0]}
+    rows = [row("swaps", arm, 1, f) for arm, f in (("in flight", steady), ("waiting", unlucky))]
+    found = claim.conclude(Rows(rows, "swaps"))
+    assert found["ratio_on_the_way"] == pytest.approx(1.0, abs=0.02)
+    assert found["ratio_of_all_steps"] == 1.0
 
 
 def test_the_linear_cost_is_as_dear_at_the_last_turn_as_the_concave_one() -> None:
