@@ -41,7 +41,8 @@ def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
     stages = LineageState.load(paths.lineage).stages
     folders = {"sft": paths.evaluation("test-sft"), arm.name: paths.evaluation(f"test-{arm.name}")}
     dev = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in on_dev(paths)]
-    rl = read_metrics(paths.metrics("rl"))
+    rl, sft = (read_metrics(paths.metrics(stage)) for stage in ("rl", "sft"))
+    before = json.loads((folders["sft"] / "summary.json").read_text(encoding="utf-8"))
     capped = {
         when: paths.evaluation(f"{folder.name}-one-edit") for when, folder in zip(WHEN, folders.values(), strict=True)
     }
@@ -50,6 +51,8 @@ def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
         "seconds": {name: round(record.seconds, 1) for name, record in stages.items()},
         # Until the last step; RL's evaluations come after it, since nobody learns from being measured.
         "learning_seconds": round(rl[-1]["elapsed"], 1) if rl else None,
+        "sft_held_out": [[row["step"], row["held_out_loss"]] for row in sft if "held_out_loss" in row],
+        "valid_calls": before["valid_calls"],
         "before": outcomes(folders["sft"]),
         "after": outcomes(folders[arm.name]),
         "behaviour": {name: behaviour(folder) for name, folder in folders.items()},
@@ -159,7 +162,7 @@ def draw(rows: Rows) -> Figure:
 CLAIM = Claim(
     name="spine",
     says="RL raises the average and the best of 8 on unseen tasks, more than SFT continued for as long",
-    arms=(Arm("rl", "rl.toml"), Arm("continued", "sft-continued.toml", _as_long_as_rl)),
+    arms=(Arm("rl", "spine-rl.toml"), Arm("continued", "sft-continued.toml", _as_long_as_rl)),
     until="evaluate",
     measure=measure,
     conclude=conclude,

@@ -34,6 +34,8 @@ def spine(arm: str, seed: int) -> dict[str, Any]:
         "one_edit": {"before": outcomes(0.2, seed), "after": outcomes(0.5, seed)} if seed > 1 else {},
         "seconds": seconds,
         "learning_seconds": 380.0 if arm == "rl" else None,
+        "sft_held_out": [[40, 0.11], [80, 0.09], [120, 0.085]],
+        "valid_calls": 0.98,
         "before": outcomes(0.3, seed),
         "after": outcomes(0.6 if arm == "rl" else 0.4, seed),
         "behaviour": {"sft": behaviour, arm: {**behaviour, "first_edit": 0.5}},

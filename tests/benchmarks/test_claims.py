@@ -84,7 +84,8 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
     assert changed == {
         "base": set(),
         "rl": {"evaluation.one_edit", "rl.evaluate_samples"},
-        "sft-continued": {"continued.seconds"},
+        "spine-rl": {"evaluation.one_edit", "rl.evaluate_every", "rl.evaluate_samples", "tasks.test_draw"},
+        "sft-continued": {"continued.seconds", "tasks.test_draw"},
         "no-long-phase": {"pretrain.steps", "long.steps"},
         "budget-quarter": {"pretrain.steps"},
         "budget-half": {"pretrain.steps"},

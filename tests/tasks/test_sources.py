@@ -36,6 +36,18 @@ def test_generation_is_deterministic_and_goes_on_where_it_was(tmp_path: Path) ->
     assert others != whole
 
 
+def test_another_drawing_has_other_test_tasks_and_the_rest_as_it_was(tmp_path: Path) -> None:
+    generate_tasks(RECIPE, 3, tmp_path)
+    first = contents(tmp_path)
+    tasks = generate_tasks(RECIPE.model_copy(update={"test_draw": 1}), 3, tmp_path)
+    second = contents(tmp_path)
+    same = {name for name in first if second.get(name) == first[name]}
+    assert {name for name in first if not name.startswith("test/")} <= same
+    test = [task for task in tasks if task.split is Split.TEST]
+    assert not {f"test/{task.id}/task.toml" for task in test} & same
+    assert {task.provenance["seed"] for task in test} == {1_000_003}
+
+
 def test_a_cell_says_truly_what_training_has_met(tmp_path: Path) -> None:
     learnt = {family.name for family in families_of(Split.TRAIN)}
     source = MicroRepoSource()

@@ -30,6 +30,7 @@ class CellsRecipe(Section):
 
 
 class TasksRecipe(Section):
+    LATER: ClassVar[frozenset[str]] = frozenset({"test_draw"})
     source: Literal["microrepo"] = "microrepo"
     """Where tasks come from."""
     train: int = Field(400, ge=1)
@@ -39,6 +40,9 @@ class TasksRecipe(Section):
     test: int = Field(64, ge=1)
     """Tasks of the one evaluation at the end."""
     test_cells: CellsRecipe = CellsRecipe()
+    test_draw: int = Field(0, ge=0)
+    """Which drawing of test tasks; train and dev stay as they are. What was chosen with a look at one drawing is to be
+    tested on another."""
     gate_runs: int = Field(3, ge=1)
     """How often the reference must pass before a task may be used."""
 

@@ -15,6 +15,9 @@ from etude.recipe.acting import TasksRecipe
 from etude.tasks.directory import read_task, write_task
 from etude.tasks.task import Split, Task
 
+_BETWEEN_DRAWS = 1_000_000
+"""Seeds of runs are smaller, so that no drawing is that of another seed."""
+
 
 class UnknownSource(Exception):
     """There is no task source of this name; the message lists those there are."""
@@ -71,8 +74,9 @@ def open_source(name: str, recipe: TasksRecipe | None = None) -> TaskSource:
 def generate_tasks(recipe: TasksRecipe, seed: int, folder: Path) -> list[Task]:
     """Makes `<folder>/<split>/<task id>/` for every task of the recipe, or finds it made; all splits, in order."""
     source = open_source(recipe.source, recipe)
-    counts = {Split.TRAIN: recipe.train, Split.DEV: recipe.dev, Split.TEST: recipe.test}
-    return [task for split, count in counts.items() for task in make_tasks(source, split, count, seed, folder)]
+    test_seed = seed + recipe.test_draw * _BETWEEN_DRAWS
+    parts = ((Split.TRAIN, recipe.train, seed), (Split.DEV, recipe.dev, seed), (Split.TEST, recipe.test, test_seed))
+    return [task for split, count, drawn in parts for task in make_tasks(source, split, count, drawn, folder)]
 
 
 def make_tasks(
