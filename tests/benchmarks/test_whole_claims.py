@@ -21,6 +21,7 @@ import etude.view
 from etude.cli.run import run_command
 from etude.journal import RunPaths, read_metrics
 from etude.lineage import LineageState
+from etude.recipe import load_recipe
 
 SHRINK = 60
 """What the arms say of steps is divided by it, and the shrunk base's 20 are a sixtieth of the real one's."""
@@ -70,6 +71,11 @@ def test_every_claim_is_run_told_and_not_run_again(shrunk, monkeypatch, capsys) 
         assert dev["versions"] == [step, step], "each after the end, with the weights of its step"
     assert trained, "in no step did two rollouts of a group differ"
     assert [step for step, *_ in Rows(found, "replay").of("filter")[1]["probes"]] == trained
+    (other,) = runs.glob("sft-continued-1-*")
+    took = [row["seconds"] for row in read_metrics(RunPaths(other).metrics("continued"))]
+    given = load_recipe(RunPaths(other).recipe).continued.seconds
+    assert given == Rows(found, "spine").of("rl")[1]["learning_seconds"]
+    assert sum(took) + took[-1] / 2 >= given, "another round is begun where half of one fits"
     _measured({claim.name: Rows(found, claim.name) for claim in claims}, told)
     _shared(
         {folder.name.rpartition("-1-")[0]: LineageState.load(RunPaths(folder).lineage) for folder in runs.iterdir()}
@@ -102,8 +108,6 @@ def _measured(rows: dict[str, Rows], told: dict[str, dict[str, Any]]) -> None:
     figures = rows["spine"].of("rl")[1]
     assert [step for step, *_ in figures["dev"]] == [0, 1, 2]
     assert all(figures["curves"].values())
-    practised = rows["spine"].of("continued")[1]["seconds"]
-    assert practised["continued"] >= figures["learning_seconds"]
     assert 0 < figures["learning_seconds"] < figures["seconds"]["rl"]
 
     long = rows["long_phase"].of("without")[1]

@@ -161,13 +161,19 @@ async def equals_ripgrep(root: Path, changes: Any, asked: Any, *, commands: bool
             await folder.laid_out(Path(place))
             for one, (pattern, glob, path, everything) in zip(said, asked, strict=True):
                 there = path == "." or (Path(place) / path).exists()
-                alone = ripgrep_alone(Path(place), pattern, glob, path, everything) if there else []
+                # A path that is not there is told, or, before it is looked for, a pattern that cannot be read.
+                alone = ripgrep_alone(Path(place), pattern, glob, path if there else ".", everything)
+                nowhere = [f"There is no file {path!r}."]
                 if alone is None:
-                    assert one[0].startswith("The pattern is not a regular expression")
+                    assert one[0].startswith("The pattern is not a regular expression") or (
+                        not there and one == nowhere
+                    )
+                elif not there:
+                    assert one in (["No line matches."], nowhere)
                 elif alone:
                     assert one == alone
                 else:
-                    assert one in (["No line matches."], [f"There is no file {path!r}."])
+                    assert one in (["No line matches."], nowhere)
     finally:
         await folder.search.close()
 

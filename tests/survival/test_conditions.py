@@ -82,7 +82,8 @@ def test_a_disk_that_fills_up(base: Path, tmp_path: Path) -> None:
             line = one_line(run).lower()
             assert "disk" in line or "no space" in line
             filler.unlink()
-            run.start().finish_rl()
+            # To the end: on a busy machine the disk may be full only once RL is done.
+            run.start().finish()
             assert_each_prompt_once(run, range(20))
             assert [found for found in run.left_behind() if not found.startswith("mount")] == []
     finally:

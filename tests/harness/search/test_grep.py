@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.harness.search.trees import (
     FILES,
@@ -136,6 +136,7 @@ def _columns(shard):
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(FILES, st.lists(st.lists(CHANGES, max_size=4), max_size=5), st.booleans(), GLOBS)
+@example({"é.c": b"probe", "a.c": b"probe"}, [[]], False, ["!a.c"])
 def test_changes_are_seen_at_once(files, rounds, watching, globs):
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "tree"

@@ -123,7 +123,10 @@ class Ripgrep:
         if done.returncode not in (0, 1) and not done.stdout:
             self._check(root, command, done, seconds)
         problems = done.stderr.decode("utf-8", "replace") if done.returncode == 2 else ""
-        return Found(_by_file(done.stdout), problems)
+        files = _by_file(done.stdout)
+        if only is not None and globs:  # a rule with a star allows others too, which no glob leaves out here
+            files = [(path, lines) for path, lines in files if path in only]
+        return Found(files, problems)
 
     def files(self, root: bytes, globs: Sequence[str] = (), *, seconds: float = LIMIT_SECONDS) -> list[bytes]:
         """What a search would look into."""
