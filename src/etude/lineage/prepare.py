@@ -46,8 +46,10 @@ async def make_tasks(context: RunContext) -> dict[str, Any]:
         for first in range(0, len(tasks), _GATED_TOGETHER):
             part = tasks[first : first + _GATED_TOGETHER]
             results = await gate_tasks(part, setup.sandboxes, paths.tasks / "gate.jsonl", runs=recipe.tasks.gate_runs)
-            if undecided := [name for name, result in results.items() if not result.decided]:
-                raise LineageError(f"the sandbox failed while {undecided[0]} was gated; run the same command again")
+            if undecided := [(name, result) for name, result in results.items() if not result.decided]:
+                name, result = undecided[0]
+                why = "; ".join(result.reasons)
+                raise LineageError(f"the sandbox failed while {name} was gated ({why}); run the same command again")
             for name, result in results.items():
                 if not result.survived:
                     discarded.append(name)

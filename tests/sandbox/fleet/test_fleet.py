@@ -16,7 +16,7 @@ from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import Box, BoxSpec, Limits, RequestRefused, SandboxLost
 from etude.sandbox.fleet import Fleet, FleetFull, Policy, open_fleet
 from etude.sandbox.fleet.dispatcher import Dispatcher
-from etude.sandbox.fleet.pressure import capacity_of_this_machine
+from etude.sandbox.fleet.pressure import Gauge
 from etude.sandbox.fleet.remote_box import RemoteBox
 from etude.sandbox.fleet.resources import Resources
 
@@ -231,7 +231,7 @@ def test_images_follow_their_boxes_and_snapshots_stay_at_home(tmp_path: Path) ->
 
 def test_a_full_fleet_says_when_to_come_back(tmp_path: Path) -> None:
     async def body() -> None:
-        memory = capacity_of_this_machine(tmp_path).total.memory_mb
+        memory = Gauge(tmp_path).capacity.total.memory_mb
         async with a_fleet(tmp_path, replace(ROOMY, ceiling=Resources(1_000, 2, 1_000), patience=0.5)) as (fleet, _):
             sandboxes = fleet.sandboxes()
             with pytest.raises(RequestRefused, match="no host has room"):
@@ -244,6 +244,7 @@ def test_a_full_fleet_says_when_to_come_back(tmp_path: Path) -> None:
             assert refused
             assert refused[0].retry_after >= 1.0
             assert "try again" in str(refused[0])
+            assert "is short of memory (" in str(refused[0])
             assert len(refused) < 5
 
     asyncio.run(body())

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.sandbox.fleet.bucket import TokenBucket
-from etude.sandbox.fleet.pressure import Gauge, capacity_of_this_machine
+from etude.sandbox.fleet.ledger import HostLedger
+from etude.sandbox.fleet.policy import Policy
+from etude.sandbox.fleet.pressure import Gauge
+from etude.sandbox.fleet.resources import Capacity, Resources
 from etude.sandbox.fleet.timers import Timers
 
 
@@ -48,10 +54,41 @@ def test_timers_ring_once_at_the_earliest_moment_set(sets: list[tuple[float, str
 
 
 def test_the_gauge_reads_this_machine(tmp_path: Path) -> None:
-    capacity, gauge = capacity_of_this_machine(tmp_path), Gauge(tmp_path)
+    gauge = Gauge(tmp_path)
+    capacity = gauge.capacity
     spin = sum(n * n for n in range(300_000))
     used = gauge.look()
     assert spin
     assert 0 < used.memory_mb < capacity.total.memory_mb
-    assert 0 < used.disk_mb < capacity.total.disk_mb
+    assert used.disk_mb < capacity.total.disk_mb
     assert used.cpus >= 0
+
+
+def test_files_of_others_take_no_room_from_boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine tenths of a disk are in use before the first box: what counts is how much of the rest went since."""
+    free = [10_000]
+
+    def statvfs(_: object) -> SimpleNamespace:
+        return SimpleNamespace(f_blocks=100_000, f_bavail=free[0], f_frsize=1 << 20)
+
+    monkeypatch.setattr("etude.sandbox.fleet.pressure.os.statvfs", statvfs)
+    gauge = Gauge(tmp_path)
+    assert gauge.capacity.total.disk_mb == 10_000
+    ledger = HostLedger("h", gauge.capacity, Policy(), 0.0)
+    for left, used, fits in ((12_000, 0, True), (9_000, 1_000, True), (1_500, 8_500, False)):
+        free[0] = left
+        ledger.report(replace(gauge.look(), cpus=0, memory_mb=0), 0.0, 0.0)
+        assert ledger.load.disk_mb == used
+        assert ledger.fits(Resources(disk_mb=100), 1) is fits
+    assert ledger.short_of(Resources(disk_mb=100), 1) == ["disk (8,500 of 8,500 MiB in use, 100 wanted)"]
+
+
+def test_a_shortage_is_told_in_words() -> None:
+    ledger = HostLedger("h", Capacity(Resources(2, 1_000, 1_000), boxes=2), Policy(), 0.0)
+    assert ledger.short_of(Resources(0.25, 800, 800), 1) == []
+    ledger.reserve(("a", "b"), Resources(1.5, 400, 10))
+    assert ledger.short_of(Resources(0.25, 100, 100), 1) == [
+        "cores (3.0 of 3.0 busy)",
+        "memory (800 of 850 MiB in use, 100 wanted)",
+        "boxes (2 of 2 in use, 1 wanted)",
+    ]

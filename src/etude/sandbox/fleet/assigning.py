@@ -15,6 +15,9 @@ from etude.sandbox.fleet.resources import Capacity
 from etude.sandbox.fleet.timers import Timers
 from etude.sandbox.fleet.waiting import Pending, WaitingRoom
 
+_TOLD = 3
+"""Hosts whose shortage is told to who found no room."""
+
 
 class Assigner:
     def __init__(self, policy: Policy, timers: Timers, now: float) -> None:
@@ -61,6 +64,14 @@ class Assigner:
         sizes = [self.hosts[wanted.pinned].capacity] if wanted.pinned else list(self._sizes)
         fit = (wanted.count <= size.boxes and self._share(size, wanted) <= 1.0 for size in sizes)
         return not sizes or any(fit)
+
+    def in_the_way(self, pending: Pending) -> str:
+        """What the hosts are short of, each in words, the first few of them."""
+        wanted = pending.wanted
+        hosts = (host for host in self.hosts.values() if wanted.pinned in ("", host.name))
+        short = [(host.name, host.short_of(wanted.demand, wanted.count)) for host in hosts]
+        told = [f"{name} is short of {' and of '.join(words)}" for name, words in short if words]
+        return "".join(f"; {words}" for words in told[:_TOLD])
 
     # -- requests to hosts
 

@@ -20,7 +20,7 @@ from etude.sandbox.fleet.answer import answered
 from etude.sandbox.fleet.events import Held
 from etude.sandbox.fleet.images import Making
 from etude.sandbox.fleet.policy import Policy
-from etude.sandbox.fleet.pressure import Gauge, capacity_of_this_machine
+from etude.sandbox.fleet.pressure import Gauge
 from etude.sandbox.fleet.resources import Capacity, Resources, demand_of
 from etude.sandbox.open import open_sandboxes
 
@@ -93,7 +93,7 @@ class SandboxHost:
             self._guard = asyncio.create_task(self._watch())
         cpus = self._policy.box_cpus
         held = tuple(Held(name, it.owner, demand_of(it.spec, cpus)) for name, it in self._lodgers.items())
-        return HostFacts(capacity_of_this_machine(self._root), self._backend.features, held, dict(self._images))
+        return HostFacts(self._gauge.capacity, self._backend.features, held, dict(self._images))
 
     async def report(self, seen: int) -> Report:
         """`seen`: how many ended boxes the dispatcher has heard of; an answer that got lost is given again."""

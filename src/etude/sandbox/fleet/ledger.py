@@ -61,6 +61,22 @@ class HostLedger:
             and len(self.boxes) + count <= self.capacity.boxes
         )
 
+    def short_of(self, demand: Resources, count: int) -> list[str]:
+        """In words, why it does not fit; nothing where it does."""
+        wanted, load = demand.times(count), self.load
+        short = [
+            f"{what} ({had:,.0f} of {most:,.0f}{unit} in use, {more:,.0f} wanted)"
+            for what, unit, had, most, more in (
+                ("memory", " MiB", load.memory_mb, self.limit.memory_mb, wanted.memory_mb),
+                ("disk", " MiB", load.disk_mb, self.limit.disk_mb, wanted.disk_mb),
+                ("boxes", "", len(self.boxes), self.capacity.boxes, count),
+            )
+            if had + more > most
+        ]
+        if load.cpus + wanted.cpus > self.limit.cpus:
+            short.insert(0, f"cores ({load.cpus:.1f} of {self.limit.cpus:.1f} busy)")
+        return short
+
     def could_ever_fit(self, demand: Resources, count: int) -> bool:
         return count <= self.capacity.boxes and demand.times(count).within(self.limit)
 

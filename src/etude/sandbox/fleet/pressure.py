@@ -1,4 +1,8 @@
-"""What a machine has and how much of it is in use: all of it, whoever uses it."""
+"""What a machine has and how much of it is in use.
+
+Cores and memory are all of the machine's, whoever uses them: they come and go with whoever runs. Disk is what was free
+at the start: files of others stay, and a large disk that is nearly full has room for many boxes all the same.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,23 @@ from etude.sandbox.fleet.resources import Capacity, Resources
 _MIB = 1 << 20
 
 
-def capacity_of_this_machine(disk: Path) -> Capacity:
-    space = os.statvfs(disk)
-    cores = len(os.sched_getaffinity(0))
-    return Capacity(Resources(cores, _memory("MemTotal") / _MIB, space.f_blocks * space.f_frsize / _MIB))
-
-
 class Gauge:
     """Cores are those that were busy since the last look."""
 
     def __init__(self, disk: Path) -> None:
         self._disk = disk
         self._ticks = _ticks()
+        cores, memory = len(os.sched_getaffinity(0)), _memory("MemTotal")
+        self.capacity = Capacity(Resources(cores, memory / _MIB, max(1.0, self._free_mb())))
 
     def look(self) -> Resources:
-        space = os.statvfs(self._disk)
         memory = _memory("MemTotal") - _memory("MemAvailable")
-        disk = (space.f_blocks - space.f_bavail) * space.f_frsize
-        return Resources(self._busy_cores(), memory / _MIB, disk / _MIB)
+        disk = max(0.0, self.capacity.total.disk_mb - self._free_mb())
+        return Resources(self._busy_cores(), memory / _MIB, disk)
+
+    def _free_mb(self) -> float:
+        space = os.statvfs(self._disk)
+        return space.f_bavail * space.f_frsize / _MIB
 
     def _busy_cores(self) -> float:
         before, self._ticks = self._ticks, _ticks()

@@ -141,8 +141,8 @@ class Scheduler:
     def _impatient(self, request: str) -> None:
         pending = self._pending.get(request)
         if pending is not None and not pending.host:
-            seconds = self._now - pending.since
-            self._give_up(request, Why.FULL, f"no room within {seconds:.1f} s", self._retry_after())
+            reason = f"no room within {self._now - pending.since:.1f} s{self.assigner.in_the_way(pending)}"
+            self._give_up(request, Why.FULL, reason, self._retry_after())
 
     def _give_up(self, request: str, why: Why, reason: str, retry_after: float = 0.0) -> None:
         pending = self._pending.get(request)
