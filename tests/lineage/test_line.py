@@ -97,7 +97,9 @@ def test_the_journal_says_why_a_stage_ended(tmp_path) -> None:
     with pytest.raises(LineageError):
         run(tmp_path / "run", [work, broken])
     ends = [e.fields for e in read_journal(tmp_path / "run" / "journal", kind="stage_interrupted")]
-    assert [(e["stage"], e["reason"]) for e in ends] == [("two", "no tasks left")]
+    assert [(e["stage"], e["reason"], e["error"]) for e in ends] == [
+        ("two", "no tasks left", "etude.lineage.state.LineageError")
+    ]
 
 
 def test_inputs_and_outputs_are_on_record(tmp_path) -> None:

@@ -21,6 +21,7 @@ def test_the_recipe_overrules_the_probe():
     chosen = choose_compute(ComputeRecipe(dtype="float32", threads=0))
     assert (chosen.dtype, chosen.threads) == (torch.float32, len(os.sched_getaffinity(0)))
     assert "recipe" in chosen.reason
+    assert chosen.accelerator == ""
 
 
 def test_a_stage_computes_as_it_began(tmp_path):

@@ -12,6 +12,7 @@ def describe_plan(recipe: Recipe) -> str:
     plan = plan_run(recipe)
     lines = [dump_recipe(recipe), "# plan"]
     lines.append(f"# computing on    {plan.compute}")
+    lines.append(f"# probed          {plan.pace}")
     lines.append(f"# experts         {who_computes(recipe.precision, plan.compute.device, plan.compute.dtype).by}")
     if recipe.precision.experts != "bf16":
         lines.append(f"# precision       {recipe.precision}")

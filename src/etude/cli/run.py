@@ -25,6 +25,7 @@ from etude.lineage import (
     require_unchanged,
     run_line,
     sole_driver,
+    this_machine,
     write_summary,
 )
 from etude.lineage.context import RunContext
@@ -79,6 +80,7 @@ async def _run(
     donors: Reuse,
     until: str | None,
 ) -> None:
+    from etude.model import ModelConfig
     from etude.model.precision.kernels import who_computes
 
     journal = Journal(paths.journal, "driver")
@@ -88,6 +90,9 @@ async def _run(
     donors.adopt_compute(context)
     compute = context.compute()
     screen.say(f"computing on {compute}")
+    network = ModelConfig.from_recipe(recipe.model, recipe.tokenizer.vocab_size).parameter_count()
+    here = {**this_machine(), "accelerator": compute.accelerator}
+    journal.event("run_started", parameters=network.total, active=network.active, **here)
     screen.say(f"matmuls of experts {who_computes(recipe.precision, compute.device, compute.dtype).by}")
     if recipe.precision.experts != "bf16":
         screen.say(f"precision: {recipe.precision}")

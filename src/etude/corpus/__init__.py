@@ -3,7 +3,7 @@
 Batches are pure functions of (seed, step), so a run can be resumed at any step without any saved position.
 """
 
-from etude.corpus.build import Gathered, Provenance, gather, write_corpus
+from etude.corpus.build import Gathered, Provenance, code_bytes, gather, write_corpus
 from etude.corpus.collect import Document
 from etude.corpus.dedup import near_duplicates, normalised_digest, same_text
 from etude.corpus.errors import CorpusError
@@ -26,6 +26,7 @@ __all__ = [
     "RowStream",
     "Shards",
     "TraceRows",
+    "code_bytes",
     "gather",
     "hold_out",
     "mixture",

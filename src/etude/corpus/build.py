@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from etude.corpus.collect import Document, read_folder, read_generated, read_stdlib
+from etude.corpus.collect import Document, python_paths, read_folder, read_generated, read_stdlib, stdlib
 from etude.corpus.dedup import near_duplicates, same_text
 from etude.corpus.errors import CorpusError
 from etude.corpus.shards import Tokens, write_shards
@@ -100,6 +100,12 @@ def write_corpus(folder: Path, gathered: Gathered, tokenizer: Encoder, recipe: C
         shard_tokens=recipe.shard_tokens,
         provenance={"sources": [asdict(entry) for entry in gathered.provenance], "kinds": dict(kinds)},
     )
+
+
+def code_bytes(recipe: CorpusRecipe) -> int:
+    """Of the files of code that `gather` would open: what a plan can know of them without doing so."""
+    roots = [Path(folder).expanduser() for folder in recipe.folders] + [stdlib()] * ("stdlib" in recipe.sources)
+    return sum(path.stat().st_size for root in roots for path in python_paths(root, recipe.max_file_bytes))
 
 
 def _collect(recipe: CorpusRecipe, documents_folder: Path | None) -> Iterator[Document]:

@@ -45,15 +45,12 @@ class Document:
 
 def read_stdlib(max_bytes: int) -> Iterator[Document]:
     """The running interpreter's own modules."""
-    root = Path(sysconfig.get_paths()["stdlib"])
     origin = f"{platform.python_implementation().lower()} {platform.python_version()}"
-    yield from _python_files(root, max_bytes, "stdlib", origin)
+    yield from _python_files(stdlib(), max_bytes, "stdlib", origin)
 
 
 def read_folder(root: Path, max_bytes: int) -> Iterator[Document]:
     """The Python files below a folder, by the same rules."""
-    if not root.is_dir():
-        raise CorpusError(f"corpus.folders: {root} is not a folder")
     yield from _python_files(root, max_bytes, "folder", root.name)
 
 
@@ -81,19 +78,30 @@ def _generated(line: str, place: str) -> Document:
     return Document(str(text), str(kind), "generated", origin, place)
 
 
-def _python_files(root: Path, max_bytes: int, source: str, origin: str) -> Iterator[Document]:
+def stdlib() -> Path:
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
+def python_paths(root: Path, max_bytes: int) -> Iterator[Path]:
+    """The files below a folder that are worth opening, in order."""
+    if not root.is_dir():
+        raise CorpusError(f"corpus.folders: {root} is not a folder")
     for path in sorted(root.rglob("*.py")):
-        relative = path.relative_to(root)
-        if _SKIPPED_FOLDERS.intersection(relative.parts[:-1]) or any(part.startswith(".") for part in relative.parts):
+        parts = path.relative_to(root).parts
+        if _SKIPPED_FOLDERS.intersection(parts[:-1]) or any(part.startswith(".") for part in parts):
             continue
-        if not _MIN_BYTES <= path.stat().st_size <= max_bytes:
-            continue
+        if _MIN_BYTES <= path.stat().st_size <= max_bytes:
+            yield path
+
+
+def _python_files(root: Path, max_bytes: int, source: str, origin: str) -> Iterator[Document]:
+    for path in python_paths(root, max_bytes):
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
         if not looks_generated(text) and _parses(text):
-            yield Document(text, "code", source, origin, relative.as_posix())
+            yield Document(text, "code", source, origin, path.relative_to(root).as_posix())
 
 
 def looks_generated(text: str) -> bool:

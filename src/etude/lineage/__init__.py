@@ -5,6 +5,7 @@ One recipe, one line of checkpoints.
 
 from etude.lineage.guard import require_room, require_supported, sole_driver
 from etude.lineage.line import Stage, require_stage, require_unchanged, run_line
+from etude.lineage.machine import this_machine
 from etude.lineage.reuse import Reuse, find_donors
 from etude.lineage.state import Finished, LineageError, LineageState, dtype_of, finished_stage, recipe_of
 from etude.lineage.summary import write_summary
@@ -25,5 +26,6 @@ __all__ = [
     "require_unchanged",
     "run_line",
     "sole_driver",
+    "this_machine",
     "write_summary",
 ]

@@ -50,8 +50,10 @@ def require_supported(recipe: Recipe) -> None:
             'set compute.device = "cpu"'
         )
     from etude.model.precision.kernels import who_computes  # not above: other mistakes are answered without torch
+    from etude.training.compute import DTYPES
 
-    who_computes(recipe.precision, recipe.compute.device)
+    # Left open, the dtype may turn out to be the one that kernels take.
+    who_computes(recipe.precision, recipe.compute.device, DTYPES.get(recipe.compute.dtype, DTYPES["bfloat16"]))
     if not recipe.corpus.sources and not recipe.corpus.folders:
         raise LineageError(
             "corpus.sources = [] and corpus.folders = []: there is nothing to read; name a source or a folder"

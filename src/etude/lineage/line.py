@@ -114,17 +114,18 @@ async def _run_stage(context: RunContext, stage: Stage, record: StageRecord) -> 
     context.journal.event("stage_started", stage=stage.name, session=record.sessions)
     context.screen.started(stage.title, resumed=record.sessions > 1)
     begun = time.monotonic()
-    reason: str | None = None
+    reason: dict[str, str] = {}
     try:
         record.result = await stage.run(context)
         record.output = await asyncio.to_thread(output_digest, context.paths.root, stage.outputs)
         record.done = True
     except BaseException as error:
-        reason = str(error) or type(error).__name__
+        kind = type(error)
+        reason = {"reason": str(error) or kind.__name__, "error": f"{kind.__module__}.{kind.__qualname__}"}
         raise
     finally:
         context.screen.ended(done=record.done, seconds=record.seconds + time.monotonic() - begun)
         record.seconds += time.monotonic() - begun
         context.save_state()
-        kind = "stage_finished" if record.done else "stage_interrupted"
-        context.journal.event(kind, stage=stage.name, seconds=record.seconds, reason=reason)
+        event = "stage_finished" if record.done else "stage_interrupted"
+        context.journal.event(event, stage=stage.name, seconds=record.seconds, **reason)

@@ -37,6 +37,11 @@ class Compute:
     def dtype(self) -> torch.dtype:
         return DTYPES[self.dtype_name]
 
+    @property
+    def accelerator(self) -> str:
+        """What it is called; empty where CPUs compute."""
+        return torch.cuda.get_device_name() if self.device == "cuda" else ""
+
     def apply(self) -> None:
         """Sets the thread count of the calling thread; a thread that trains must call this itself."""
         torch.set_num_threads(self.threads)

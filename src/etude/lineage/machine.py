@@ -1,0 +1,22 @@
+"""What a run is made on, in a few words; nothing that names the machine itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def this_machine() -> dict[str, Any]:
+    """CPUs that this process may use, their kind, and GiB of memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {"cpus": len(os.sched_getaffinity(0)), "kind": _kind(), "memory_gib": round(memory, 1)}
+
+
+def _kind(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()

@@ -1,0 +1,111 @@
+"""How fast this machine is at what a plan is made of: tokens through the recipe's network, gradings, documents.
+
+Three short looks, some two seconds together on an idle machine. On a busy one they are longer, as the run would be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from etude.journal import RunPaths
+from etude.model import ModelConfig, Transformer, compute_with
+from etude.recipe import Recipe
+from etude.rollout import open_setup
+from etude.sandbox.contract import SandboxError
+from etude.sandbox.open import beside
+from etude.tasks import Judgement, Split, Task, make_tasks, open_source, reference_diff
+from etude.tasks.microrepo.documents import make_document
+from etude.training.compute import Compute
+
+_STEPS = 3
+_AT_ONCE = 4
+"""Gradings, as when tasks are gated."""
+_GRADINGS = 8
+"""Of each task."""
+_DOCUMENTS = 200
+_USUAL_GRADING = 0.019
+"""On two cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds, each of one."""
+
+    token: float
+    """Forward and backward through the bare network."""
+    grading: float
+    """Of a task's reference in a fresh box, some at a time."""
+    document: float
+    """That is generated."""
+    unprobed: str = ""
+    """Why nothing could be graded here, in one line; `grading` is then what it took elsewhere."""
+
+    def __str__(self) -> str:
+        graded = f"no boxes, so as elsewhere: {self.unprobed}" if self.unprobed else "graded here"
+        speeds = f"{1 / self.token:,.0f} tokens/s of this network, {1 / self.document:,.0f} documents/s"
+        return f"{speeds}, {1 / self.grading:,.0f} gradings/s ({graded})"
+
+
+def probe(recipe: Recipe, compute: Compute) -> Pace:
+    try:
+        grading, unprobed = asyncio.run(_seconds_of_grading(recipe)), ""
+    except SandboxError as error:
+        grading, unprobed = _USUAL_GRADING, " ".join(str(error).split())
+    return Pace(_seconds_of_token(recipe, compute), grading, _seconds_of_document(recipe.seed), unprobed)
+
+
+def _seconds_of_token(recipe: Recipe, compute: Compute) -> float:
+    compute.apply()
+    config = ModelConfig.from_recipe(recipe.model, recipe.tokenizer.vocab_size)
+    model = Transformer(config).to(device=compute.device, dtype=compute.dtype)
+    compute_with(model, recipe.precision)
+    shape = (recipe.pretrain.batch, recipe.pretrain.length)
+    tokens = torch.randint(config.vocab_size, shape, device=compute.device)
+
+    def step() -> None:
+        loss = model(tokens).logits_btv.mean()
+        loss.backward()
+        if compute.device == "cuda":  # which else is asked for work, and not waited for
+            torch.cuda.synchronize()
+
+    step()  # warms up
+    begun = time.perf_counter()
+    for _ in range(_STEPS):
+        step()
+    return (time.perf_counter() - begun) / (_STEPS * tokens.numel())
+
+
+async def _seconds_of_grading(recipe: Recipe) -> float:
+    """In a folder of its own, of which nothing stays; SandboxError where boxes cannot be had or fail."""
+    with TemporaryDirectory(prefix="etude-probe-") as place:
+        paths = RunPaths(Path(place))
+        source = open_source(recipe.tasks.source, recipe.tasks)
+        tasks = make_tasks(source, Split.TRAIN, _AT_ONCE, recipe.seed, paths.tasks)
+        setup, grader = open_setup(recipe.model_copy(update={"sandbox": beside(recipe.sandbox)}), paths)
+
+        async def grade(task: Task, times: int) -> None:
+            for _ in range(times):
+                verdict = await grader.grade(task, reference_diff(task), fresh=True)
+                if verdict.judgement is Judgement.ERROR:
+                    raise SandboxError(verdict.reason)
+
+        try:
+            await asyncio.gather(*(grade(task, 1) for task in tasks))  # with what boxes share, made once
+            begun = time.perf_counter()
+            await asyncio.gather(*(grade(task, _GRADINGS) for task in tasks))
+            return (time.perf_counter() - begun) / (_AT_ONCE * _GRADINGS)
+        finally:
+            await setup.sandboxes.close()
+
+
+def _seconds_of_document(seed: int) -> float:
+    begun = time.perf_counter()
+    for index in range(_DOCUMENTS):
+        make_document(seed, index)
+    return (time.perf_counter() - begun) / _DOCUMENTS
