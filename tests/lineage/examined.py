@@ -31,14 +31,17 @@ MODEL: dict[str, Any] = {
 }
 
 
-def examined_run(root: Path, *, dtype: str = "float32", experts: str = "bf16", **model: Any) -> RunPaths:
+def examined_run(
+    root: Path, *, dtype: str = "float32", experts: str = "bf16", precision: dict[str, Any] | None = None, **model: Any
+) -> RunPaths:
+    """`precision` is what else the recipe says there."""
     paths = RunPaths(root)
     recipe = Recipe.model_validate(
         {
             "name": "examined",
             "model": MODEL | model,
             "engine": {"context": 64, "slots": 4},
-            "precision": {"experts": experts, "emulate": experts != "bf16"},
+            "precision": {"experts": experts, "emulate": experts != "bf16"} | (precision or {}),
         }
     )
     root.mkdir(parents=True)

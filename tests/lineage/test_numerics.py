@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.lineage.examined import examined_run
+from tests.lineage.examined import MODEL, VOCAB, examined_run
 
 from etude.corpus import hold_out
 from etude.journal import RunPaths
-from etude.lineage.numerics import FORMATS, NumericsReport, examine, held_out_sequences
+from etude.lineage.numerics import FORMATS, NumericsReport, _in_format, examine, held_out_sequences
 from etude.lineage.state import Finished, LineageError
-from etude.model import CannotQuantise
+from etude.model import CannotQuantise, ModelConfig, Transformer, compute_with
 from etude.pretrain.sft import demonstrations
 from etude.recipe import load_recipe
+from etude.recipe.model import ModelRecipe
+from etude.recipe.precision import PrecisionRecipe
 from etude.training import TrainingError
 
 EXPERT = "model.layers.2.mlp.experts.1.up_proj.weight"
@@ -41,6 +44,40 @@ def test_every_format_is_measured_on_the_latest_stage(run: RunPaths, report: Num
         assert [drift.layer for drift in one.layers] == [0, 1, 2]
         assert set(one.engine) == {"64 at a time", "one by one", "sampled"}
         assert one.engine["one by one"].tokens == report.tokens - 2
+
+
+NAMED: list[dict[str, Any]] = [
+    {"kernels": "torch", "invariant": True},
+    {"kernels": "triton"},
+    {"kernels": "reference"},
+    {"experts": "mxfp8", "kernels": "triton", "emulate": False},
+    {"experts": "mxfp8", "kernels": "reference", "also": ["shared"]},
+    {"experts": "nvfp4", "kernels": "auto", "reciprocal_bits": 22, "invariant": True},
+]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("said", NAMED, ids=str)
+def test_a_format_is_measured_in_plain_torch_whoever_computes_the_run(said: dict[str, Any], name: str) -> None:
+    """Kernels take no fp32, none is batch-invariant, and there is none of NVFP4."""
+    recipe = PrecisionRecipe(**{"emulate": True} | said)
+    found = _in_format(recipe, name)
+    assert (found.experts, found.by_kernels) == (name, False)
+    assert PrecisionRecipe.model_validate(found.model_dump()) == found
+    assert found.also == ([] if name == "bf16" else recipe.also)
+    assert found.invariant == (recipe.invariant and name != "nvfp4_tensor")
+    assert found.reciprocal_bits == (recipe.reciprocal_bits if name.startswith("nvfp4") else None)
+    compute_with(Transformer(ModelConfig.from_recipe(ModelRecipe(**MODEL), VOCAB)), found)
+
+
+def test_kernels_of_a_run_do_not_change_what_is_measured(tmp_path: Path) -> None:
+    named = {"experts": "mxfp8", "precision": {"kernels": "triton", "emulate": False}}
+    asked = {"formats": ["bf16", "mxfp8"], "sequences": 1}
+    found, expected = (
+        examine(examined_run(tmp_path / place, **run).root, **asked).formats
+        for place, run in (("named", named), ("plain", {}))
+    )
+    assert found == expected
 
 
 def test_in_fp32_nothing_drifts_and_coarser_formats_drift_more(report: NumericsReport) -> None:

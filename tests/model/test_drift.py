@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.model import Numerics, Transformer, round_with
-from etude.model.drift import Pass, Spread, activation_faults, flips, layer_drift, recorded, relative_error
+from etude.model.drift import Magnitudes, Pass, activation_faults, flips, layer_drift, recorded, relative_error
 from etude.model.precision import dequantise
 
 WIDTH = {"moe_intermediate_size": 32}
@@ -34,7 +34,7 @@ def passes(model: Transformer) -> list[Pass]:
 
 @given(values=st.lists(st.floats(0, 1e6), min_size=1, max_size=300))
 def test_a_spread_is_in_order_and_its_p99_is_one_of_the_values(values: list[float]) -> None:
-    found = Spread.of(torch.tensor(values, dtype=torch.float64))
+    found = Magnitudes.of(torch.tensor(values, dtype=torch.float64))
     assert found.max == max(values)
     assert found.p99 in values
     assert sum(value <= found.p99 for value in values) >= 0.99 * len(values)
@@ -64,9 +64,9 @@ def test_flips_count_picks_whatever_their_order(seed: int) -> None:
 def test_the_same_network_does_not_drift() -> None:
     model = tiny_model(**WIDTH)
     for drift in layer_drift(model, passes(model), model, passes(model)):
-        assert drift.residual == Spread(0, 0, 0)
+        assert drift.residual == Magnitudes(0, 0, 0)
         if drift.layer:
-            assert (drift.experts, drift.weights, drift.flips) == (Spread(0, 0, 0), Spread(0, 0, 0), 0)
+            assert (drift.experts, drift.weights, drift.flips) == (Magnitudes(0, 0, 0), Magnitudes(0, 0, 0), 0)
 
 
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp8", "fp8_block"])
@@ -74,7 +74,7 @@ def test_a_rounded_network_drifts_from_its_first_experts_on(name: str) -> None:
     exact = tiny_model(**WIDTH)
     model, numerics = rounded(name)
     dense, first, second = layer_drift(model, passes(model), exact, passes(exact))
-    assert (dense.residual, dense.experts, dense.flips) == (Spread(0, 0, 0), None, None)
+    assert (dense.residual, dense.experts, dense.flips) == (Magnitudes(0, 0, 0), None, None)
     assert first.flips == 0, "what its router sees was not rounded yet"
     assert first.experts is not None
     assert second.experts is not None
@@ -88,7 +88,7 @@ def test_a_rounded_network_drifts_from_its_first_experts_on(name: str) -> None:
         relative_error(dequantise(q, torch.float32), weight.detach()).flatten()
         for q, weight in ((gate, experts.gate_proj), (up, experts.up_proj), (down, experts.down_proj))
     ]
-    assert first.weights == Spread.of(torch.cat(rows))
+    assert first.weights == Magnitudes.of(torch.cat(rows))
 
 
 def test_errors_in_bf16_are_those_worked_out_by_hand() -> None:
@@ -150,7 +150,7 @@ def test_a_layer_alone_does_not_carry_what_came_before() -> None:
     with torch.no_grad():
         model.layers[0].mlp.down_proj.weight *= 1.1
     for drift in layer_drift(model, passes(model), exact, passes(exact))[1:]:
-        assert drift.experts == Spread(0, 0, 0)
+        assert drift.experts == Magnitudes(0, 0, 0)
         assert drift.residual.mean > 0.01
 
 

@@ -79,4 +79,7 @@ def test_the_rows_of_the_kernels_can_be_tried_without_a_gpu() -> None:
             assert "torch has it for GPUs alone" in reason
         else:
             assert reason in ("", "time was up"), row
-            assert row.get("max_error", 0) < 0.12, row
+            if row["kernel"] == "layer bf16 torch":
+                assert row.get("max_error") is None, "the other layers are held against it"
+            else:
+                assert row.get("max_error", 0) < 0.12, row

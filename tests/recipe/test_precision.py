@@ -25,6 +25,14 @@ def test_what_a_cpu_cannot_do_is_refused_unless_it_may_be_emulated() -> None:
     require_supported(tiny())
 
 
+def test_kernels_are_refused_at_once_in_a_dtype_that_they_do_not_take() -> None:
+    kernels = ("precision.kernels=reference",)
+    with pytest.raises(KernelUnavailable, match=r"kernels take bfloat16, not float32; set compute\.dtype"):
+        require_supported(tiny(*kernels, "compute.dtype=float32"))
+    require_supported(tiny(*kernels, "compute.dtype=bfloat16"))
+    require_supported(tiny(*kernels, "compute.dtype=auto"))
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -62,6 +70,8 @@ def test_it_says_what_is_rounded() -> None:
     assert str(rounded.precision) == said
     native = tiny("precision.experts=fp8_block")
     assert str(native.precision) == "routed experts: forward fp8_block, backward fp8_block"
+    widened = tiny("precision.experts=mxfp8", "precision.kernels=triton")
+    assert str(widened.precision) == "routed experts: forward mxfp8, backward mxfp8, codes widened to bf16"
 
 
 def test_it_says_that_batches_do_not_matter() -> None:

@@ -13,7 +13,7 @@ from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.engine.builtin import BuiltinEngine
 from etude.model import Transformer, compute_with, serve
-from etude.model.drift import Spread, recorded
+from etude.model.drift import Magnitudes, recorded
 from etude.recipe.acting import EngineRecipe
 from etude.recipe.precision import PrecisionRecipe
 from etude.rl.agreement import Agreement, Scored, after, agreement, fed, sampled, trained
@@ -50,7 +50,7 @@ def test_equal_streams_agree_and_flips_are_shares(seed: int, tokens: int) -> Non
         )
         for _ in range(2)
     )
-    assert agreement([one], [one]) == Agreement(tokens, Spread(0, 0, 0), 0, [0, 0, 0])
+    assert agreement([one], [one]) == Agreement(tokens, Magnitudes(0, 0, 0), 0, [0, 0, 0])
     found = agreement([one, other], [other, one])
     assert found.tokens == 2 * tokens
     assert found.k3 > 0
@@ -67,7 +67,7 @@ def test_a_batch_invariant_network_agrees_to_the_bit(experts: str, chunk: int) -
     ours = scored(model, SEQUENCES)
     serve(model)
     found = agreement(ours, fed(model, SEQUENCES, chunk))
-    assert (found.logprobs, found.k3, found.flips) == (Spread(0, 0, 0), 0, [0, 0])
+    assert (found.logprobs, found.k3, found.flips) == (Magnitudes(0, 0, 0), 0, [0, 0])
 
 
 def test_log_probs_are_those_of_the_next_token() -> None:

@@ -29,7 +29,7 @@ def of_format(name: str, error: float) -> dict[str, Any]:
 
 def findings(*formats: dict[str, Any]) -> dict[str, Any]:
     run = {"run": "runs/tiny", "stage": "rl", "own": "bf16", "dtype": "bfloat16", "sequences": 2, "tokens": 92}
-    return run | {"formats": list(formats), "left_out": {}, "faults": [], "blessed": True}
+    return run | {"formats": list(formats), "left_out": {}, "faults": [], "doubts": [], "blessed": True}
 
 
 def test_the_table_has_a_row_for_each_layer_and_each_way() -> None:

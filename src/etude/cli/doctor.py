@@ -25,7 +25,8 @@ def _group() -> None:
 def numerics(
     run_folder: Annotated[Path, typer.Argument(help="A run folder, for example runs/tiny.")],
     stage: Annotated[
-        str | None, typer.Option(help="Which stage's model: pretrain, long, mtp, sft or rl; the latest if not given.")
+        str | None,
+        typer.Option(help="Which stage's model: pretrain, long, mtp, sft, continued or rl; the latest if not given."),
     ] = None,
     formats: Annotated[
         str, typer.Option(help="bf16, nvfp4, nvfp4_tensor, mxfp8, fp8_block, with commas; all that fit if not given.")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from etude.engine.builtin import BuiltinEngine
 from etude.lineage.state import Finished, LineageError, dtype_of, finished_stage
-from etude.model import CannotQuantise, Transformer, checkpoint_faults, compute_with, load_hf, serve
+from etude.model import CannotQuantise, Transformer, checkpoint_doubts, checkpoint_faults, compute_with, load_hf, serve
 from etude.model.drift import LayerDrift, activation_faults, layer_drift, recorded
 from etude.model.precision.fence import Fault
 from etude.pretrain.sft import demonstrations, learnt_and_held_out
@@ -54,6 +54,8 @@ class NumericsReport:
     left_out: dict[str, str] = field(default_factory=dict)
     """Formats that the network's widths do not fit, and why."""
     faults: list[Fault] = field(default_factory=list)
+    doubts: list[Fault] = field(default_factory=list)
+    """What is worth a look, and blessed all the same: rows that may have been cut off when they were quantised."""
 
 
 def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), sequences: int = 8) -> NumericsReport:
@@ -63,7 +65,7 @@ def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), se
     found = finished_stage(run, stage, STAGES)
     recipe, folder = found.recipe, found.model
     report = NumericsReport(str(run), found.stage, str(folder), dtype_of(found.paths), recipe.precision.experts)
-    report.faults = checkpoint_faults(folder)
+    report.faults, report.doubts = checkpoint_faults(folder), checkpoint_doubts(folder)
     if report.faults:
         return report
     exact_model = load_hf(folder, torch.float32)
@@ -132,6 +134,13 @@ def _network(folder: Path, dtype: torch.dtype, precision: PrecisionRecipe) -> Tr
 
 
 def _in_format(recipe: PrecisionRecipe, name: str) -> PrecisionRecipe:
-    """What else the run's recipe says of precision holds, but where the format cannot be had so."""
-    invariant = recipe.invariant and name != "nvfp4_tensor"
-    return recipe.model_copy(update={"experts": name, "emulate": True, "invariant": invariant})
+    """In plain torch, whoever computes the run. What else its recipe says of precision holds where it goes with the
+    format."""
+    said = recipe.model_dump() | {"experts": name, "emulate": True, "kernels": "auto"}
+    if name == "bf16":
+        said["also"] = []
+    if name == "nvfp4_tensor":
+        said["invariant"] = False
+    if not name.startswith("nvfp4"):
+        said["reciprocal_bits"] = None
+    return PrecisionRecipe.model_validate(said)

@@ -3,7 +3,7 @@
 DeepSeek-V3 / Kimi-K2 shape: MLA, mixture of experts, multi-token prediction."""
 
 from etude.model.cache import LatentCache
-from etude.model.checkpoint import checkpoint_faults, load_codes, load_hf, save_hf
+from etude.model.checkpoint import checkpoint_doubts, checkpoint_faults, load_codes, load_hf, save_hf
 from etude.model.config import ModelConfig, Parameters, Yarn
 from etude.model.errors import (
     CacheOverrun,
@@ -39,6 +39,7 @@ __all__ = [
     "Transformer",
     "UnsupportedCheckpoint",
     "Yarn",
+    "checkpoint_doubts",
     "checkpoint_faults",
     "compute_with",
     "expert_matmul",

@@ -27,7 +27,7 @@ from torch import Tensor
 from etude.journal.files import sync, write_atomically
 from etude.model.config import ModelConfig
 from etude.model.errors import UnsupportedCheckpoint
-from etude.model.precision.fence import Fault, faults, require_sound
+from etude.model.precision.fence import Fault, doubts, faults, faults_of_values, require_none, require_sound
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.layout import quantise_experts, refuse_unknown, split_quantised
 from etude.model.transformer import Transformer
@@ -49,9 +49,11 @@ def save_hf(
     folder = Path(folder)
     tensors = published_tensors(model)
     config = {**model.config.to_hf(), "torch_dtype": str(tensors[_EMBED].dtype).removeprefix("torch.")}
-    if experts is not None:
-        tensors, config["quantization_config"] = quantise_experts(tensors, experts)
     require_sound(tensors, f"{folder} is not written")
+    if experts is not None:
+        stored_dtype = tensors[_EMBED].dtype
+        tensors, config["quantization_config"] = quantise_experts(tensors, experts)
+        require_none(faults_of_values(split_quantised(tensors)[1], stored_dtype), f"{folder} is not written")
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / "model.safetensors.partial"
     save_file(tensors, weights, metadata={"format": "pt"})
@@ -69,6 +71,7 @@ def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: 
     config, stored, stored_dtype = _read(folder)
     tensors, quantised = split_quantised(stored)
     require_sound(stored, f"{folder} is not loaded")
+    require_none(faults_of_values(quantised, dtype or stored_dtype), f"{folder} is not loaded")
     tensors |= {name: dequantise(q, dtype or stored_dtype) for name, q in quantised.items()}
     if mtp_heads is not None:
         config = dataclasses.replace(config, num_nextn_predict_layers=mtp_heads)
@@ -92,8 +95,14 @@ def load_codes(folder: Path | str) -> dict[str, Quantised]:
 
 
 def checkpoint_faults(folder: Path | str) -> list[Fault]:
-    """What is not sound in a checkpoint, of its numbers, codes and scales as they are stored."""
-    return faults(_read(Path(folder))[1])
+    """What is not sound in a checkpoint: numbers, codes and scales as they are stored, then what codes stand for."""
+    _, stored, dtype = _read(Path(folder))
+    return faults(stored) or faults_of_values(split_quantised(stored)[1], dtype)
+
+
+def checkpoint_doubts(folder: Path | str) -> list[Fault]:
+    """What may have been cut off when a checkpoint was quantised."""
+    return doubts(load_codes(folder))
 
 
 def published_tensors(model: Transformer) -> dict[str, Tensor]:

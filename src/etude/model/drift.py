@@ -23,7 +23,7 @@ from etude.model.transformer import Transformer
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Magnitudes:
     mean: float
     p99: float
     """The least value that 99% of the values do not exceed."""
@@ -43,11 +43,11 @@ class Spread:
 @dataclass(frozen=True, slots=True)
 class LayerDrift:
     layer: int
-    residual: Spread
+    residual: Magnitudes
     """Relative error of a token's stream after the layer. The rest is of layers with experts only."""
-    experts: Spread | None = None
+    experts: Magnitudes | None = None
     """Of a token's sum over its experts, with the same inputs and experts as in fp32."""
-    weights: Spread | None = None
+    weights: Magnitudes | None = None
     """Of a row of the experts' weights."""
     flips: float | None = None
     """Share of the picks that are not among those of fp32."""
@@ -105,7 +105,7 @@ def layer_drift(
     found = []
     pairs = list(zip(passes, exact, strict=True))
     for layer, (block, exact_block) in enumerate(zip(_blocks(model), _blocks(exact_model), strict=True)):
-        residual = Spread.of_all(relative_error(a.residual_l[layer], b.residual_l[layer]) for a, b in pairs)
+        residual = Magnitudes.of_all(relative_error(a.residual_l[layer], b.residual_l[layer]) for a, b in pairs)
         if not isinstance(block.mlp, MixtureOfExperts):
             found.append(LayerDrift(layer, residual))
             continue
@@ -115,8 +115,8 @@ def layer_drift(
             LayerDrift(
                 layer,
                 residual,
-                experts=Spread.of_all(_own_error(ours, b.routed[layer]) for b in exact),
-                weights=Spread.of_all(map(relative_error, _values(ours), _values(theirs))),
+                experts=Magnitudes.of_all(_own_error(ours, b.routed[layer]) for b in exact),
+                weights=Magnitudes.of_all(map(relative_error, _values(ours), _values(theirs))),
                 flips=float(torch.cat([flips(a_nk, b_nk) for a_nk, b_nk in picks]).mean()),
             )
         )

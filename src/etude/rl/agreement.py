@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from etude.engine.builtin import BuiltinEngine
 from etude.engine.protocol import GenerateRequest, Generation, Sampling
 from etude.model import LatentCache, Transformer
-from etude.model.drift import Pass, Spread, flips
+from etude.model.drift import Magnitudes, Pass, flips
 from etude.rl.loss import token_logprobs
 from etude.rl.measure import k3
 
@@ -43,7 +43,7 @@ class Scored:
 @dataclass(frozen=True, slots=True)
 class Agreement:
     tokens: int
-    logprobs: Spread
+    logprobs: Magnitudes
     """|trainer - engine|."""
     k3: float
     flips: list[float]
@@ -54,7 +54,7 @@ def agreement(trainer: Sequence[Scored], engine: Sequence[Scored]) -> Agreement:
     pairs = list(zip(trainer, engine, strict=True))
     delta = torch.cat([ours.logprobs_t - theirs.logprobs_t for ours, theirs in pairs])
     flipped = torch.cat([flips(ours.experts_tlk, theirs.experts_tlk) for ours, theirs in pairs])
-    return Agreement(len(delta), Spread.of(delta.abs()), k3(delta), flipped.mean(0).tolist())
+    return Agreement(len(delta), Magnitudes.of(delta.abs()), k3(delta), flipped.mean(0).tolist())
 
 
 def trained(one: Pass, tokens_t: Tensor) -> Scored:

@@ -34,6 +34,7 @@ def numerics_table(found: dict[str, Any]) -> str:
         lines += [f"{found['sequences']} held-out demonstrations, {found['tokens']} tokens", ""]
         lines += [*_aligned([_AGAINST_FP32, *_layers(found)]), "", *_aligned([_AGAINST_ENGINE, *_ways(found)])]
     lines += [f"left out: {name}: {why}" for name, why in found["left_out"].items()]
+    lines += [f"look at {doubt['where']}: it {doubt['problem']}" for doubt in found["doubts"]]
     lines += [f"{fault['where']} {fault['problem']}" for fault in found["faults"]]
     return "\n".join([*lines, "", "blessed" if found["blessed"] else "not blessed"])
 

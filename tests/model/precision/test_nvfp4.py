@@ -22,13 +22,22 @@ def unpacked(q: NVFP4) -> Tensor:
     return torch.stack([q.codes & 15, q.codes >> 4], -1).flatten(-2)
 
 
-def by_numpy(x: Tensor, outer: Tensor) -> tuple[Tensor, Tensor]:
+def by_reciprocal(x: np.ndarray, divisor: np.ndarray, bits: int | None) -> np.ndarray:
+    """x / divisor; with `bits` x times a reciprocal of that many significant bits, rounded by way of fp64."""
+    if bits is None:
+        return x / divisor
+    fraction, exponent = np.frexp((np.float32(1) / divisor).astype(np.float64))
+    # Half away from zero, as adding half of the last bit to a pattern rounds.
+    return x * np.ldexp(np.floor(fraction * 2.0**bits + 0.5) / 2.0**bits, exponent).astype(np.float32)
+
+
+def by_numpy(x: Tensor, outer: Tensor, bits: int | None = None) -> tuple[Tensor, Tensor]:
     """Scales and codes with numpy's arithmetic, which is IEEE's, and ml_dtypes' numbers."""
     blocks = x.float().numpy().reshape(*x.shape[:-1], -1, 16)
     with np.errstate(all="ignore"):
-        wanted = np.abs(blocks).max(-1) / np.float32(6) / outer.numpy()
+        wanted = by_reciprocal(np.abs(blocks).max(-1) / np.float32(6), outer.numpy(), bits)
         scales = np.clip(wanted, 2.0**-6, 448).astype(ml_dtypes.float8_e4m3fn)
-        quotients = blocks / (scales.astype(np.float32) * outer.numpy())[..., None]
+        quotients = by_reciprocal(blocks, (scales.astype(np.float32) * outer.numpy())[..., None], bits)
     return torch.from_numpy(scales.view(np.uint8)), e2m1_there(torch.from_numpy(quotients.reshape(x.shape)))
 
 
@@ -141,6 +150,21 @@ def test_an_approximate_reciprocal_moves_codes_and_the_less_the_better_it_is() -
     for bits in (6, 14, 24):
         back = dequantise(quantise_nvfp4(x, reciprocal_bits=bits), x.dtype)
         assert torch.equal(fake_nvfp4(x, reciprocal_bits=bits), back)
+
+
+@given(tensors(finite=True), st.integers(1, 24))
+@settings(max_examples=25)
+def test_reciprocals_take_the_place_of_both_divisions_by_a_scale(x: Tensor, bits: int) -> None:
+    q = quantise_nvfp4(x, reciprocal_bits=bits)
+    scales, codes = by_numpy(x, q.outer, bits)
+    assert torch.equal(q.scales.view(torch.uint8), scales)
+    assert torch.equal(unpacked(q), codes)
+
+
+def test_reciprocals_move_scales_of_blocks_too() -> None:
+    x = random_rows(11, 512, 256, torch.bfloat16, reach=1)
+    ieee, rough = (quantise_nvfp4(x, reciprocal_bits=bits).scales.view(torch.uint8) for bits in (None, 8))
+    assert 0 < int((ieee != rough).sum()) < ieee.numel()
 
 
 def test_the_outer_scale_takes_the_largest_number_to_the_largest_scale() -> None:

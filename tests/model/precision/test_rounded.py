@@ -272,6 +272,20 @@ def test_no_tokens_at_all() -> None:
     assert expert_matmul(x[:0], chosen[:0], gates[:0], *weights, Numerics("nvfp4")).shape == (0, 64)
 
 
+@pytest.mark.parametrize("shape", [(0, 64), (2, 0, 64)])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_a_linear_map_of_no_tokens(rounding: str, shape: tuple[int, ...]) -> None:
+    x, w = torch.randn(shape).requires_grad_(), torch.randn(1, 32, 64).requires_grad_()
+    y = rounded_linear(x, (w,), Numerics(rounding))
+    assert y.shape == (*shape[:-1], 32)
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == shape
+    assert torch.equal(w.grad, torch.zeros_like(w))
+    with torch.no_grad():
+        assert rounded_linear(x, (w,), Numerics(rounding)).shape == (*shape[:-1], 32)
+
+
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_a_linear_map_is_a_single_expert(rounding: str) -> None:
     g = torch.Generator().manual_seed(0)

@@ -1,7 +1,11 @@
-"""What may not be in a checkpoint or a version: numbers that are not finite, and rows that were cut off.
+"""What may not be in a checkpoint or a version: numbers that are not finite, or whose codes and scales stand for such,
+and rows of plain numbers that were cut off.
 
 Invariant: what is looked at is what is written, under its name there: numbers, or codes and scales of any format. A
 scale is told by its name, which no code's ends like.
+
+Codes that are as large as they go are no evidence: a row of one magnitude has no others, under whatever scale. They are
+told as `doubts`, and refused by nobody.
 """
 
 from __future__ import annotations
@@ -13,15 +17,18 @@ import torch
 from torch import Tensor
 
 from etude.model.errors import PoisonedWeights
+from etude.model.precision.formats import Quantised, dequantise
+from etude.model.precision.nvfp4 import NVFP4
 
 SATURATED = 0.5
-"""Share of a row's numbers, above which they may not all be as large as its format goes: its scale is too small. Rows
-that these formats' own quantisers make have an eighth or so in E2M1, and one number in E4M3."""
+"""Share of a row's numbers that may be as large as their type goes. Of codes, rows of ordinary weights have an eighth
+or so in E2M1, and one number in E4M3."""
 _LARGEST_E8M0 = 246
 """2^119: times 448, any larger power is infinite in fp32. 255 is NaN."""
 _E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
 _PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
 _SCALES = ("scale", "scales", "scale_inv", "scale_2", "outer")
+_DIVISOR = "_global_scale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +44,52 @@ class Fault:
 @torch.no_grad()
 def faults(tensors: Mapping[str, Tensor]) -> list[Fault]:
     """Every tensor that is not sound."""
-    found = ((name, _problem(name, tensors[name])) for name in tensors.keys() - _surely_sound(tensors))
+    looked_at = tensors.keys() - _surely_sound(tensors) | {name for name in tensors if name.endswith(_DIVISOR)}
+    found = ((name, _problem(name, tensors[name])) for name in looked_at)
     return sorted((Fault(name, problem) for name, problem in found if problem), key=lambda fault: fault.where)
+
+
+@torch.no_grad()
+def faults_of_values(quantised: Mapping[str, Quantised], dtype: torch.dtype) -> list[Fault]:
+    """Weights whose codes and scales are finite, and what they stand for in this dtype is not."""
+    values = ((name, dequantise(quantised[name], dtype)) for name in sorted(quantised))
+    counted = ((name, int((~x.isfinite()).sum()), x.numel()) for name, x in values)
+    told = str(dtype).removeprefix("torch.")
+    return [
+        Fault(name, f"stands for {count} of {total} numbers that are not finite in {told}")
+        for name, count, total in counted
+        if count
+    ]
+
+
+@torch.no_grad()
+def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
+    """Weights that may have been cut off, as under a scale that was too small: rows of which most codes are as large
+    as they go, in NVFP4 in blocks whose scales are so, too. Rows of one magnitude look the same."""
+    found = []
+    for name, q in sorted(quantised.items()):
+        full = _full(q.codes)
+        if isinstance(q, NVFP4):
+            largest = q.scales.view(torch.uint8) == _E4M3_LARGEST
+            full &= largest.repeat_interleave(full.shape[-1] // largest.shape[-1], -1)
+        rows = int((full.flatten(0, -2).float().mean(-1) > SATURATED).sum()) if full.numel() else 0
+        if rows:
+            found.append(Fault(name, f"has {rows} rows of which most codes are the largest there are"))
+    return found
 
 
 def require_sound(tensors: Mapping[str, Tensor], refusal: str) -> None:
     """`refusal` is what then does not happen."""
-    if found := faults(tensors):
+    require_none(faults(tensors), refusal)
+
+
+def require_none(found: Sequence[Fault], refusal: str) -> None:
+    if found:
         raise PoisonedWeights(f"{refusal}: {told(found)}")
 
 
 def told(found: Sequence[Fault]) -> str:
     return f"{found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}"
-
-
-def saturated(tensor: Tensor) -> Tensor:
-    """Of each row, the share of numbers that are as large as their format goes: of E4M3, of E2M1 (two to a byte), or of
-    a float type."""
-    rows = tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.reshape(1, -1)
-    if tensor.dtype == torch.float8_e4m3fn:
-        full = rows.view(torch.uint8).bitwise_and(_E4M3_INFINITE) == _E4M3_LARGEST
-    elif tensor.dtype == torch.uint8:
-        full = torch.cat((rows & _E2M1_LARGEST, rows >> 4 & _E2M1_LARGEST), -1) == _E2M1_LARGEST
-    else:
-        full = rows.abs() == torch.finfo(tensor.dtype).max
-    return full.float().mean(-1)
 
 
 def _surely_sound(tensors: Mapping[str, Tensor]) -> set[str]:
@@ -87,18 +115,15 @@ def _problem(name: str, tensor: Tensor) -> str | None:
         if int(powers.max()) <= _LARGEST_E8M0:
             return None
         return f"has {int((powers > _LARGEST_E8M0).sum())} scales that are not finite"
-    if tensor.dtype == torch.uint8:
-        return _cut(tensor)
     if tensor.dtype == torch.float8_e4m3fn:
-        codes = tensor.view(torch.uint8).bitwise_and(_E4M3_INFINITE)
-        largest = int(codes.max())
-        if largest == _E4M3_INFINITE:
-            return _not_finite(int((codes == _E4M3_INFINITE).sum()), tensor)
-        return _cut(tensor) if largest == _E4M3_LARGEST and not scale else None
+        count = int((tensor.view(torch.uint8).bitwise_and(_E4M3_INFINITE) == _E4M3_INFINITE).sum())
+        return _not_finite(count, tensor) if count else None
     if tensor.dtype not in _PLAIN:
         return None
     if count := int((~tensor.isfinite()).sum()):
         return _not_finite(count, tensor)
+    if name.endswith(_DIVISOR) and (count := int((~tensor.float().reciprocal().isfinite()).sum())):
+        return f"has {count} of {tensor.numel()} divisors that are zero, or as good as zero"
     return _cut(tensor)
 
 
@@ -106,8 +131,17 @@ def _not_finite(count: int, tensor: Tensor) -> str:
     return f"has {count} of {tensor.numel()} numbers that are not finite"
 
 
+def _full(codes: Tensor) -> Tensor:
+    """Which codes are as large as they go: of E4M3, or of E2M1, two to a byte."""
+    if codes.dtype == torch.float8_e4m3fn:
+        return codes.view(torch.uint8).bitwise_and(_E4M3_INFINITE) == _E4M3_LARGEST
+    return torch.stack((codes & _E2M1_LARGEST, codes >> 4 & _E2M1_LARGEST), -1).flatten(-2) == _E2M1_LARGEST
+
+
 def _cut(tensor: Tensor) -> str | None:
-    share, row = saturated(tensor).max(0)
+    """Of numbers that are no codes; a cast that saturates leaves such rows."""
+    rows = tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.reshape(1, -1)
+    share, row = (rows.abs() == torch.finfo(tensor.dtype).max).float().mean(-1).max(0)
     if float(share) <= SATURATED:
         return None
     return f"is saturated: in row {int(row)}, {float(share):.0%} of the numbers are the largest there are"

@@ -130,7 +130,7 @@ class Numerics:
             and rows == cuts[1] * experts
             and all(end - begin == cuts[1] for begin, end in pairwise(cuts))
         ):
-            y = torch.bmm(x.values.view(experts, cuts[1], -1), w.values.mT)
+            y = torch.bmm(x.values.view(experts, cuts[1], x.values.shape[-1]), w.values.mT)
             if w.outer is not None:
                 y *= w.outer
             y = y.flatten(0, 1)

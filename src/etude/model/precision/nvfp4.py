@@ -6,8 +6,11 @@ scale per token a row's codes depend on nothing but the row; per tensor they dep
 - outer = absmax / (6 * 448), so the scale of the block with the largest number is E4M3's largest.
 - block = absmax of the block / 6 / outer, to the nearest E4M3. Its subnormals are not used: they are spaced so widely
   that a block would come back with another scale when quantised again.
-- code = number / (block * outer), to the nearest E2M1. The division is IEEE's. `reciprocal_bits` multiplies by a
-  reciprocal instead, good to that many bits, as fast-math kernels do: for studies of what that costs.
+- code = number / (block * outer), to the nearest E2M1.
+
+All divisions are IEEE's. `reciprocal_bits` multiplies by a reciprocal good to that many bits instead, as fast-math
+kernels do, for studies of what that costs: by that of outer for a block's scale, by that of block * outer for a code.
+The constants 6 and 2688 are divided by all the same: a compiler knows their reciprocals to the last bit.
 
 A row (per tensor: the tensor) with NaN or an infinity in it becomes NaN. Under an outer scale that was given, what is
 beyond its reach saturates, infinities too, and a NaN makes its block NaN.
@@ -65,7 +68,7 @@ def quantise_nvfp4(
     """`outer` broadcasts to [..., 1] and takes the place of the scale that `per` asks for."""
     # Otherwise a quotient is at most 6 * 17 / 16, since a block's scale is rounded by no more than that.
     rows, may_saturate = rows_of(x, BLOCK, "NVFP4"), outer is not None or reciprocal_bits is not None
-    scales, outer = _scales(rows, x.shape, per, outer)
+    scales, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
     divisors = _products(scales, outer, x.shape)
     packed = torch.empty(rows.shape[0], rows.shape[1] // 2, dtype=torch.uint8, device=x.device)
     for buffers, (part, divisor, out) in tiles(rows, divisors, packed):
@@ -121,7 +124,7 @@ def _rounded(
 ) -> tuple[Tensor, Tensor]:
     """With the outer scale (`whole`) or without it; and that scale in its own shape."""
     rows, may_saturate = rows_of(x, BLOCK, "NVFP4"), outer is not None or reciprocal_bits is not None
-    codes, outer = _scales(rows, x.shape, per, outer)
+    codes, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
     divisors, scales, by_row = _products(codes, outer, x.shape), _values(codes), _by_row(outer, x.shape)
     out = torch.empty(rows.shape, dtype=dtype, device=x.device)
     for buffers, (part, divisor, scale, by, back) in tiles(rows, divisors, scales, by_row, out):
@@ -131,7 +134,9 @@ def _rounded(
     return out.view(x.shape), outer
 
 
-def _scales(rows: Tensor, shape: torch.Size, per: Reach, outer: Tensor | None) -> tuple[Tensor, Tensor]:
+def _scales(
+    rows: Tensor, shape: torch.Size, per: Reach, outer: Tensor | None, reciprocal_bits: int | None
+) -> tuple[Tensor, Tensor]:
     """E4M3 codes [N, K / 16] and the outer scale in its own shape."""
     absmax = block_absmax(rows, BLOCK)
     if outer is None and per == "token":
@@ -139,7 +144,8 @@ def _scales(rows: Tensor, shape: torch.Size, per: Reach, outer: Tensor | None) -
     elif outer is None:
         outer = outer_scale(absmax.max() if absmax.numel() else absmax.new_zeros(()))
     # As two divisions, each rounded, like torchao; ModelOpt divides once, by 6 * outer, which may differ beside a tie.
-    wanted = absmax.div_(E2M1.largest).div_(_by_row(outer, shape)).clamp_(E4M3.smallest_normal, E4M3.largest)
+    wanted = _divide_(absmax.div_(E2M1.largest), _by_row(outer, shape), reciprocal_bits)
+    wanted.clamp_(E4M3.smallest_normal, E4M3.largest)
     scales = torch.empty(wanted.shape, dtype=torch.float8_e4m3fn, device=rows.device)
     to_e4m3(wanted, scales, may_saturate=False)
     scales.view(torch.uint8).bitwise_and_(_NAN_CODE)  # NaN has a sign too

@@ -68,8 +68,10 @@ def rounded_linear(x: Tensor, weight: Weights, numerics: Numerics) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
     count = rows.shape[0]
     if torch.is_grad_enabled():
-        rows = F.pad(rows, (0, 0, 0, -count % numerics.block))
-    return rounded_matmul(rows, weight, (0, rows.shape[0]), numerics)[:count].view(*x.shape[:-1], -1)
+        whole = max(1, -(-count // numerics.block)) * numerics.block  # of no rows there are no blocks to contract
+        rows = F.pad(rows, (0, 0, 0, whole - count))
+    y = rounded_matmul(rows, weight, (0, rows.shape[0]), numerics)[:count]
+    return y.view(*x.shape[:-1], y.shape[-1])
 
 
 def rounded_matmul(x: Tensor, weights: Weights, cuts: Sequence[int], numerics: Numerics) -> Tensor:

@@ -22,7 +22,7 @@ from etude.model.precision.kernels.in_triton.grouped import (
     _grouped_wgrad,
     _grouped_wgrad_of_codes,
 )
-from etude.model.precision.kernels.in_triton.permute import STRIDE, _unpermute
+from etude.model.precision.kernels.in_triton.permute import STRIDE, _gate_gradients, _permute, _unpermute
 from etude.model.precision.kernels.in_triton.quantise import TILINGS, _quantise_rows, _quantise_tiles
 
 INSTRUCTIONS = {
@@ -49,7 +49,7 @@ def found_in(kernel: Any, types: dict[str, str], constants: dict[str, Any], **op
     return {name: len(re.findall(pattern, made.asm["ptx"])) for name, pattern in INSTRUCTIONS.items()}
 
 
-def matmul(kind: str, config: triton.Config) -> dict[str, int]:
+def matmul(kind: str, config: triton.Config, *, turned: bool) -> dict[str, int]:
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     wgrad, kind = kind.startswith("wgrad "), kind.removeprefix("wgrad ")
     numbers = "*bf16" if kind == "bf16" else "*fp8e4nv"
@@ -59,36 +59,53 @@ def matmul(kind: str, config: triton.Config) -> dict[str, int]:
         return found_in(_grouped_wgrad, types, dict(config.kwargs), **options)
     if wgrad:
         return found_in(_grouped_wgrad_of_codes, types, {"KIND": kind, **config.kwargs}, **options)
-    constants = {"KIND": kind, "TURNED": False, "EXPERTS": 64, **config.kwargs}
+    constants = {"KIND": kind, "TURNED": turned, "EXPERTS": 64, **config.kwargs}
     return found_in(_grouped_mm, types, constants, **options)
 
 
-def tiles(format: str) -> dict[str, int]:
+def tiles(format: str, x: str, *, swiglu: bool, columns: bool) -> dict[str, int]:
     tiling = TILINGS[format]
-    height, width, warps = tiling.both
+    height, width, warps = tiling.both if columns else tiling.rows
     scales = "*u8" if tiling.mx else "*fp32"
-    types = {"x": "*i16", "up": "*i16", "codes": "*u8", "turned": "*u8", "scales": scales, "turned_scales": scales}
+    types = {"x": x, "up": x, "codes": "*u8", "turned": "*u8", "scales": scales, "turned_scales": scales}
     shape = {"TALL": tiling.tall, "WIDE": tiling.wide, "TILE_ROWS": height, "TILE_COLUMNS": width}
-    constants = {**shape, "MX": tiling.mx, "SWIGLU": False, "COLUMNS": True}
+    constants = {**shape, "MX": tiling.mx, "SWIGLU": swiglu, "COLUMNS": columns}
     return found_in(_quantise_tiles, types, constants, num_warps=warps, enable_fp_fusion=False)
 
 
-def rows(four: bool) -> dict[str, int]:
-    types = {"x": "*i16", "up": "*i16", "codes": "*u8", "scales": "*u8" if four else "*fp32", "outers": "*fp32"}
-    constants = {"FOUR": four, "GIVEN": False, "SWIGLU": False, "HELD": 4096}
+def rows(four: bool, x: str, *, given: bool, swiglu: bool) -> dict[str, int]:
+    types = {"x": x, "up": x, "codes": "*u8", "scales": "*u8" if four else "*fp32", "outers": "*fp32"}
+    constants = {"FOUR": four, "GIVEN": given, "SWIGLU": swiglu, "HELD": 4096}
     return found_in(_quantise_rows, types, constants, num_warps=4, enable_fp_fusion=False)
 
 
-def unpermuted() -> dict[str, int]:
-    types = {"y": "*i16", "rows": "*i32", "gates": "*i16", "out": "*i16"}
-    constants = {"CHOICES": 2, "GATED": True, "STRIDE": STRIDE}
-    return found_in(_unpermute, types, constants, num_warps=4, enable_fp_fusion=False)
+def moved(kernel: Any, **constants: Any) -> dict[str, int]:
+    words = dict.fromkeys(("x", "y", "grads", "gates"), "*i16")
+    indices = dict.fromkeys(("rows", "tokens"), "*i32")
+    sums = kernel is _gate_gradients
+    types = {**words, **indices, "out": "*fp32" if sums else "*i16"}
+    return found_in(kernel, types, {**constants, "STRIDE": STRIDE}, num_warps=4, enable_fp_fusion=sums)
 
 
 def main() -> None:
-    made = {f"{kind} {i}": matmul(kind, c) for kind, configs in CONFIGS.items() for i, c in enumerate(configs)}
-    made |= {f"tiles {format}": tiles(format) for format in TILINGS}
-    made |= {"rows nvfp4": rows(True), "rows fp8": rows(False), "unpermute": unpermuted()}
+    """What a launch may ask for: each configuration that is tried, under each flag, of words of bf16 and of fp32."""
+    made = {}
+    for kind, configs in CONFIGS.items():
+        for turned in (False, True) if kind == "bf16" else (False,):  # no others' weights may be turned
+            named = f"{kind}{' turned' if turned else ''}"
+            made |= {f"{named} {i}": matmul(kind, config, turned=turned) for i, config in enumerate(configs)}
+    for of, x, swiglu in (("", "*i16", False), (" of fp32", "*i32", False), (" of swiglu", "*i16", True)):
+        for format in TILINGS:
+            for columns in (False, True):
+                name = f"tiles {format}{' and columns' if columns else ''}{of}"
+                made[name] = tiles(format, x, swiglu=swiglu, columns=columns)
+        made[f"rows nvfp4{of}"] = rows(True, x, given=False, swiglu=swiglu)
+        made[f"rows fp8{of}"] = rows(False, x, given=False, swiglu=swiglu)
+    made["rows nvfp4 given"] = rows(True, "*i16", given=True, swiglu=False)
+    for gated in (False, True):
+        made[f"permute{' gated' if gated else ''}"] = moved(_permute, GATED=gated)
+        made[f"unpermute{' gated' if gated else ''}"] = moved(_unpermute, GATED=gated, CHOICES=2)
+    made["gate gradients"] = moved(_gate_gradients)
     sys.stdout.write(json.dumps(made) + "\n")
 
 
