@@ -12,16 +12,14 @@ import asyncio
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import psutil
 from _report import finish
 
+from etude.cluster import Supervised
 from etude.journal import Journal, RunPaths
 from etude.lineage import LineageState
 from etude.lineage.context import RunContext
@@ -29,7 +27,7 @@ from etude.lineage.prepare import usable_tasks
 from etude.lineage.reinforce import start_engine, start_worker
 from etude.lineage.screen import Screen
 from etude.recipe import load_recipe
-from etude.rl import Crew, RlRun, dismiss, gather_crew
+from etude.rl import Crew, Reading, RlRun, dismiss, gather_crew, read_cores
 from etude.rollout import RolloutJob, RolloutResult
 from etude.tasks import Split
 
@@ -38,17 +36,6 @@ RUN = ROOT / "runs" / "rollouts"
 WARM, MEASURED = 400, 2400
 """Rollouts before the clock starts, and under it."""
 STEPS, WARM_STEPS = 14, 4
-
-
-@dataclass(slots=True)
-class Meter:
-    """CPU seconds of services, each with its children, and of the whole: this process and all that it started."""
-
-    pids: dict[str, int]
-
-    def read(self) -> dict[str, float]:
-        found = {name: _cpu_seconds(psutil.Process(pid)) for name, pid in self.pids.items()}
-        return {**found, "all": _cpu_seconds(psutil.Process()), "wall": time.monotonic()}
 
 
 def main() -> None:
@@ -76,33 +63,30 @@ async def _sampling(context: RunContext) -> dict[str, Any]:
     engine = await start_engine(context, "engine-alone", context.paths.model("sft"))
     worker = await start_worker(context, engine, "worker-alone", ("train",))
     jobs, done = _jobs(context), 0
-    begun: dict[str, float] = {}
-    ended: dict[str, float] = {}
-    meter = Meter({name: await _pid(service) for name, service in (("engine", engine), ("worker", worker))})
+    pids = {"engine": _pid(engine), "worker": _pid(worker)}
+    readings: dict[int, Reading] = {}
 
     async def pull() -> None:
-        nonlocal done, begun, ended
+        nonlocal done
         for job in jobs:
             if done >= WARM + MEASURED:
                 return
             result: RolloutResult = await worker.call("rollout", job, deadline=600.0)
             assert not result.failed_by_us, result.verdict.reason
             done += 1
-            if done == WARM:
-                begun = meter.read()
-            if done == WARM + MEASURED:
-                ended = meter.read()
+            if done in (WARM, WARM + MEASURED):
+                readings[done] = _read(pids)
 
     try:
         await asyncio.gather(*(pull() for _ in range(rl.workers * rl.rollouts_per_worker)))
         shared = await worker.call("stats", deadline=60.0)
     finally:
         await dismiss(engine, boxed=[worker])
-    wall = ended["wall"] - begun["wall"]
+    seconds, used = _between(readings[WARM], readings[WARM + MEASURED])
     return {
-        "per_second": MEASURED / wall,
-        "alone_engine_cores": (ended["engine"] - begun["engine"]) / wall,
-        "alone_worker_cores": (ended["worker"] - begun["worker"]) / wall,
+        "per_second": MEASURED / seconds,
+        "alone_engine_cores": used["engine"] / seconds,
+        "alone_worker_cores": used["worker"] / seconds,
         "commands_shared": shared["commands_shared"] / (shared["commands_shared"] + shared["commands_run"]),
         "gradings_shared": shared["gradings_shared"] / (shared["gradings_shared"] + shared["gradings_run"]),
     }
@@ -123,13 +107,13 @@ async def _reinforcing(context: RunContext) -> dict[str, Any]:
         shutil.rmtree(leftover, ignore_errors=True)  # of an earlier measurement
     crew = await gather_crew(recipe, context.paths, context.compute(), await context.cluster(), context.journal)
     services = {"engine": crew.engine, "worker": crew.workers[0], "trainer": crew.trainer}
-    meter = Meter({name: await _pid(service) for name, service in services.items()})
-    readings: dict[int, dict[str, float]] = {}
+    pids = {name: _pid(service) for name, service in services.items()}
+    readings: dict[int, Reading] = {}
     prompts = [task.id for task in usable_tasks(context, Split.TRAIN)]
 
     def update(row: dict[str, Any]) -> None:
         context.screen.update("rl", row)
-        readings[row["step"]] = meter.read()
+        readings[row["step"]] = _read(pids)
 
     async def evaluate(crew: Crew, step: int) -> None:
         raise AssertionError("no evaluation was asked for")
@@ -140,34 +124,32 @@ async def _reinforcing(context: RunContext) -> dict[str, Any]:
     finally:
         await crew.dismiss()
     # The last steps have nothing to sample beside them: sampling is ahead by as much as staleness allows.
-    begun, ended = readings[WARM_STEPS], readings[STEPS - recipe.rl.max_staleness]
-    spent = {name: ended[name] - begun[name] for name in begun}
+    seconds, used = _between(readings[WARM_STEPS], readings[STEPS - recipe.rl.max_staleness])
+    whole = sum(used.values())
     trained = (STEPS - recipe.rl.max_staleness - WARM_STEPS) * recipe.rl.prompts_per_step * recipe.rl.group
     return {
-        "per_second_in_rl": trained / spent["wall"],
-        "generation_share": spent["engine"] / spent["all"],
-        "tools_share": spent["worker"] / spent["all"],
-        "train_share": spent["trainer"] / spent["all"],
-        "busy_cores": spent["all"] / spent["wall"],
+        "per_second_in_rl": trained / seconds,
+        "generation_share": used["engine"] / whole,
+        "tools_share": used["worker"] / whole,
+        "train_share": used["trainer"] / whole,
+        "busy_cores": whole / seconds,
     }
 
 
-async def _pid(service: Any) -> int:
-    health = await service.remote.health()
-    assert health.pid is not None
-    return int(health.pid)
+def _pid(service: Supervised) -> int:
+    assert service.pid is not None
+    return service.pid
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    """With its children, those that have ended included."""
-    whole = 0.0
-    for one in (process, *process.children(recursive=True)):
-        try:
-            times = one.cpu_times()
-        except psutil.NoSuchProcess:  # ended meanwhile: counted with its parent's children
-            continue
-        whole += times.user + times.system + times.children_user + times.children_system
-    return whole
+def _read(pids: dict[str, int]) -> Reading:
+    reading = read_cores(pids)
+    assert reading is not None, "who used the cores is told by /proc"
+    return reading
+
+
+def _between(begun: Reading, ended: Reading) -> tuple[float, dict[str, float]]:
+    """Seconds, and CPU seconds by service: each with its children, the rest of what this process started too."""
+    return ended.time - begun.time, {name: ended.used[name] - begun.used[name] for name in begun.used}
 
 
 if __name__ == "__main__":

@@ -117,6 +117,7 @@ def test_a_start_is_told_and_may_be_repeated(tmp_path: Path) -> None:
             ("echo", 2, "on purpose"),
         ]
         assert all(isinstance(e["pid"], int) for e in started)
+        assert echo.pid == started[-1]["pid"]
         await cluster.close()
 
     asyncio.run(run())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.journal import JournalError, read_journal, waits
-from etude.journal.read import _covered
+from etude.journal.read import _merged
 
 
 def write(folder: Path, process: str, *entries: tuple[float, str, dict[str, object]], pid: int = 1) -> Path:
@@ -63,6 +64,9 @@ def test_waits_add_up_and_overlapping_ones_count_once(tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(spans=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda span: (min(span), max(span)))))
-def test_covered_seconds_are_those_inside_any_span(spans: list[tuple[int, int]]) -> None:
+def test_merged_spans_cover_what_any_span_covers_and_each_second_once(spans: list[tuple[int, int]]) -> None:
     inside = {second for start, end in spans for second in range(start, end)}
-    assert _covered([(float(start), float(end)) for start, end in spans]) == len(inside)
+    merged = _merged([(float(start), float(end)) for start, end in spans])
+    covered = [second for start, end in merged for second in range(int(start), int(end))]
+    assert sorted(covered) == sorted(inside)
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(merged))

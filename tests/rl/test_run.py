@@ -7,13 +7,14 @@ import json
 import random
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rl.make import tiny_recipe
 
 from etude.cluster import Supervised, open_cluster
 from etude.engine.remote import RemoteEngine
-from etude.journal import Journal, RunPaths
+from etude.journal import Journal, RunPaths, read_journal
 from etude.rl import Crew, RlRun
 from etude.rl.run import Evaluate
 
@@ -100,6 +101,16 @@ def live_through(root: Path, mode: str, seed: int, plans: list[list[str]]) -> No
 @pytest.mark.parametrize("victim", ["worker-0", "worker-1", "engine", "trainer", "driver"])
 def test_one_death(victim, mode, tmp_path) -> None:
     live_through(tmp_path / "run", mode, 1, [[victim]])
+
+
+def test_the_journal_says_who_used_the_cores_for_as_long_as_the_driver_lived(tmp_path) -> None:
+    live_through(tmp_path / "run", "async", 1, [["driver"]])
+    rows = list(read_journal(tmp_path / "run" / "journal", kind="cores"))
+    assert len({row.fields["seconds"] for row in rows}) >= 2, "one at the end of each life at least"
+    for row in rows:
+        fields: dict[str, Any] = row.fields
+        assert set(fields["used"]) == {"driver"}, "inline, all services live in the driver's process"
+        assert 0 <= fields["used"]["driver"] <= fields["cores"] * fields["seconds"] + 0.1
 
 
 @pytest.mark.parametrize("seed", range(3))

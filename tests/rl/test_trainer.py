@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from tests.rl.make import LENGTH, PROMPT, make_groups, open_trainer, tiny_recipe
 
+from etude.journal import read_journal
 from etude.model import PoisonedWeights, served_state
 from etude.recipe.precision import PrecisionRecipe
 from etude.rl.batch import microbatches
@@ -48,6 +50,22 @@ def test_a_step_is_measured_and_published(tmp_path) -> None:
     assert metrics["overridden"] == metrics["refused"] == 0
     assert (metrics["version"], metrics["delta"]) == (1, True)
     assert WeightStore(str(tmp_path / "weights")).latest() == 1
+
+
+def test_it_says_when_it_waited_for_rollouts_up_to_its_end(tmp_path) -> None:
+    recipe = tiny_recipe()
+    trainer = open_trainer(tmp_path, recipe)
+
+    def waited() -> int:
+        return sum(entry.fields["on"] == "rollouts" for entry in read_journal(tmp_path / "journal", kind="wait"))
+
+    groups = make_groups(recipe, trainer.model, 0)
+    assert waited() == 0, "it still waits"
+    trainer.train(0, groups)
+    assert waited() == 1
+    shutil.copy(tmp_path / "stages/sft/model/config.json", trainer.paths.tokenizer)  # any file: it goes along
+    trainer.export()
+    assert waited() == 2
 
 
 def test_the_gradient_raises_what_succeeded_and_lowers_what_failed(tmp_path) -> None:

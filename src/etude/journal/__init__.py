@@ -8,7 +8,7 @@ from etude.journal.journal import Journal, JournalError
 from etude.journal.lines import append_rows, drop_torn_line, read_metrics, read_rows, whole_lines
 from etude.journal.paths import RunPaths
 from etude.journal.progress import ProgressLine
-from etude.journal.read import Entry, read_journal, waits
+from etude.journal.read import Entry, Span, read_journal, wait_spans, waits
 from etude.journal.waiting import WaitExpired, Waiting
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "JournalError",
     "ProgressLine",
     "RunPaths",
+    "Span",
     "WaitExpired",
     "Waiting",
     "append_rows",
@@ -24,6 +25,7 @@ __all__ = [
     "read_journal",
     "read_metrics",
     "read_rows",
+    "wait_spans",
     "waits",
     "whole_lines",
     "write_atomically",

@@ -8,12 +8,15 @@ from __future__ import annotations
 import heapq
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from etude.journal.journal import JournalError
 from etude.journal.lines import whole_lines
+
+Span = tuple[float, float]
+"""From when to when, in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +39,37 @@ def read_journal(folder: Path, *, kind: str | None = None) -> Iterator[Entry]:
     return (entry for entry in merged if kind is None or entry.kind == kind)
 
 
-def waits(folder: Path) -> dict[str, dict[str, float]]:
-    """Who waited for whom: {waiter: {on: seconds}}. Waits that overlap in one waiter count once, so that a process
+def wait_spans(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Span]]:
+    """When who waited for whom: {(waiter, on): spans}. Waits that overlap in one process are one, so that a process
     with a hundred rollouts waiting for the engine does not wait longer than it lives."""
-    spans: dict[tuple[str, int, str], list[tuple[float, float]]] = defaultdict(list)
-    for entry in read_journal(folder, kind="wait"):
-        seconds = float(str(entry.fields["seconds"]))
-        spans[entry.process, entry.pid, str(entry.fields["on"])].append((entry.time - seconds, entry.time))
-    totals: dict[str, dict[str, float]] = {}
+    spans: dict[tuple[str, int, str], list[Span]] = defaultdict(list)
+    for entry in entries:
+        if entry.kind == "wait":
+            seconds = float(str(entry.fields["seconds"]))
+            spans[entry.process, entry.pid, str(entry.fields["on"])].append((entry.time - seconds, entry.time))
+    found: dict[tuple[str, str], list[Span]] = {}
     for (process, _, on), waited in sorted(spans.items()):
-        of_process = totals.setdefault(process, {})
-        of_process[on] = round(of_process.get(on, 0.0) + _covered(waited), 3)
+        found.setdefault((process, on), []).extend(_merged(waited))
+    return found
+
+
+def waits(folder: Path) -> dict[str, dict[str, float]]:
+    """Who waited for whom, and how long: {waiter: {on: seconds}}."""
+    totals: dict[str, dict[str, float]] = {}
+    for (process, on), spans in wait_spans(read_journal(folder, kind="wait")).items():
+        totals.setdefault(process, {})[on] = round(sum(end - start for start, end in spans), 3)
     return totals
 
 
-def _covered(spans: list[tuple[float, float]]) -> float:
-    """Seconds that at least one of the spans covers."""
-    total, reached = 0.0, float("-inf")
+def _merged(spans: list[Span]) -> list[Span]:
+    """In order, without overlap."""
+    merged: list[Span] = []
     for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _read_file(file: Path) -> Iterator[Entry]:

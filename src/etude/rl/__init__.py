@@ -4,6 +4,7 @@ Reward belongs here: named terms made from a Trace and a Verdict.
 """
 
 from etude.rl.advantage import group_advantages
+from etude.rl.cores import Reading, read_cores
 from etude.rl.crew import Crew, dismiss, gather_crew
 from etude.rl.curve import evaluated_steps
 from etude.rl.length_cost import length_cost
@@ -14,6 +15,7 @@ from etude.rl.run import RlRun
 __all__ = [
     "Crew",
     "Plan",
+    "Reading",
     "Reconciler",
     "Reward",
     "RlRun",
@@ -22,5 +24,6 @@ __all__ = [
     "gather_crew",
     "group_advantages",
     "length_cost",
+    "read_cores",
     "score",
 ]

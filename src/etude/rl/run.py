@@ -17,6 +17,7 @@ from etude.engine.protocol import UpdateRefused
 from etude.journal import Journal, RunPaths
 from etude.recipe import Recipe
 from etude.rl.batch import TrainingGroup, TrainingMember
+from etude.rl.cores import CoreMeter
 from etude.rl.crew import Crew
 from etude.rl.curve import evaluated_steps
 from etude.rl.log import RlLog, Sampled, for_training
@@ -90,6 +91,7 @@ class RlRun:
     async def run(self) -> None:
         """Until every step is trained. Raises what went wrong for good; the log is complete at any moment."""
         self._spawn(self.crew.engine.watch(1.0), self._tasks)
+        self._spawn(CoreMeter(self.crew, self.journal).watch(), self._tasks)
         self._spawn(self._store_arrivals(), self._tasks)
         try:
             await self._resume()

@@ -56,7 +56,8 @@ class RlTrainer:
         self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
         self._drop_damaged_version()
         self.metrics |= self._publish(self._tensors())
-        self._idle = self._wait_for_rollouts()
+        self._idle: Waiting | None = None
+        self._wait_for_rollouts()
 
     def status(self) -> dict[str, Any]:
         """Where training stands; `metrics` are those of the last step done."""
@@ -69,7 +70,7 @@ class RlTrainer:
             return self.metrics
         if step != self.step:
             raise ValueError(f"asked to train step {step}, but {self.step} is next")
-        self._idle.__exit__(None, None, None)
+        self._end_of_waiting()
         begun = time.monotonic()
         with torch.no_grad():
             kls = reference_kl(self.reference, groups, self.rl) if self.reference is not None else {}
@@ -89,7 +90,7 @@ class RlTrainer:
         self._save()
         self.metrics |= self._publish(tensors)
         self.journal.metrics(step=self.step, **{k: v for k, v in self.metrics.items() if isinstance(v, int | float)})
-        self._idle = self._wait_for_rollouts()
+        self._wait_for_rollouts()
         return self.metrics
 
     def republish(self) -> dict[str, Any]:
@@ -100,6 +101,7 @@ class RlTrainer:
 
     def export(self) -> str:
         """Writes the Hugging Face checkpoint of the current step."""
+        self._end_of_waiting()
         self.optimizer.masters.restore()
         folder = self.paths.model("rl")
         save_hf(self.model, folder, tokenizer_file=self.paths.tokenizer)
@@ -156,9 +158,14 @@ class RlTrainer:
             own[name].copy_(value)
         self.metrics = state["metrics"]
 
-    def _wait_for_rollouts(self) -> Waiting:
-        """Begins with the end of a step and ends with the next one's beginning."""
-        return self.journal.waiting(on="rollouts", deadline=self.recipe.harness.wall_seconds * 4).__enter__()
+    def _wait_for_rollouts(self) -> None:
+        """Begins with the end of a step and ends with the next one's beginning, or with the end of RL."""
+        self._idle = self.journal.waiting(on="rollouts", deadline=self.recipe.harness.wall_seconds * 4).__enter__()
+
+    def _end_of_waiting(self) -> None:
+        if self._idle is not None:
+            self._idle.__exit__(None, None, None)
+            self._idle = None
 
     def _drop_damaged_version(self) -> None:
         """A version that a disk damaged must not stop the run: the checkpoint holds the same weights."""

@@ -1,0 +1,130 @@
+"""Who used the cores while RL ran: every second one row in the journal.
+
+A service counts with all that it started, so a worker with its boxes. One pass over /proc tells of all processes, in
+some 3 ms where there are 150. Of several machines it is the driver's that is told, and where there is no /proc nothing
+is. What a container engine runs is no child of ours: it counts as others' work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.cluster import ClusterError
+from etude.engine.protocol import EngineError, EngineStats
+from etude.journal import Journal
+from etude.rl.crew import Crew
+
+DRIVER = "driver"
+"""This process, and what it started that is no service: ray's own processes."""
+_EVERY_SECONDS = 1.0
+_ANSWER_SECONDS = 1.0
+"""For the engine to say how long it had nothing to do. A dead one is not waited for."""
+_PROC = Path("/proc")
+_IDLE = (3, 4)
+"""Of the counters of a CPU: with nothing to do, and waiting for a disk."""
+_COUNTERS = 8
+"""Those after them are parts of the first two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """CPU seconds until now."""
+
+    time: float
+    cores: int
+    """Those that this process may use."""
+    busy: float
+    """Of these cores, whoever kept them so."""
+    used: dict[str, float]
+    """By service, and by the driver."""
+
+
+def read_cores(services: Mapping[str, int], proc: Path = _PROC) -> Reading | None:
+    """`services`: by name, the pid of each. None where the system does not tell."""
+    try:
+        cores, busy = _busy_seconds(proc)
+        processes = _processes(proc)
+    except (OSError, ValueError, IndexError):
+        return None
+    own = os.getpid()
+    owners: dict[int, str] = {own: DRIVER} | {pid: name for name, pid in services.items() if pid != own}
+    used = dict.fromkeys((DRIVER, *owners.values()), 0.0)
+    for pid, (_, seconds) in processes.items():
+        place = pid
+        while place not in owners and place in processes:
+            place = processes[place][0]
+        if place in owners:
+            used[owners[place]] += seconds
+    return Reading(time.monotonic(), cores, busy, used) if cores else None
+
+
+def _busy_seconds(proc: Path) -> tuple[int, float]:
+    lines = [line.split() for line in (proc / "stat").read_text(encoding="ascii").splitlines()]
+    mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    counters = [[int(value) for value in values[:_COUNTERS]] for name, *values in lines if name in mine]
+    ticks = sum(value for core in counters for place, value in enumerate(core) if place not in _IDLE)
+    return len(counters), ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _processes(proc: Path) -> dict[int, tuple[int, float]]:
+    """Parent and CPU seconds of every process; children that have ended count with who waited for them."""
+    found: dict[int, tuple[int, float]] = {}
+    for place in proc.iterdir():
+        if place.name.isdigit():
+            with suppress(OSError):  # ended meanwhile
+                stat = (place / "stat").read_bytes()
+                fields = stat[stat.rindex(b")") + 2 :].split()
+                found[int(place.name)] = int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+class CoreMeter:
+    def __init__(self, crew: Crew, journal: Journal, read: Callable[[Mapping[str, int]], Reading | None] = read_cores):
+        self._crew, self._journal, self._read = crew, journal, read
+        self._last = read(self._services())
+        self._engine_idle: float | None = None
+        """Since its start, as it last said."""
+
+    async def watch(self, every: float = _EVERY_SECONDS) -> None:
+        """Until it is cancelled; what is left of a second then is told too."""
+        try:
+            while self._last is not None:
+                await asyncio.sleep(every)
+                self._tell(await self._engine_waited())
+        finally:
+            self._tell(0.0)
+
+    async def _engine_waited(self) -> float:
+        """Seconds since the last answer in which the engine had no request."""
+        with suppress(ClusterError, EngineError):  # whoever needs it will say so
+            stats: EngineStats = await self._crew.engine.remote.call("stats", deadline=_ANSWER_SECONDS)
+            before, self._engine_idle = self._engine_idle, stats.seconds_idle
+            if before is not None:
+                return max(stats.seconds_idle - before, 0.0)  # a new one counts from its own start
+        return 0.0
+
+    def _tell(self, engine_waited: float) -> None:
+        now = self._read(self._services())
+        if now is not None and self._last is not None and now.time > self._last.time:
+            # What a service used that was killed is no more to be seen: it did not use less than nothing.
+            used = {name: max(seconds - self._last.used.get(name, 0.0), 0.0) for name, seconds in now.used.items()}
+            self._journal.event(
+                "cores",
+                seconds=round(now.time - self._last.time, 4),
+                cores=now.cores,
+                busy=round(max(now.busy - self._last.busy, 0.0), 2),
+                used={name: round(seconds, 2) for name, seconds in used.items()},
+                engine_waited=round(engine_waited, 4),
+            )
+            self._last = now
+
+    def _services(self) -> dict[str, int]:
+        crew = self._crew
+        everybody = [crew.trainer, crew.engine, *crew.workers, *([crew.evaluator] if crew.evaluator else [])]
+        return {service.name: service.pid for service in everybody if service.pid is not None}
