@@ -156,14 +156,17 @@ def test_another_run_takes_over_what_would_come_out_the_same(run) -> None:
     assert shown.stderr.count("taken over from small") == 9
     table = [line for line in run.again.stdout.splitlines() if line.startswith(("pretrain", "sft", "rl"))]
     assert [line for line in shown.stdout.splitlines() if line.startswith(("pretrain", "sft", "rl"))] == table
-    assert "Rollouts side by side" in (runs / "whole/report.html").read_text()
+    assert "One task, before and after" in (runs / "whole/report.html").read_text()
 
 
 def test_the_report_can_be_written_again(run) -> None:
     page = run.root / "report.html"
     page.unlink()
     subprocess.run([ETUDE, "report", str(run.root)], check=True, capture_output=True)
-    assert "Rollouts side by side" in page.read_text()
+    told = page.read_text()
+    story = ("million parameters", "CPUs (", "4 unseen test tasks")
+    for part in (*story, "One task, before and after", "Where the cores were"):
+        assert part in told, part
 
 
 def test_a_changed_recipe_is_refused_and_the_old_one_kept(run) -> None:
@@ -180,7 +183,7 @@ def test_a_dry_run_prints_a_recipe_and_a_plan(run, tmp_path) -> None:
     file = tmp_path / "printed.toml"
     file.write_text(shown)
     assert load_recipe(file).tasks.train == 8
-    for word in ("# plan", "parameters", "memory", "pretrain", "evaluate", "threads", "total"):
+    for word in ("# plan", "graded here", "parameters", "memory", "pretrain", "evaluate", "threads", "total"):
         assert word in shown
 
 

@@ -19,7 +19,8 @@ from etude.view import closing_table, plain, write_report
 from etude.view.data import read_run
 from etude.view.plots import FIGURES, _smooth
 from etude.view.rollouts import pairs
-from etude.view.table import cell_table, measured
+from etude.view.story import story
+from etude.view.table import STAGES, Score, cell_table, measured, minutes
 
 
 class Page(HTMLParser):
@@ -71,6 +72,8 @@ def test_every_picture_is_a_png(finished, page) -> None:
 def test_rollouts_stand_side_by_side_improvements_first(finished, page) -> None:
     shown = pairs(read_run(finished))
     assert (shown[0].before.judgement, shown[0].after.judgement) == ("fail", "pass")
+    assert shown[0].before.reason == "ran out of its 5 turns"
+    assert page.index(shown[0].task) < page.index("What each stage did") < page.index(shown[1].task)
     assert len({p.task for p in shown}) == len(shown)
     after = shown[0].after
     assert [s.text for s in after.steps if s.role == "call"][2] == "edit kitchen.py 3 return load * 4 + score * 8"
@@ -108,8 +111,11 @@ def test_an_evaluation_that_has_just_begun_is_left_out(finished, tmp_path) -> No
 
 def test_the_closing_table_reads_well(finished) -> None:
     lines = closing_table(read_run(finished).summary)
-    assert (lines[0].stage, lines[0].before, lines[0].after) == ("pretrain", "6.900", "1.200")
+    told = {x.stage: x for x in reversed(lines)}
+    assert list(told)[::-1] == [*list(STAGES)[:7], "rl", "evaluate"], "in their order, the first line of each"
+    assert (told["pretrain"].before, told["pretrain"].after) == ("6.900", "1.200")
     assert [x.seconds for x in lines if x.stage == "rl"] == [12.5, None, None], "a stage's seconds are shown once"
+    assert sum(x.seconds or 0 for x in lines) == 60 * minutes(read_run(finished).summary) == 9 * 12.5
     shown = plain(lines)
     assert "test tasks solved, pass@4" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
@@ -120,22 +126,76 @@ def test_the_four_cells_are_told_before_and_after(finished, page) -> None:
     lines = cell_table(read_run(finished).summary)
     met = [("seen", "seen"), ("unseen", "seen"), ("seen", "unseen"), ("unseen", "unseen")]
     assert [(line.family, line.kind) for line in lines] == met
-    assert lines[0].tasks == 7
-    assert lines[0].scores == (("20.0%", "60.0%"), ("", ""), ("", ""))
-    assert page.count("20.0% &rarr; 60.0%") == 4
+    assert lines[0].tasks == 10
+    assert lines[0].scores[0] == Score("20.0%", "60.0%", ("10\u201330", ""), fell=False)
+    assert lines[0].scores[2] == Score("", "", ("", ""), fell=False)
+    assert [line.scores[1].fell for line in lines] == [False, False, False, True]
+    assert page.count("20.0% &rarr; 60.0%") == 1
+    assert page.count('class="n fell"') == 1
     assert cell_table({}) == []
 
 
 def test_how_the_test_was_taken_is_told(finished, page) -> None:
     told = measured(read_run(finished).summary)
-    assert told in parse(page).text
-    assert told.startswith("40 test tasks")
-    assert "; 4 attempts at each at temperature 1, under" in told
-    assert "taken 2 times" in told
-    assert "1, and a greedy one, under" in measured(
-        {"rl": {"tasks": 1, "k": 2, "test_evaluations": 3, "greedy_before": 0}}
+    assert set(told) <= set(parse(page).text)
+    assert told[0].startswith("40 test tasks, 4 attempts at each at temperature 1, under")
+    assert "others of the same shape were, with other numbers" in told[0]
+    assert "This run took the test 2 times" in told[2]
+    assert "One run of one seed cannot say" in told[3]
+    tested = {"tasks": 1, "k": 2, "test_evaluations": 3, "greedy_before": 0}
+    assert "1, and a greedy one, under" in measured({"rl": tested})[0]
+    assert len(measured({"continued": tested})) == 3, "the other arm of that question"
+    assert measured({"rl": {"k": 4}}) == [] == measured({})
+
+
+def test_three_sentences_say_what_happened(finished, page) -> None:
+    told = story(read_run(finished))
+    assert set(told) <= set(parse(page).text)
+    assert told == [
+        "A network of 1.6 million parameters, 1.0 million of them at work on each token, was trained from nothing into "
+        "a coding agent in 2 minutes on 2 CPUs (a CPU, 8 GiB of memory), on 1 March 2026: base model, longer context, "
+        "draft head, learning from solutions, reinforcement learning (RL).",
+        "One attempt at each of 40 unseen test tasks solved 8 of them before RL (20%, 95% interval 10 to 30%) and 24 "
+        "after it (60%, 50 to 70%), as the average of 4 attempts.",
+        "30 of these tasks are of a family of functions, or hold a kind of bug, that training never met: RL helped "
+        "least where both were new (from 20% to 30%); fewer than before were solved by one at least of 4 attempts "
+        "where both were new (from 50% to 45%).",
+    ]
+
+
+def test_the_story_of_an_unfinished_run_tells_what_is_known(finished, tmp_path) -> None:
+    assert story(read_run(RunPaths(tmp_path / "none"))) == []
+    data = read_run(finished)
+    data.stages = {"corpus": data.stages["corpus"], "pretrain": data.stages["pretrain"] | {"done": False}}
+    data.summary, data.started = {"seconds": {"corpus": 12.5, "pretrain": 12.5}}, {}
+    assert story(data) == ["A network is being trained into a coding agent, for 0 minutes, on 1 March 2026."]
+
+
+def test_where_training_helped_everywhere_nothing_is_said_to_have_fallen(finished) -> None:
+    data = read_run(finished)
+    del data.summary["cells"]["both_unseen"]
+    assert "fewer" not in story(data)[2]
+    data.summary["cells"]["unseen_kind"]["pass1_after"] = 0.1
+    assert story(data)[2].endswith(
+        ": fewer than before were solved by one attempt where the kind of bug was new (from 20% to 10%)."
     )
-    assert measured({"rl": {"k": 4}}) == "" == measured({})
+
+
+def test_every_core_second_of_rl_is_told(finished, page) -> None:
+    text = "".join(parse(page).text)
+    assert "2.0 cores for 100 seconds" in text
+    for name, seconds in (("engine", 80.0), ("others on this machine", 10.0), ("idle, while these waited", 50.0)):
+        assert re.search(rf"{re.escape(name)}\s*{seconds}\s*{seconds / 2}%", text), name
+
+
+def test_a_run_whose_journal_does_not_tell_of_cores_goes_without_that_picture(finished, tmp_path) -> None:
+    shutil.copytree(finished.root, tmp_path / "old")
+    for file in (tmp_path / "old/journal").iterdir():
+        kept = [line for line in file.read_text().splitlines(keepends=True) if '"cores"' not in line]
+        file.write_text("".join(kept))
+    page = write_report(RunPaths(tmp_path / "old")).read_text(encoding="utf-8")
+    assert len(parse(page).links) == len(FIGURES) - 1
+    assert "Where the cores were" not in page
 
 
 @given(st.lists(st.floats(-1e3, 1e3), max_size=80))
@@ -169,6 +229,7 @@ def test_a_run_that_continued_sft_is_shown_as_one_that_did_rl(tmp_path) -> None:
     paths.summary.write_text(json.dumps(summary))
     data = read_run(paths)
     assert data.ends == ("test-sft", "test-continued")
+    assert "before more demonstrations" in story(data)[1]
     shown = [line.shows for line in closing_table(summary) if line.stage == "continued"]
     assert shown[0] == "test tasks solved, pass@1"
     assert FIGURES["scores"](data) is not None

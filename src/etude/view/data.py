@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.journal import RunPaths, read_metrics, waits
+from etude.journal import RunPaths, read_journal, read_metrics, wait_spans
+from etude.view.cores import Parts, Sample, attributed, samples_of
 
 SUPERVISED = ("pretrain", "long", "mtp", "sft")
 
@@ -21,8 +22,12 @@ class RunData:
     metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Per stage, one row per logged step."""
     evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
-    waits: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Seconds that each process waited, and for whom."""
+    cores: list[Sample] = field(default_factory=list)
+    """Of RL, a second each; older runs have none."""
+    parts: list[Parts] = field(default_factory=list)
+    """Of each of them."""
+    started: dict[str, Any] = field(default_factory=dict)
+    """What the run said of itself and of its machine when it began."""
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -44,7 +49,10 @@ def read_run(paths: RunPaths) -> RunData:
         data.evaluations = {
             file.parent.name: _json(file) for file in sorted(folder.glob("*/summary.json"), key=lambda f: f.parent.name)
         }
-    data.waits = waits(paths.journal)
+    told = [entry for entry in read_journal(paths.journal) if entry.kind in ("wait", "cores", "run_started")]
+    data.started = next((entry.fields for entry in told if entry.kind == "run_started"), {})
+    data.cores = samples_of(told)
+    data.parts = attributed(data.cores, wait_spans(told))
     return data
 
 

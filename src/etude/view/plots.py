@@ -11,19 +11,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from etude.tasks.task import Cell
+from etude.view.cores import USERS, summed
 from etude.view.data import RunData
-from etude.view.table import met
 
 BLUE, ORANGE, GREEN, GREY = "#3465a4", "#d9822b", "#4c956c", "#8d99ae"
 FONT = 9
+_USED = dict(zip(USERS, (BLUE, ORANGE, GREEN, "#8a6fb0", "#5c6370", "#b8bfca"), strict=True))
+_IDLE = ("#ecc98f", "#f5e3a9", "#f3cfc0", "#e3ddea", "#f1f2f4")
+_BARS = 60
+"""Into which RL's time is divided, at the most."""
 DEV_EVALUATION = "dev-step-"
 """Evaluations of RL as it goes are named by this and the step."""
 
 
 def learning(data: RunData) -> Figure | None:
     """Training loss of the supervised stages, one panel each; the held-out one too where it was measured on the way."""
-    titles = {"pretrain": "base", "long": "long context", "mtp": "MTP heads (KL)", "sft": "demonstrations"}
+    titles = {"pretrain": "base model", "long": "longer context", "mtp": "draft head (KL)", "sft": "demonstrations"}
     present = [stage for stage in titles if data.series(stage, "loss")[0]]
     if not present:
         return None
@@ -107,42 +110,46 @@ def scores(data: RunData) -> Figure | None:
     return figure
 
 
-def cells(data: RunData) -> Figure | None:
-    """pass@1 before and after RL, by what was met in training: family, kind of bug, both or neither."""
-    sides = _sides(data)
-    found: dict[str, dict[str, Any]] = {name: data.evaluations.get(name, {}).get("by_cell", {}) for name in sides}
-    present = [cell for cell in Cell if all(by_cell.get(cell, {}).get("pass1") for by_cell in found.values())]
-    if not present:
+def cores(data: RunData) -> Figure | None:
+    """Over RL's time, who used the cores, and who waited for whom while nobody did."""
+    if not data.cores:
         return None
-    figure, (axis,) = panels(1, 3.0)
-    for place, (name, by_cell) in enumerate(found.items()):
-        _bars(axis, place, sides[name], [by_cell[cell]["pass1"] for cell in present])
-    labels = [f"family {met(cell.family_seen)}\nkind {met(cell.kind_seen)}" for cell in present]
-    _shares(axis, "test tasks solved (pass@1), by what was met in training", labels)
-    return figure
+    together = -(-len(data.cores) // _BARS)
+    groups = [range(place, min(place + together, len(data.cores))) for place in range(0, len(data.cores), together)]
+    widths = [sum(data.cores[place].seconds for place in group) for group in groups]
+    starts = [sum(widths[:number]) for number in range(len(widths))]
+    bars = [summed(data.parts[place] for place in group) for group in groups]
+    whole = summed(bars)
+    figure, (axis,) = panels(1, 3.2)
+    figure.set_figwidth(9.0)
+    floor = [0.0] * len(bars)
 
+    def layer(label: str, core_seconds: Sequence[float], color: str) -> None:
+        nonlocal floor
+        heights = [value / width for value, width in zip(core_seconds, widths, strict=True)]
+        axis.bar(starts, heights, widths, bottom=floor, align="edge", color=color, label=label)
+        floor = [below + height for below, height in zip(floor, heights, strict=True)]
 
-def waiting(data: RunData) -> Figure | None:
-    """Who waited for whom, in seconds."""
-    rows = [(f"{who} for {on}", s) for who, waited in data.waits.items() for on, s in waited.items() if s >= 0.1]
-    rows.sort(key=lambda row: row[1])
-    if not rows:
-        return None
-    rows = rows[-12:]
-    figure, (axis,) = panels(1, 0.6 + 0.24 * len(rows))
+    for name in whole.users:
+        layer(name, [bar.used[name] for bar in bars], _USED.get(name, GREY))
+    for number, name in enumerate(whole.waits):
+        layer(f"idle: {name}", [bar.idle[name] for bar in bars], _IDLE[min(number, len(_IDLE) - 1)])
+    axis.set_ylim(0, max(sample.cores for sample in data.cores))
+    axis.set_xlim(0, sum(widths))
+    axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axis.grid(visible=False)
-    axis.barh([name for name, _ in rows], [seconds for _, seconds in rows], color=BLUE, height=0.6)
-    titled(axis, "who waited for whom", "seconds", "")
+    handles, labels = axis.get_legend_handles_labels()
+    axis.legend(handles[::-1], labels[::-1], frameon=False, fontsize=FONT - 1, loc="upper left", bbox_to_anchor=(1, 1))
+    titled(axis, "cores, while RL ran", "seconds", "cores")
     return figure
 
 
 FIGURES: dict[str, Callable[[RunData], Figure | None]] = {
     "scores": scores,
-    "cells": cells,
     "learning": learning,
     "reinforcement": reinforcement,
     "health": health,
-    "waiting": waiting,
+    "cores": cores,
 }
 
 

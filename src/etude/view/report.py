@@ -1,4 +1,4 @@
-"""report.html: one self-contained page with the table, the pictures and a few rollouts side by side."""
+"""report.html: one self-contained page, from what happened in three sentences to the digests of every stage."""
 
 from __future__ import annotations
 
@@ -9,30 +9,36 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader
 
 from etude.journal import RunPaths, write_atomically
+from etude.view.cores import summed
 from etude.view.data import read_run
 from etude.view.plots import draw_all
 from etude.view.rollouts import pairs
-from etude.view.table import cell_scores, cell_table, closing_table, counters, measured
+from etude.view.story import story
+from etude.view.table import STAGES, cell_scores, cell_table, closing_table, counters, measured, minutes
 
 
 def write_report(paths: RunPaths) -> Path:
     """Draws the plots and writes the page; returns its path. Reads files only, and can be run at any time."""
     data = read_run(paths)
     pictures = draw_all(data, paths.plots)
-    environment = Environment(loader=PackageLoader("etude.view"), autoescape=True)
+    environment = Environment(loader=PackageLoader("etude.view"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page = environment.get_template("report.html.j2").render(
         name=paths.root.name,
+        story=story(data),
+        unfinished=[STAGES.get(name, name) for name, record in data.stages.items() if not record["done"]],
+        pairs=pairs(data),
+        diff_class=_diff_class,
+        stage_names=STAGES,
         lines=closing_table(data.summary),
+        minutes=minutes(data.summary),
         measured=measured(data.summary),
         cells=cell_table(data.summary),
         cell_scores=cell_scores(data.summary),
         pictures={name: base64.b64encode(file.read_bytes()).decode() for name, file in pictures.items()},
         captions=_CAPTIONS,
-        narrow=("scores", "cells", "waiting"),
-        pairs=pairs(data),
-        diff_class=_diff_class,
+        cores=summed(data.parts),
+        core_wall=sum(sample.seconds for sample in data.cores),
         counters=counters(data.summary),
-        unfinished=[name for name, record in data.stages.items() if not record["done"]],
         stages=data.stages,
         summary=json.dumps(data.summary, indent=1),
     )
@@ -47,11 +53,12 @@ def _diff_class(line: str) -> str:
 
 
 _CAPTIONS = {
-    "scores": "The test tasks, kept aside until the end: the same ones before RL and after it. Bars are 95% intervals.",
-    "cells": "The same tasks in four cells. No instance of a test task was in training, whatever its cell.",
-    "learning": "Loss of the supervised stages as they ran. Where a curve jumps, what is learnt changes: base begins "
-    "with look-up documents, and MTP ends with the trunk learning along.",
-    "reinforcement": "RL: what got solved, and what it cost. The dev split is evaluated by versions of the weights.",
-    "health": "RL: entropy, clipped tokens, mismatch of trainer and engine, age of data, masked rollouts, deltas.",
-    "waiting": "Where time went: every wait has a name.",
+    "scores": "The same test tasks before and after, with 95% intervals over tasks.",
+    "learning": "Loss of the supervised stages as they ran. Where a curve jumps, what is learnt changes: the base "
+    "model begins with look-up documents, and the draft head ends with the rest of the network learning along.",
+    "reinforcement": "RL: what got solved in training and on tasks of the dev split, and what it cost.",
+    "health": "Is RL well behaved? What it explores, what the trust region cuts off, how far trainer and engine are "
+    "apart, how old its data is, what infrastructure failed, how small new weights travel.",
+    "cores": "Who used the cores while RL ran, each service with all that it started; and where nobody did, who waited "
+    "for whom just then. An idle core-second is shared by all who waited and computed nothing themselves.",
 }

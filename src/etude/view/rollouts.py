@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from etude.journal import read_rows
-from etude.trace import Trace
+from etude.trace import StopCause, Trace
 from etude.trace.file import read_traces
 from etude.view.data import RunData
 
 _LINES, _CHARACTERS, _STEPS = 14, 900, 60
 """A transcript is for reading: longer texts are cut, visibly."""
+_LOOKED_AT = 12
+Verdicts = dict[str, dict[str, Any]]
+"""By task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,37 +46,40 @@ class Pair:
 
 
 def pairs(data: RunData, count: int = 4) -> list[Pair]:
-    """Tasks whose outcome differs come first: improvements, then losses, then the rest."""
+    """Improvements first, then a loss, then one that failed both times: of each the first tasks by name. An attempt
+    that made the same change in vain, since it did not end in time, tells little: these come after others."""
     before, after = (_verdicts(data, name) for name in data.ends)
-    common = sorted(before.keys() & after.keys())
-    rank = {(False, True): 0, (True, False): 1, (True, True): 2, (False, False): 3}
-    common.sort(key=lambda task: (rank[before[task]["judgement"] == "pass", after[task]["judgement"] == "pass"], task))
-    kinds: dict[int, list[str]] = {}
-    for task in common:
-        kinds.setdefault(rank[before[task]["judgement"] == "pass", after[task]["judgement"] == "pass"], []).append(task)
-    chosen = [*kinds.get(0, [])[: max(count - 2, 1)], *kinds.get(1, [])[:1], *kinds.get(3, [])[:1]]
-    chosen = chosen or common[:count]
-    texts = {
-        name: _traces(data, name, {found[task]["trace"] for task in chosen})
+    by_outcome: dict[tuple[bool, bool], list[str]] = {}
+    for task in sorted(before.keys() & after.keys()):
+        outcome = before[task]["judgement"] == "pass", after[task]["judgement"] == "pass"
+        by_outcome.setdefault(outcome, []).append(task)
+    rest = [*by_outcome.get((True, False), [])[:1], *by_outcome.get((False, False), [])[:1]]
+    improved = _pairs(data, by_outcome.get((False, True), [])[:_LOOKED_AT], before, after)
+    improved.sort(key=lambda pair: pair.before.diff == pair.after.diff)
+    chosen = [*improved[: max(count - 2, 1)], *_pairs(data, rest, before, after)]
+    return chosen or _pairs(data, by_outcome.get((True, True), [])[:count], before, after)
+
+
+def _pairs(data: RunData, tasks: Sequence[str], before: Verdicts, after: Verdicts) -> list[Pair]:
+    first, second = (
+        _traces(data, name, {found[task]["trace"] for task in tasks})
         for name, found in zip(data.ends, (before, after), strict=True)
-    }
+    )
     return [
-        Pair(
-            task,
-            _shown("before", before[task], texts[data.ends[0]][task]),
-            _shown("after", after[task], texts[data.ends[1]][task]),
-        )
-        for task in chosen
-        if all(task in found for found in texts.values())
+        Pair(task, _shown("before", before[task], first[task]), _shown("after", after[task], second[task]))
+        for task in tasks
+        if task in first and task in second
     ]
 
 
-def _verdicts(data: RunData, name: str) -> dict[str, dict[str, Any]]:
-    """The first sample of each task."""
-    found: dict[str, dict[str, Any]] = {}
+def _verdicts(data: RunData, name: str) -> Verdicts:
+    """The first sample of each task, by its number and not by when it ended."""
+    found: Verdicts = {}
     for row in read_rows(data.paths.evaluation(name) / "results.jsonl"):
         if not row["greedy"] and row["judgement"] in ("pass", "fail"):
-            found.setdefault(row["task"], row)
+            known = found.setdefault(row["task"], row)
+            if row["trace"] < known["trace"]:
+                found[row["task"]] = row
     return found
 
 
@@ -90,8 +97,19 @@ def _shown(title: str, verdict: dict[str, Any], trace: Trace) -> Shown:
         steps = [*steps[:_STEPS], Step("break", f"{len(steps) - _STEPS} more")]
     usage = trace.usage
     effort = f"{usage.turns} turns, {usage.tool_calls} tool calls, {usage.sampled_tokens} tokens"
-    reason = verdict.get("reason") or ""
+    reason = _ran_out(trace) if trace.stop.truncated else verdict.get("reason") or ""
     return Shown(title, verdict["judgement"], reason, effort, tuple(steps), trace.diff.strip("\n"))
+
+
+def _ran_out(trace: Trace) -> str:
+    usage = trace.usage
+    spent = {
+        StopCause.TURNS: f"of its {usage.turns} turns",
+        StopCause.TOOL_CALLS: f"of tool calls, after {usage.tool_calls}",
+        StopCause.TOKENS: f"of tokens, after {usage.sampled_tokens}",
+        StopCause.CONTEXT: "of room in its context",
+    }
+    return f"ran out {spent.get(trace.stop, f'of its budget: {trace.stop}')}"
 
 
 def _steps(message: dict[str, Any], *, first: bool) -> list[Step]:

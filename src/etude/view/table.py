@@ -1,4 +1,4 @@
-"""The closing table: what each stage shows, before and after, and the seconds it took."""
+"""The tables: what each stage shows, before and after, and the seconds it took; the test, cell by cell; counters."""
 
 from __future__ import annotations
 
@@ -11,6 +11,21 @@ from etude.tasks.task import Cell
 Summary = dict[str, Any]
 
 
+STAGES = {
+    "tasks": "making tasks",
+    "corpus": "gathering code",
+    "pretrain": "base model",
+    "long": "longer context",
+    "mtp": "draft head",
+    "demonstrations": "recording solutions",
+    "sft": "learning from solutions",
+    "continued": "learning from more of them",
+    "rl": "reinforcement learning",
+    "evaluate": "the test",
+}
+"""What a stage is called where there is room for more than its short name; in their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     stage: str
@@ -18,59 +33,75 @@ class Line:
     before: str
     after: str
     seconds: float | None
+    means: str = ""
+    """For those who do not know the words of `shows`."""
 
 
 def closing_table(summary: Summary) -> list[Line]:
-    """One line per thing shown; what a run has not reached yet is left out."""
+    """One line per thing shown, and one at least per stage; what a run has not reached yet is left out."""
     seconds = summary.get("seconds", {})
-    lines: list[Line] = []
-
-    def add(stage: str, shows: str, before: str | None, after: str | None) -> None:
-        if after is not None:
-            taken = seconds.get(stage) if all(line.stage != stage for line in lines) else None
-            lines.append(Line(stage, shows, before or "", after, taken))
-
-    add("pretrain", "held-out loss on code", _at(summary, "pretrain.loss_before"), _at(summary, "pretrain.loss_after"))
-    add(
-        "long",
-        "loss beyond the base length",
-        _at(summary, "long.late_loss_before"),
-        _at(summary, "long.late_loss_after"),
-    )
-    add(
-        "mtp",
-        "drafted tokens accepted",
-        _at(summary, "mtp.accepted_per_draft_before", _percent),
-        _at(summary, "mtp.accepted_per_draft", _percent),
-    )
-    add("sft", "loss on held-out demonstrations", _at(summary, "sft.loss_before"), _at(summary, "sft.loss_after"))
-    add("sft", "tool calls that are valid", None, _at(summary, "sft.valid_calls", _percent))
     end = _end(summary)
+    return [
+        Line(stage, shows, before, after, None if number else seconds.get(stage), means)
+        for stage in STAGES
+        for number, (shows, before, after, means) in enumerate(
+            _of_end(summary, end) if stage == end else _of_stage(summary, stage)
+        )
+    ]
+
+
+Shown = tuple[str, str, str, str]
+"""What, before, after, and what the words mean."""
+
+
+def _of_stage(summary: Summary, stage: str) -> list[Shown]:
+    if stage in _WORK:
+        return [(_WORK[stage], "", "", "")] if stage in summary.get("seconds", {}) else []
+    return [
+        (shows, _at(summary, f"{stage}.{before}", show) or "", value, means)
+        for place, before, after, shows, means, show in _MEASURED
+        if place == stage and (value := _at(summary, f"{stage}.{after}", show)) is not None
+    ]
+
+
+def _of_end(summary: Summary, end: str) -> list[Shown]:
     k = summary.get(end, {}).get("k")
-    for key, shows in (
-        ("pass1", "test tasks solved, pass@1"),
-        ("passk", f"test tasks solved, pass@{k}"),
-        ("greedy", "test tasks solved, greedy"),
-        ("first_edit", "solved by the first edit"),
-        ("one_edit", "solved, one edit allowed"),
-    ):
-        add(end, shows, _at(summary, f"{end}.{key}_before", _percent), _at(summary, f"{end}.{key}_after", _percent))
-    return lines
+    return [
+        (shows.format(k=k), _at(summary, f"{end}.{key}_before", _percent) or "", value, means.format(k=k))
+        for key, shows, means in _TESTED
+        if (value := _at(summary, f"{end}.{key}_after", _percent)) is not None
+    ]
 
 
-def measured(summary: Summary) -> str:
-    """How the test was taken, in words; empty before it was."""
-    found = summary.get(_end(summary), {})
+def minutes(summary: Summary) -> float:
+    """Of all stages, over all sessions."""
+    seconds: dict[str, float] = summary.get("seconds", {})
+    return sum(seconds.values()) / 60
+
+
+def measured(summary: Summary) -> list[str]:
+    """Why to believe it, in sentences; none before the test was taken."""
+    end = _end(summary)
+    found = summary.get(end, {})
     if not {"tasks", "k", "test_evaluations"} <= found.keys():
-        return ""
+        return []
     greedy = ", and a greedy one" if "greedy_before" in found else ""
-    return (
-        f"{found['tasks']} test tasks, none of which shares a function with anything trained on; {found['k']} attempts "
-        f"at each at temperature 1{greedy}, under the same limits before and after. Whether an attempt passes is for a "
-        "grader to say: in a fresh box it applies the agent's change, and nothing else, to an untouched copy, and "
-        f"runs tests that the agent never saw. The test was taken {found['test_evaluations']} times in all, when "
-        "training was over."
-    )
+    shapes = "; where the family was seen, others of the same shape were, with other numbers in them"
+    told = [
+        f"{found['tasks']} test tasks, {found['k']} attempts at each at temperature 1{greedy}, under the same limits "
+        "before and after. None of their functions, whatever its names, was in anything trained on"
+        f"{shapes if summary.get('cells') else ''}.",
+        "Whether an attempt passes is for a grader to say: in a fresh box it applies the agent's change, and nothing "
+        "else, to an untouched copy, and runs tests that the agent never saw.",
+        f"This run took the test {found['test_evaluations']} times, when training was over. How often other runs, with "
+        "which a recipe may have been chosen, looked at the same tasks is not counted here.",
+    ]
+    if end == "rl":
+        told.append(
+            "One run of one seed cannot say whether as much more learning from solutions would have done as well as "
+            "RL. That is measured apart, on three seeds: the claim spine, in docs/claims.md and in the README's table."
+        )
+    return told
 
 
 def _end(summary: Summary) -> str:
@@ -79,37 +110,55 @@ def _end(summary: Summary) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """Of one cell."""
+
+    before: str
+    after: str
+    intervals: tuple[str, str]
+    fell: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CellLine:
     family: str
     kind: str
     """Was it met in training?"""
     tasks: int
-    scores: tuple[tuple[str, str], ...]
-    """Before and after, in the order of `cell_scores`."""
+    scores: tuple[Score, ...]
+    """In the order of `cell_scores`."""
 
 
 def cell_scores(summary: Summary) -> list[tuple[str, str]]:
     """Key and title of what is told of each cell."""
-    k = summary.get("rl", {}).get("k")
+    k = summary.get(_end(summary), {}).get("k")
     return [("pass1", "pass@1"), ("passk", f"pass@{k}"), ("greedy", "greedy")]
 
 
 def cell_table(summary: Summary) -> list[CellLine]:
     found = summary.get("cells", {})
-
-    def shown(place: str) -> str:
-        return _at(found, place, _percent) or ""
-
     return [
         CellLine(
             met(cell.family_seen),
             met(cell.kind_seen),
             found[cell]["tasks"],
-            tuple((shown(f"{cell}.{key}_before"), shown(f"{cell}.{key}_after")) for key, _ in cell_scores(summary)),
+            tuple(_score(found[cell], key) for key, _ in cell_scores(summary)),
         )
         for cell in Cell
         if cell in found
     ]
+
+
+def _score(cell: Summary, key: str) -> Score:
+    before, after = cell.get(f"{key}_before"), cell.get(f"{key}_after")
+    fell = before is not None and after is not None and after < before
+    shown = [_at(cell, f"{key}_{when}", _percent) or "" for when in ("before", "after")]
+    intervals = (_interval(cell.get(f"{key}_before_interval")), _interval(cell.get(f"{key}_after_interval")))
+    return Score(shown[0], shown[1], intervals, fell)
+
+
+def _interval(found: Sequence[float] | None) -> str:
+    return f"{100 * found[0]:.0f}\u2013{100 * found[1]:.0f}" if found else ""
 
 
 def met(seen: bool) -> str:
@@ -152,6 +201,53 @@ def _at(summary: Summary, place: str, show: Callable[[float], str] = _number) ->
     for key in place.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return show(value) if isinstance(value, int | float) else None
+
+
+_WORK = {
+    "tasks": "tasks made and checked",
+    "corpus": "code and documents gathered",
+    "demonstrations": "solved tasks written down",
+    "evaluate": "all attempts at test tasks",
+}
+"""Stages that have nothing to show but what they leave."""
+_NATS = "surprise per token, in nats: the lower, the better it foresees"
+_MEASURED: tuple[tuple[str, str, str, str, str, Callable[[float], str]], ...] = (
+    ("pretrain", "loss_before", "loss_after", "loss on code kept aside", _NATS, _number),
+    (
+        "long",
+        "late_loss_before",
+        "late_loss_after",
+        "loss far into long documents",
+        "the same, at positions beyond the length that the base model was trained on",
+        _number,
+    ),
+    (
+        "mtp",
+        "accepted_per_draft_before",
+        "accepted_per_draft",
+        "drafted tokens accepted",
+        "a small head guesses one token further; where the network then says the same, a step is saved",
+        _percent,
+    ),
+    (
+        "sft",
+        "loss_before",
+        "loss_after",
+        "loss on solutions kept aside",
+        "an oracle solves tasks by the agent's own tools; the agent learns to act like it",
+        _number,
+    ),
+    ("sft", "", "valid_calls", "tool calls that are valid", "", _percent),
+)
+"""Stage, keys before and after, what they show, what that means, and how they are written."""
+_TESTED = (
+    ("pass1", "test tasks solved, pass@1", "by one attempt, which draws its tokens at random (temperature 1)"),
+    ("passk", "test tasks solved, pass@{k}", "by one at least of {k} such attempts"),
+    ("greedy", "test tasks solved, greedy", "by one attempt that always takes the likeliest token"),
+    ("first_edit", "solved by the first edit", "by what the first edit of an attempt (pass@1) makes of it"),
+    ("one_edit", "solved, one edit allowed", ""),
+)
+"""Key, what it shows, what that means."""
 
 
 def plain(lines: Sequence[Line]) -> str:
