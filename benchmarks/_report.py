@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -17,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from etude.lineage import this_machine
 from etude.lineage.state import code_digest
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results.md"
@@ -52,16 +52,11 @@ def record(command: str, line: dict[str, Any]) -> None:
 
 
 def machine() -> str:
-    """CPUs that this process may use, and their kind; nothing that names the machine itself."""
-    kind = platform.machine()
-    for text in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if text.startswith("model name"):
-            kind = text.partition(":")[2].strip()
-            break
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    load = os.getloadavg()[0]
+    """With what else it was doing."""
+    found = this_machine()
     python = ".".join(map(str, sys.version_info[:2]))
-    return f"{len(os.sched_getaffinity(0))} CPUs, {kind}, {memory:.0f} GiB, Python {python}, load {load:.1f}"
+    here = f"{found['cpus']} CPUs, {found['kind']}, {found['memory_gib']:.0f} GiB"
+    return f"{here}, Python {python}, load {os.getloadavg()[0]:.1f}"
 
 
 def _short(value: Any) -> Any:

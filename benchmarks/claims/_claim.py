@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _arms import Arm, Run, RunFailed, run_of, settings_of
+from _ended import ended
 from _figures import Told
 from _report import finish, machine
 from _rows import ROOT, ROWS, Row, Rows, append, commit, read_all
+from _verdict import Part, verdict
 
 from etude.cli.errors import exit_code
 from etude.journal import RunPaths
@@ -46,9 +48,13 @@ class Claim:
     """The figures of a finished run."""
     conclude: Callable[[Rows], dict[str, Any]]
     """From rows to what the claim's command prints; what no row tells is None."""
+    decided: tuple[Part, ...]
+    """What the sentence says, part by part: whether rows show it."""
     headline: tuple[Told, ...]
     """The cell of the table, from what was concluded; the first figure is the one that the claim stands for."""
     draw: Callable[[Rows], Figure]
+    about_numbers: bool = False
+    """A run that its own numbers ended (`_ended.py`) has a row, too, in which `measure` tells of it."""
 
 
 def main(*claims: Claim, arguments: Sequence[str] | None = None) -> None:
@@ -67,7 +73,9 @@ def _main(claims: Sequence[Claim], asked: argparse.Namespace) -> int:
         rows = current(claim, read_all(asked.rows), asked.set)
         draw(claim, rows, asked.rows.parent)
         own = {"failed": failed[claim.name]} if claim.name in failed else {}
-        finish(f"claims/{claim.name}", {"seeds": rows.seeds, "arms": rows.arms, **claim.conclude(rows), **own})
+        found = claim.conclude(rows)
+        told = {"seeds": rows.seeds, "arms": rows.arms, "verdict": verdict(claim.decided, found), **found, **own}
+        finish(f"claims/{claim.name}", told)
     return 1 if failed else 0
 
 
@@ -116,7 +124,7 @@ def _run_missing(claims: Sequence[Claim], asked: argparse.Namespace) -> dict[str
 def _go(claim: Claim, run: Run, asked: argparse.Namespace) -> bool:
     """Whether the run has its row."""
     try:
-        run.go(asked.runs, claim.until)
+        _run_to_its_end(claim, run, asked.runs)
         append(_row(claim, run, asked.runs), asked.rows)
     except RunFailed as error:
         _say(f"failed: {error}")
@@ -126,6 +134,16 @@ def _go(claim: Claim, run: Run, asked: argparse.Namespace) -> bool:
         return False
     _drop_checkpoints(run.folder(asked.runs))
     return True
+
+
+def _run_to_its_end(claim: Claim, run: Run, runs: Path) -> None:
+    try:
+        run.go(runs, claim.until)
+    except RunFailed:
+        end = ended(run.folder(runs), claim.until) if claim.about_numbers else None
+        if end is None:
+            raise
+        _say(f"ended after step {end['step']}: {end['why']}")
 
 
 def _row(claim: Claim, run: Run, runs: Path) -> Row:

@@ -43,7 +43,7 @@ def in_tens(curve: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A figure in words."""
+    """A figure in words, or several: its interval behind it in square brackets, those of its seeds in round ones."""
 
     key: str
     text: str
@@ -54,14 +54,28 @@ class Told:
     def __call__(self, found: Mapping[str, Any]) -> str:
         if found[self.key] is None:
             return ""
-        said = self.text.format(self._shown(found[self.key]))
-        if f"{self.key}_ci" not in found:
+        said, ends = self.text.format(self._shown(found[self.key])), found.get(f"{self.key}_ci")
+        if not ends:
             return said
-        ends = found[f"{self.key}_ci"]
-        return f"{said}, " + (f"95 %: {' to '.join(map(self._shown, ends))}" if ends else "one seed")
+        seeds = found.get(f"{self.key}_by_seed")
+        return f"{said} [{self._shown(ends)}]" + (f" ({self._shown(seeds)})" if seeds else "")
 
-    def _shown(self, value: float) -> str:
+    def _shown(self, value: float | Sequence[float]) -> str:
+        if isinstance(value, Sequence):
+            return ", ".join(map(self._shown, value))
         return format(value * self.times, self.form)
+
+
+@dataclass(frozen=True, slots=True)
+class ToldChange(Told):
+    """`key` before and `after`, without intervals: the difference is told by a figure of its own."""
+
+    after: str = ""
+
+    def __call__(self, found: Mapping[str, Any]) -> str:
+        if found[self.key] is None:
+            return ""
+        return self.text.format(f"{self._shown(found[self.key])} \u2192 {self._shown(found[self.after])}")
 
 
 def points(key: str, text: str) -> Told:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _arms import Arm
+from _figures import interval, stated
 
 from etude.journal import RunPaths
-from etude.rollout import Estimate, Sample, over_seeds, pass_at_k, read_samples
-from etude.trace import StopCause
+from etude.rollout import Estimate, Sample, across_seeds, over_seeds, pass_at_k, read_samples
 
 Outcomes = Mapping[str, Mapping[str, Any]]
-"""By task: samples and how many of them passed, greedy, turns of those, the share that filled the window, cell."""
+"""By task: samples and how many of them passed, greedy, turns of those, cell."""
 Score = Callable[[Mapping[str, Any]], float | None]
 
 
@@ -34,7 +36,6 @@ def _outcome(samples: list[Sample]) -> dict[str, Any]:
         "passed": sum(s.passed for s in drawn),
         "greedy": int(greedy[0].passed) if greedy else None,
         "turns": _mean(s.turns for s in drawn if s.passed),
-        "full": _mean(s.stop is StopCause.CONTEXT for s in drawn),
         "cell": getattr(samples[0], "cell", ""),
     }
 
@@ -75,7 +76,7 @@ def at(k: int) -> Score:
 
 def mean(evaluations: Iterable[Outcomes], score: Score) -> Estimate | None:
     """One evaluation per seed."""
-    return over_seeds([_values(evaluation, score) for evaluation in evaluations])
+    return _over([_values(evaluation, score) for evaluation in evaluations])
 
 
 def gain(pairs: Iterable[tuple[Outcomes, Outcomes]], score: Score) -> Estimate | None:
@@ -84,7 +85,18 @@ def gain(pairs: Iterable[tuple[Outcomes, Outcomes]], score: Score) -> Estimate |
     for before, after in pairs:
         scores = [(score(before[task]), score(after[task])) for task in sorted(before.keys() & after.keys())]
         differences.append([b - a for a, b in scores if a is not None and b is not None])
-    return over_seeds(differences)
+    return _over(differences)
+
+
+def gains(name: str, pairs: Sequence[tuple[Outcomes, Outcomes]], score: Score) -> dict[str, Any]:
+    """The gain with its interval, each seed's own, and Student's interval of those: it asks nothing of tasks, and with
+    few seeds is the wider one."""
+    own = [found.mean for pair in pairs if (found := gain([pair], score))]
+    return {
+        **stated(name, gain(pairs, score)),
+        f"{name}_by_seed": [round(one, 4) for one in own],
+        f"{name}_student_ci": interval(across_seeds(own)),
+    }
 
 
 def only(evaluation: Outcomes, wanted: Iterable[str]) -> Outcomes:
@@ -100,6 +112,15 @@ def before_and_after(paths: RunPaths, arm: Arm) -> dict[str, Any]:
 def on_dev(paths: RunPaths) -> list[Path]:
     """RL's evaluations that were finished, first to last."""
     return sorted(file.parent for file in (paths.root / "eval").glob("dev-step-*/summary.json"))
+
+
+def _over(values: Sequence[Sequence[float]]) -> Estimate | None:
+    """Per seed one value per task. One seed alone knows nothing of others: it has no interval, although its tasks would
+    give one."""
+    found = over_seeds(values)
+    if found is None or sum(map(bool, values)) > 1:
+        return found
+    return replace(found, low=math.nan, high=math.nan)
 
 
 def _values(evaluation: Outcomes, score: Score) -> list[float]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from etude.rollout import Estimate
 
 BLUE, ORANGE, GREEN, GREY, RED = "#3465a4", "#d9822b", "#4c956c", "#8d99ae", "#b4442f"
-COLORS = (GREY, ORANGE, BLUE, GREEN, RED)
+PURPLE = "#7b5ea7"
+COLORS = (GREY, ORANGE, BLUE, GREEN, RED, PURPLE)
+STYLES = ("-", "--", ":", "-.")
+_FEW = 20
+"""Points that are each shown; more would hide the style of their line."""
 _FONT = 9
 
 
@@ -51,14 +57,21 @@ def bars(axis: Axes, groups: Mapping[str, Mapping[str, Estimate | None]]) -> Non
 
 
 def seeds(axis: Axes, lines: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]]) -> None:
-    """Curves of several arms, one thin line per seed: {arm: {seed: points}}."""
+    """Curves of several arms, one thin line per seed: {arm: {seed: points}}. Colours tell arms, styles tell seeds."""
+    styles = dict(zip(sorted({seed for by_seed in lines.values() for seed in by_seed}), cycle(STYLES), strict=False))
     for place, (arm, by_seed) in enumerate(lines.items()):
-        for number, points in enumerate(by_seed.values()):
+        color = COLORS[(place + 1) % len(COLORS)]
+        for number, (seed, points) in enumerate(by_seed.items()):
             x, y = zip(*points, strict=True) if points else ((), ())
             label = arm if number == 0 else None
-            axis.plot(x, y, "o-", color=COLORS[(place + 1) % len(COLORS)], linewidth=1.2, markersize=3, label=label)
+            marker = "o" if len(points) <= _FEW else ""
+            axis.plot(x, y, marker=marker, ls=styles[seed], color=color, linewidth=1.2, markersize=3, label=label)
     if len(lines) > 1:
         legend(axis)
+    figure = axis.get_figure(root=True)
+    if len(styles) > 1 and figure is not None and not figure.legends:
+        told = [Line2D([], [], color="#6b7280", linestyle=style, label=f"seed {s}") for s, style in styles.items()]
+        figure.legend(handles=told, loc="outside lower center", ncols=len(told), frameon=False, fontsize=_FONT - 2)
 
 
 def legend(axis: Axes, **where: str | int) -> None:

@@ -1,8 +1,13 @@
 """Three pretraining budgets, log-spaced, then the same SFT and the same RL: loss on code that the task generator never
-made, against RL's reward. Every run is told, whatever it says."""
+made, against RL's reward. Every run is told, whatever it says.
+
+What decides is each seed's slope over the logarithm of the budget: the loss falls and the reward rises per doubling.
+"""
 
 from __future__ import annotations
 
+from math import log2
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +16,17 @@ from _claim import Claim, main
 from _figures import Told, number, of_seeds, stated
 from _outcomes import mean, on_dev, outcomes, pass1
 from _rows import Rows
+from _verdict import above, below
 
 from etude.journal import RunPaths, read_metrics
 from etude.recipe import load_recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+BUDGETS = ("quarter", "half", "whole")
+KEPT = ("steps", "loss", "reward")
 
 
 def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
@@ -47,21 +57,31 @@ def _loss_on_library(paths: RunPaths) -> float:
 
 def conclude(rows: Rows) -> dict[str, Any]:
     runs = [
-        {"arm": arm, "seed": seed, **{key: figures[key] for key in ("steps", "loss", "reward")}}
+        {"arm": arm, "seed": seed, **{key: figures[key] for key in KEPT}}
         for arm in rows.arms
         for seed, figures in rows.of(arm).items()
     ]
-    slopes = []
-    for seed in rows.seeds:
-        points = [(run["loss"], run["reward"]) for run in runs if run["seed"] == seed]
-        if len({loss for loss, _ in points}) > 1:
-            loss, reward = zip(*points, strict=True)
-            slopes.append(float(np.polyfit(loss, reward, 1)[0]))
+    whole = [seed for seed in rows.seeds if all(seed in rows.of(arm) for arm in BUDGETS)]
+    steps, loss, reward = ([[rows.of(arm)[seed][key] for arm in BUDGETS] for seed in whole] for key in KEPT)
+    doublings = [[log2(budget) for budget in budgets] for budgets in steps]
     return {
         "runs": runs,
+        **{key: _means(values) for key, values in zip(KEPT, (steps, loss, reward), strict=True)},
         "dev_pass1": {arm: number(mean([f["dev"] for f in rows.of(arm).values()], pass1)) for arm in rows.arms},
-        **stated("reward_per_nat", of_seeds(slopes)),
+        **stated("loss_per_doubling", of_seeds(_slopes(doublings, loss))),
+        **stated("reward_per_doubling", of_seeds(_slopes(doublings, reward))),
+        **stated("reward_per_nat", of_seeds(_slopes(loss, reward))),
     }
+
+
+def _means(by_seed: list[list[float]]) -> list[float] | None:
+    """Of each budget, over the seeds that have all of them."""
+    return [round(fmean(column), 4) for column in zip(*by_seed, strict=True)] or None
+
+
+def _slopes(across: list[list[float]], values: list[list[float]]) -> list[float]:
+    """Each seed's own."""
+    return [float(np.polyfit(x, y, 1)[0]) for x, y in zip(across, values, strict=True) if len(set(x)) > 1]
 
 
 def draw(rows: Rows) -> Figure:
@@ -72,10 +92,9 @@ def draw(rows: Rows) -> Figure:
     for arm in rows.arms:
         for seed, figures in rows.of(arm).items():
             by_seed.setdefault(seed, []).append((figures["steps"], figures["loss"], figures["reward"]))
-    lines = {f"seed {seed}": {seed: [(loss, r) for _, loss, r in sorted(runs)]} for seed, runs in by_seed.items()}
-    seeds(axes[0], lines)
+    seeds(axes[0], {"reward": {seed: [(loss, r) for _, loss, r in sorted(runs)] for seed, runs in by_seed.items()}})
     title(axes[0], "RL reward against loss on library code", "nats")
-    seeds(axes[1], {n: {seed: [(s, r) for s, _, r in sorted(by_seed[seed])] for seed in p} for n, p in lines.items()})
+    seeds(axes[1], {"reward": {seed: [(s, r) for s, _, r in sorted(runs)] for seed, runs in by_seed.items()}})
     budgets = sorted({steps for runs in by_seed.values() for steps, _, _ in runs})
     axes[1].set_xscale("log")
     axes[1].set_xticks(budgets, [f"{steps:,}" for steps in budgets])
@@ -87,11 +106,18 @@ def draw(rows: Rows) -> Figure:
 CLAIM = Claim(
     name="budgets",
     says="More pretraining, a lower loss on code that no generator made, and a higher reward of RL go together",
-    arms=(Arm("quarter", "budget-quarter.toml"), Arm("half", "budget-half.toml"), Arm("whole", "rl.toml")),
+    arms=tuple(map(Arm, BUDGETS, ("budget-quarter.toml", "budget-half.toml", "rl.toml"))),
     until="rl",
     measure=measure,
     conclude=conclude,
-    headline=(Told("reward_per_nat", "{} reward per nat of loss", "+.2f"),),
+    decided=(below("loss_per_doubling"), above("reward_per_doubling")),
+    headline=(
+        Told("steps", "steps {}", ",.0f"),
+        Told("loss", "loss {}"),
+        Told("reward", "reward {}"),
+        Told("loss_per_doubling", "per doubling loss {}", "+.2f"),
+        Told("reward_per_doubling", "reward {}", "+.2f"),
+    ),
     draw=draw,
 )
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from _arms import Arm
 from _claim import Claim, main
-from _figures import Told, number, stated
+from _figures import Told, number, points, stated
 from _outcomes import Outcomes, before_and_after, gain, mean, only, pass1, turns
 from _rows import Rows
+from _verdict import below, not_below
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,17 +70,28 @@ def draw(rows: Rows) -> Figure:
     return figure
 
 
+def _beside(arm: str, text: str) -> tuple[Told, ...]:
+    return (
+        Told(f"turns_concave_minus_{arm}_easy", f"against {text} {{}} turns per solved easy task", "+.2f"),
+        points(f"pass1_concave_minus_{arm}_easy", "pass@1 {} points"),
+        Told(f"turns_concave_minus_{arm}_hard", "per solved hard task {} turns", "+.2f"),
+        points(f"pass1_concave_minus_{arm}_hard", "pass@1 {} points"),
+    )
+
+
 CLAIM = Claim(
     name="length_cost",
-    says="A concave length cost saves turns on easy tasks and grants them to hard ones, at equal success",
+    says="A concave length cost saves turns on easy tasks, and success falls neither there nor on hard ones",
     arms=(Arm("concave", "length-concave.toml"), Arm("none", "length-none.toml"), Arm("linear", "length-linear.toml")),
     until="rl",
     measure=before_and_after,
     conclude=conclude,
-    headline=(
-        Told("turns_concave_minus_none_easy", "against no cost {} turns per solved easy task", "+.2f"),
-        Told("turns_concave_minus_none_hard", "hard {} turns", "+.2f"),
+    decided=(
+        below("turns_concave_minus_none_easy"),
+        not_below("pass1_concave_minus_none_easy"),
+        not_below("pass1_concave_minus_none_hard"),
     ),
+    headline=(*_beside("none", "no cost"), *_beside("linear", "a linear one")),
     draw=draw,
 )
 

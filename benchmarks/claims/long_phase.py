@@ -13,6 +13,7 @@ from _arms import Arm
 from _claim import Claim, main
 from _figures import Told, of_seeds, stated
 from _rows import Rows
+from _verdict import above
 
 from etude.journal import RunPaths
 from etude.lineage import LineageState
@@ -57,6 +58,7 @@ CLAIM = Claim(
     until="long",
     measure=measure,
     conclude=conclude,
+    decided=(above("late_loss_saved"),),
     headline=(Told("late_loss_saved", "{} nats per late token saved", ".3f"),),
     draw=draw,
 )

@@ -1,5 +1,8 @@
 """The MTP head, shown by its absence: tokens per second of one engine on the same prompts, drafting and not, alone and
-many together: what drafting saves in steps it may lose where a step is full anyway.
+many together: what drafting saves in steps it may lose where a step is full anyway. What decides is one conversation.
+
+Prompts are those of RL's first evaluation on dev, up to one of the agent's turns, each turn in its place; a generation
+ends where the harness would end it. Reading the prompt counts.
 
 One model, one process, one thread, in turns; seconds are those of the processor, and the best of several rounds
 counts, since what else the machine does only ever slows.
@@ -10,13 +13,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from _arms import Arm
 from _claim import Claim, main
-from _figures import Told, of_seeds, stated
+from _figures import Told, number, of_seeds, stated
+from _outcomes import on_dev
 from _rows import Rows
+from _verdict import above
 
 from etude.journal import RunPaths
 from etude.lineage import LineageState
@@ -26,61 +31,71 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from etude.engine.builtin import BuiltinEngine
-    from etude.engine.protocol import IntArray
+    from etude.engine.protocol import IntArray, Sampling
 
-TOGETHER = {1: 8, 8: 32, 64: 64}
+TOGETHER = {1: 32, 8: 64, 64: 192}
 """Conversations at a time, and how many in all."""
-NEW, ROUNDS = 32, 3
+ROUNDS = 3
 MODES: dict[str, Literal["always", "never"]] = {"with": "always", "without": "never"}
 
 
 def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
     from etude.engine.builtin import BuiltinEngine
+    from etude.engine.protocol import Sampling
+    from etude.harness.plan import format_of
     from etude.model import load_hf
     from etude.training.compute import DTYPES
 
-    settings = load_recipe(paths.recipe).engine
+    recipe = load_recipe(paths.recipe)
+    stop = format_of(recipe.harness, paths.tokenizer).stop_ids
+    sampling = Sampling(max_tokens=recipe.harness.max_turn_tokens, stop=stop)
     model = load_hf(paths.model("sft"), DTYPES[LineageState.load(paths.lineage).compute["dtype_name"]])
     prompts = _prompts(paths)
     rates: dict[str, dict[str, float]] = {}
-    accepted = 0.0
+    accepted: dict[str, float] = {}
     with _one_thread():
         for slots, count in TOGETHER.items():
             seconds: dict[str, list[float]] = {name: [] for name in MODES}
             for turn in range(ROUNDS + 1):  # the first warms up
                 for name, speculate in MODES.items():
-                    own = settings.model_copy(update={"speculate": speculate, "slots": slots})
+                    own = recipe.engine.model_copy(update={"speculate": speculate, "slots": slots})
                     engine = BuiltinEngine(model, own)
-                    taken = _seconds_per_token(engine, prompts[:count])
+                    taken = _seconds_per_token(engine, prompts[:count], sampling)
                     if turn:
                         seconds[name].append(taken)
                     if name == "with":
-                        accepted = engine.stats().accepted / max(1, engine.stats().drafted)
+                        accepted[str(slots)] = round(engine.stats().accepted / max(1, engine.stats().drafted), 4)
             rates[str(slots)] = {name: round(1 / min(taken), 1) for name, taken in seconds.items()}
-    return {"tokens_per_second": rates, "accepted_per_draft": round(accepted, 4)}
+    return {"tokens_per_second": rates, "accepted_per_draft": accepted}
 
 
 def _prompts(paths: RunPaths) -> list[IntArray]:
-    """Demonstrations up to where the agent speaks for the second time."""
+    """Of one sample of each task first, then of a second one."""
     import numpy as np
 
+    from etude.rollout import read_samples
     from etude.trace.file import read_traces
 
+    first = on_dev(paths)[0]
+    drawn = [sample for sample in read_samples(first / "results.jsonl") if sample.valid and not sample.greedy]
+    drawn.sort(key=lambda sample: (sample.id.rpartition("/")[2], sample.task))
+    names = [sample.trace for sample in drawn[: max(TOGETHER.values())]]
+    segments = {trace.id: trace.segments[0] for trace in read_traces(first / "traces", only=names)}
     prompts = []
-    for trace in islice(read_traces(paths.demonstrations), max(TOGETHER.values())):
-        first = trace.segments[0]
-        begins = np.flatnonzero(first.sampled[1:] & ~first.sampled[:-1]) + 1
-        prompts.append(first.tokens[: begins[min(1, len(begins) - 1)]])
+    for place, name in enumerate(names):
+        segment = segments[name]
+        begins = np.flatnonzero(segment.sampled[1:] & ~segment.sampled[:-1]) + 1
+        prompts.append(segment.tokens[: begins[place % len(begins)]])
     return prompts
 
 
-def _seconds_per_token(engine: BuiltinEngine, prompts: Sequence[IntArray]) -> float:
-    from etude.engine.protocol import GenerateRequest, Generation, Sampling
+def _seconds_per_token(engine: BuiltinEngine, prompts: Sequence[IntArray], sampling: Sampling) -> float:
+    from etude.engine.protocol import GenerateRequest, Generation
 
     begun, tokens = time.process_time(), 0
-    for number, prompt in enumerate(prompts):
-        sampling = Sampling(max_tokens=NEW, stop=(), temperature=1.0, seed=number)
-        engine.submit(GenerateRequest(f"r{number}", prompt, sampling, conversation=f"c{number}"))
+    for place, prompt in enumerate(prompts):
+        own = replace(sampling, seed=place)
+        engine.submit(GenerateRequest(f"r{place}", prompt, own, conversation=f"c{place}"))
     while engine.busy:
         for answer in engine.step():
             if not isinstance(answer, Generation):
@@ -105,12 +120,22 @@ def _rates(rows: Rows, slots: int, mode: str) -> list[float]:
     return [figures["tokens_per_second"][str(slots)][mode] for figures in rows.of("one model").values()]
 
 
+def _accepted(figures: dict[str, Any], slots: int) -> float | None:
+    """Earlier rows have that of the most conversations alone."""
+    found = figures["accepted_per_draft"]
+    by_slots: dict[str, float] = found if isinstance(found, dict) else {str(max(TOGETHER)): found}
+    return by_slots.get(str(slots))
+
+
 def conclude(rows: Rows) -> dict[str, Any]:
-    found: dict[str, Any] = {"accepted_per_draft": [f["accepted_per_draft"] for f in rows.of("one model").values()]}
+    found: dict[str, Any] = {}
     for slots in TOGETHER:
         with_, without = _rates(rows, slots, "with"), _rates(rows, slots, "without")
         found |= {f"with_{slots}": with_, f"without_{slots}": without}
         found |= stated(f"ratio_{slots}", of_seeds([a / b for a, b in zip(with_, without, strict=True)]))
+        accepted = [_accepted(figures, slots) for figures in rows.of("one model").values()]
+        found[f"accepted_{slots}"] = number(of_seeds([share for share in accepted if share is not None]))
+        found[f"accepted_{slots}_by_seed"] = accepted
     return found
 
 
@@ -128,11 +153,17 @@ CLAIM = Claim(
     name="mtp",
     says="Drafting with the MTP head makes generation faster",
     arms=(Arm("one model", "rl.toml"),),
-    until="sft",
+    until="rl",  # for its first evaluation
     measure=measure,
     conclude=conclude,
+    decided=(above("ratio_1", 1.0),),
     headline=tuple(
-        Told(f"ratio_{slots}", f"{slots} at a time: {{}} times the tokens per second") for slots in TOGETHER
+        told
+        for slots in TOGETHER
+        for told in (
+            Told(f"ratio_{slots}", f"{slots} at a time: {{}} times the tokens per second"),
+            Told(f"accepted_{slots}", "{} % of drafts accepted", ".0f", 100.0),
+        )
     ),
     draw=draw,
 )

@@ -1,22 +1,26 @@
 """Who reaches whom through the scales of low-precision matmuls: the rest of a batch, and the future.
 
 Networks of recipes/tiny.toml, in fp32 but for their experts' matmuls, given the same experts before and after a change,
-so that every matmul keeps its shape: what differs in log-probs then can have come through scales alone. Needs no run:
-weights are random, or those of a model's folder (`--model`), which all seeds then share; a seed makes the tokens too.
+so that every matmul keeps its shape: what differs in log-probs then can have come through scales alone. A seed's
+network is the SFT of a run of that seed, of the arm `rl.toml` that most claims share; where a seed has none, weights
+are random for all. A seed makes the tokens too.
 
 `future`: the second half of a row is changed, and its first half is looked at. `batch`: all rows but one are. Each is
-the mean |difference| of a log-prob, the largest, and the share of positions where there is any.
+the mean |difference| of a log-prob, the largest, and the share of positions where there is any; means over the seeds
+with their 95 % intervals.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from _arms import RECIPES
+from _figures import of_seeds, stated
 from _report import finish
 from _rows import ROOT
 from torch import Tensor
@@ -32,21 +36,35 @@ ROWS, LENGTH = 4, 128
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", type=Path, help="a folder with a model, such as stages/sft/model of a run")
-    folder = parser.parse_args().model
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "claims", help="where the claims' runs lie")
+    runs = parser.parse_args().runs
+    trained = [newest_sft(runs, seed) for seed in SEEDS]
+    folders = trained if all(trained) else [None] * len(SEEDS)
     torch.set_num_threads(1)
-    rows = [{"seed": seed, "experts": name, **measured(name, seed, folder)} for seed in SEEDS for name in EXPERTS]
-    for row in rows:
-        print(json.dumps(row))
-    figures = [key for key in rows[0] if key not in ("seed", "experts")]
-    means = {
-        name: {key: statistics.mean(row[key] for row in rows if row["experts"] == name) for key in figures}
-        for name in EXPERTS
-    }
-    finish("claims/precision_leak", {"seeds": list(SEEDS), "weights": "trained" if folder else "random", **means})
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in EXPERTS}
+    for seed, folder in zip(SEEDS, folders, strict=True):
+        for name in EXPERTS:
+            found[name].append(measured(name, seed, folder))
+            print(json.dumps({"seed": seed, "experts": name, **found[name][-1]}), flush=True)
+    weights = [f"SFT of {folder.parents[2].name}" if folder else "random" for folder in folders]
+    told = {name: concluded(seeds) for name, seeds in found.items()}
+    finish("claims/precision_leak", {"seeds": list(SEEDS), "weights": weights, **told})
 
 
-def measured(experts: str, seed: int, folder: Path | None) -> dict[str, Any]:
+def newest_sft(runs: Path, seed: int) -> Path | None:
+    found = runs.glob(f"rl-{seed}-*/stages/sft/model/config.json")
+    return max((file.parent for file in found), key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def concluded(seeds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Of one format: each figure and its interval."""
+    told: dict[str, Any] = {}
+    for key in seeds[0]:
+        told |= stated(key, of_seeds([figures[key] for figures in seeds]))
+    return told
+
+
+def measured(experts: str, seed: int, folder: Path | None) -> dict[str, float]:
     model = network(seed, folder)
     round_with(model, Numerics.of(PrecisionRecipe(experts=experts, emulate=True)))
     generator = torch.Generator().manual_seed(seed)
@@ -70,7 +88,7 @@ def measured(experts: str, seed: int, folder: Path | None) -> dict[str, Any]:
 def network(seed: int, folder: Path | None) -> Transformer:
     if folder is not None:
         return load_hf(folder, torch.float32)
-    recipe = load_recipe(ROOT / "recipes" / "tiny.toml")
+    recipe = load_recipe(RECIPES.parent / "tiny.toml")
     return Transformer(ModelConfig.from_recipe(recipe.model, recipe.tokenizer.vocab_size)).initialise(seed)
 
 

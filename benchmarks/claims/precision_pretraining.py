@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from _arms import Arm
 from _claim import Claim, main
+from _ended import ToldEnds, all_ended, ended
 from _figures import Told, in_tens, interval, number, of_seeds, stated
 from _rows import Rows
+from _verdict import Within
 
 from etude.journal import RunPaths, read_metrics
 from etude.lineage import LineageState
@@ -27,21 +29,29 @@ LOW = ("mxfp8", "nvfp4")
 def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
     record = LineageState.load(paths.lineage).stages["pretrain"]
     curve = [[row["step"], row["loss"]] for row in read_metrics(paths.metrics("pretrain"))]
-    return {"loss": record.result["loss_after"], "seconds": round(record.seconds, 1), "curve": curve}
+    end = ended(paths, "pretrain")
+    loss = record.result["loss_after"] if end is None else None
+    return {"loss": loss, "seconds": round(record.seconds, 1), "curve": curve, "ended": end}
 
 
 def conclude(rows: Rows) -> dict[str, Any]:
-    plain = [figures["loss"] for figures in rows.of("bf16").values()]
+    plain = _losses(rows, "bf16")
     noise = stdev(plain) if len(plain) > 1 else None
     found: dict[str, Any] = {"loss_bf16": number(of_seeds(plain)), "seed_noise": noise and round(noise, 4)}
+    found["ended"] = all_ended(rows)
     for arm in LOW:
-        pairs = rows.pairs("bf16", arm)
-        difference = of_seeds([low["loss"] - bf16["loss"] for bf16, low in pairs])
+        pairs = [(bf16["loss"], low["loss"]) for bf16, low in rows.pairs("bf16", arm)]
+        difference = of_seeds([low - bf16 for bf16, low in pairs if bf16 is not None and low is not None])
         ends = interval(difference)
-        found[f"loss_{arm}"] = number(of_seeds([low["loss"] for _, low in pairs]))
+        found[f"loss_{arm}"] = number(of_seeds(_losses(rows, arm)))
         found |= stated(f"{arm}_minus_bf16", difference)
         found[f"{arm}_within_noise"] = None if noise is None or ends is None else max(map(abs, ends)) <= noise
     return found
+
+
+def _losses(rows: Rows, arm: str) -> list[float]:
+    """Of the runs that came to their end."""
+    return [figures["loss"] for figures in rows.of(arm).values() if figures["loss"] is not None]
 
 
 def draw(rows: Rows) -> Figure:
@@ -52,7 +62,7 @@ def draw(rows: Rows) -> Figure:
     seeds(axes[0], {arm: {s: in_tens(f["curve"]) for s, f in rows.of(arm).items()} for arm in arms})
     axes[0].set_yscale("log")
     title(axes[0], "training loss", "step of pretraining")
-    bars(axes[1], {"held-out loss": {arm: of_seeds([f["loss"] for f in rows.of(arm).values()]) for arm in arms}})
+    bars(axes[1], {"held-out loss": {arm: of_seeds(_losses(rows, arm)) for arm in arms}})
     title(axes[1], "after the last step")
     return figure
 
@@ -64,12 +74,15 @@ CLAIM = Claim(
     until="pretrain",
     measure=measure,
     conclude=conclude,
+    decided=(Within("mxfp8_minus_bf16", "seed_noise"),),
     headline=(
+        ToldEnds("ended", "no run came apart"),
         Told("mxfp8_minus_bf16", "loss of MXFP8 less bf16's {}", "+.4f"),
         Told("nvfp4_minus_bf16", "of NVFP4 {}", "+.4f"),
         Told("seed_noise", "seeds differ by {}", ".4f"),
     ),
     draw=draw,
+    about_numbers=True,
 )
 
 if __name__ == "__main__":

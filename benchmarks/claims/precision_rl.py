@@ -1,24 +1,34 @@
 """RL in low precision: mismatch between trainer and engine, reward and stability over a hundred steps.
 
-All arms of a seed begin with the same SFT, of which nothing was rounded. What a run comes to is told of its last
-`LAST` steps, and how far it fell from its best as `drop`: a run that came apart has a large one. `reciprocal` is NVFP4
-per token whose quantiser multiplies by a reciprocal good to 22 bits in place of dividing; what that alone does to codes
-is counted on the weights of the SFT.
+All arms of a seed begin with the same SFT, of which nothing was rounded. How far trainer and engine are apart is told
+of the trainer's probe, every ten steps: the same weights, tokens and versions, so what is left are their numerics, and
+without replay (`p99_off`) the experts that flip with them. `async_p99` and `async_k3` compare the trainer with samples
+of up to two versions ago, as RL has them: that the policy moved on is in there too.
+
+What a run comes to is told of its last `LAST` steps, and how far it fell from its best as `drop`: a run that came apart
+has a large one, or was ended by its own numbers. The two `reciprocal` arms are NVFP4 per token whose quantiser
+multiplies by reciprocals good to 22 bits, or 10, in place of dividing; what that alone does to codes is counted on the
+SFT, on its experts' weights and on what goes into their matmuls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import sub, truediv
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from _arms import Arm
 from _claim import Claim, main
+from _ended import ToldEnds, all_ended, ended
 from _figures import Told, in_tens, number, of_seeds, points, stated
 from _outcomes import gain, mean, on_dev, outcomes, pass1
+from _reciprocal import BITS, KINDS, changed
 from _rows import Rows
+from _verdict import NoneEnded, above, not_below
 
 from etude.journal import RunPaths, read_metrics
+from etude.rollout import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,91 +39,111 @@ ARMS = {
     "nvfp4": "rl-nvfp4.toml",
     "nvfp4_tensor": "rl-nvfp4-tensor.toml",
     "reciprocal": "rl-nvfp4-reciprocal.toml",
+    "reciprocal10": "rl-nvfp4-reciprocal10.toml",
 }
 CURVES = ("reward", "solved", "mismatch_mean", "mismatch_p99", "mismatch_k3", "entropy", "grad_norm")
+MODES = ("off", "on", "filter")
 LAST = 20
-BITS = (22, 16, 12, 8)
-"""Of reciprocals: 22 is what GPUs' fast division gives, the others show where codes begin to change."""
+Figures = Mapping[str, Any]
+"""Of a run."""
 
 
 def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
     rows = read_metrics(paths.metrics("rl"))
+    end = ended(paths, "rl")
     return {
         "curves": {name: [[row["step"], round(row[name], 6)] for row in rows if name in row] for name in CURVES},
-        "dev": outcomes(on_dev(paths)[-1]),
-        "codes_changed": codes_changed(paths) if arm.name == "reciprocal" else None,
+        "probes": [[row["step"], *(row[f"p99_{mode}"] for mode in MODES)] for row in rows if "p99_off" in row],
+        "dev": outcomes(on_dev(paths)[-1]) if end is None else None,
+        "ended": end,
+        "changed": changed(paths) if arm.name == "reciprocal" else None,
     }
 
 
-def codes_changed(paths: RunPaths) -> dict[str, float]:
-    """Share of the codes of the SFT's experts that a reciprocal of so many bits makes others than division does."""
-    import torch
-
-    from etude.model import load_hf
-    from etude.model.precision import quantise_nvfp4
-
-    model = load_hf(paths.model("sft"), torch.bfloat16)
-    weights = [value for name, value in model.state_dict().items() if ".experts." in name]
-    assert weights
-    found = {}
-    for bits in BITS:
-        changed = total = 0
-        for weight in weights:
-            exact, other = (quantise_nvfp4(weight, reciprocal_bits=asked).codes for asked in (None, bits))
-            for shift in (0, 4):  # two codes to a byte
-                changed += int((exact >> shift & 15).ne(other >> shift & 15).sum())
-            total += 2 * exact.numel()
-        found[str(bits)] = changed / total
-    return found
-
-
 def conclude(rows: Rows) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"ended": all_ended(rows)}
     for arm in ARMS:
-        runs = [figures["curves"] for figures in rows.of(arm).values()]
-        found[f"steps_{arm}"] = [len(curves["reward"]) for curves in runs]
-        for name in ("reward", "mismatch_p99", "mismatch_k3"):
-            found |= stated(f"{name}_{arm}", of_seeds([_end(curves[name]) for curves in runs]))
-        found[f"drop_{arm}"] = number(of_seeds([_drop(curves["reward"]) for curves in runs]))
-        found[f"dev_pass1_{arm}"] = number(mean([figures["dev"] for figures in rows.of(arm).values()], pass1))
-        if arm != "bf16":
-            pairs = [(plain["dev"], low["dev"]) for plain, low in rows.pairs("bf16", arm)]
-            found |= stated(f"dev_gain_of_{arm}", gain(pairs, pass1))
-            ratios = [
-                _end(low["curves"]["mismatch_p99"]) / _end(plain["curves"]["mismatch_p99"])
-                for plain, low in rows.pairs("bf16", arm)
-            ]
-            found |= stated(f"mismatch_of_{arm}", of_seeds(ratios))
-    counted = [figures["codes_changed"] for figures in rows.of("reciprocal").values()]
-    for bits in BITS:
-        found[f"codes_changed_{bits}"] = fmean(c[str(bits)] for c in counted) if counted else None
+        runs = list(rows.of(arm).values())
+        found[f"steps_{arm}"] = [len(run["curves"]["reward"]) for run in runs]
+        for name, figure in FIGURES.items():
+            found |= stated(f"{name}_{arm}", of_seeds([value for value in map(figure, runs) if value is not None]))
+        found[f"dev_pass1_{arm}"] = number(_dev(rows, arm))
+        if arm == "bf16":
+            continue
+        pairs = rows.pairs("bf16", arm)
+        both = [(plain["dev"], low["dev"]) for plain, low in pairs if plain["dev"] and low["dev"]]
+        found |= stated(f"dev_gain_of_{arm}", gain(both, pass1))
+        for name in ("p99_off", "p99_filter", "async_p99", "grad_norm"):
+            found |= stated(f"{name}_of_{arm}", _paired(pairs, name, truediv))
+        found |= stated(f"drop_of_{arm}", _paired(pairs, "drop", sub))
+    counted = [figures["changed"] for figures in rows.of("reciprocal").values() if figures.get("changed")]
+    for kind in KINDS:
+        for bits in map(str, BITS):
+            found[f"{kind}_changed_{bits}"] = fmean(shares[kind][bits] for shares in counted) if counted else None
     return found
 
 
-def _end(curve: Sequence[Sequence[float]]) -> float:
-    return fmean(value for _, value in curve[-LAST:])
+def _end(curve: Sequence[Sequence[float]]) -> float | None:
+    return fmean(value for _, value in curve[-LAST:]) if curve else None
 
 
-def _drop(curve: Sequence[Sequence[float]]) -> float:
+def _thousandths(value: float | None) -> float | None:
+    return None if value is None else 1000 * value
+
+
+def _drop(curve: Sequence[Sequence[float]]) -> float | None:
     """From the best mean of `LAST` steps to the last one."""
     values = [value for _, value in curve]
+    if not values:
+        return None
     window = min(LAST, len(values))
     means = [fmean(values[end - window : end]) for end in range(window, len(values) + 1)]
     return max(means) - means[-1]
+
+
+def _probed(figures: Figures, mode: str) -> float | None:
+    """The mean of all probes."""
+    values = [probe[1 + MODES.index(mode)] for probe in figures.get("probes", [])]
+    return fmean(values) if values else None
+
+
+FIGURES: dict[str, Callable[[Figures], float | None]] = {
+    "p99_off": lambda figures: _probed(figures, "off"),
+    "p99_filter": lambda figures: _probed(figures, "filter"),
+    "async_p99": lambda figures: _end(figures["curves"]["mismatch_p99"]),
+    "async_k3_thousandths": lambda figures: _thousandths(_end(figures["curves"]["mismatch_k3"])),
+    "reward": lambda figures: _end(figures["curves"]["reward"]),
+    "drop": lambda figures: _drop(figures["curves"]["reward"]),
+    "grad_norm": lambda figures: _end(figures["curves"]["grad_norm"]),
+}
+"""Of a run; None where it ended before there was any."""
+
+
+def _paired(
+    pairs: Sequence[tuple[Figures, Figures]], name: str, of: Callable[[float, float], float]
+) -> Estimate | None:
+    found = [(FIGURES[name](plain), FIGURES[name](low)) for plain, low in pairs]
+    return of_seeds([of(low, plain) for plain, low in found if plain is not None and low is not None])
 
 
 def draw(rows: Rows) -> Figure:
     from _plots import bars, panels, seeds, title
 
     figure, axes = panels(4)
-    shown = {"reward": "reward", "mismatch_p99": "p99 of |log-prob trainer - engine|", "entropy": "entropy (nats)"}
-    for axis, (name, text) in zip(axes, shown.items(), strict=False):
+    for axis, name, text in ((axes[0], "reward", "reward"), (axes[2], "entropy", "entropy (nats)")):
         seeds(axis, {arm: {s: in_tens(f["curves"][name]) for s, f in rows.of(arm).items()} for arm in ARMS})
         title(axis, text, "step of RL")
+    probes = {arm: {s: [p[:2] for p in f.get("probes", [])] for s, f in rows.of(arm).items()} for arm in ARMS}
+    seeds(axes[1], probes)
     axes[1].set_yscale("log")
-    bars(axes[3], {"dev pass@1": {arm: mean([f["dev"] for f in rows.of(arm).values()], pass1) for arm in ARMS}})
+    title(axes[1], "p99 of |trainer - engine|, same weights", "step of RL", "nats")
+    bars(axes[3], {"dev pass@1": {arm: _dev(rows, arm) for arm in ARMS}})
     title(axes[3], "after the last step")
     return figure
+
+
+def _dev(rows: Rows, arm: str) -> Estimate | None:
+    return mean([figures["dev"] for figures in rows.of(arm).values() if figures["dev"]], pass1)
 
 
 CLAIM = Claim(
@@ -123,15 +153,29 @@ CLAIM = Claim(
     until="rl",
     measure=measure,
     conclude=conclude,
+    decided=(
+        NoneEnded("ended", ("mxfp8", "nvfp4")),
+        not_below("dev_gain_of_mxfp8"),
+        not_below("dev_gain_of_nvfp4"),
+        above("p99_off_of_nvfp4_tensor", 1.0),
+    ),
     headline=(
+        ToldEnds("ended", "no run came apart"),
+        Told(
+            "p99_off_of_nvfp4", "same weights and tokens, p99 of trainer less engine: NVFP4 per token {} times bf16's"
+        ),
+        Told("p99_off_of_nvfp4_tensor", "per tensor {} times"),
+        Told("p99_off_of_mxfp8", "MXFP8 {} times"),
         points("dev_gain_of_nvfp4", "dev pass@1 of NVFP4 per token less bf16's {} points"),
         points("dev_gain_of_nvfp4_tensor", "per tensor {} points"),
         points("dev_gain_of_mxfp8", "MXFP8 {} points"),
         points("dev_gain_of_reciprocal", "without IEEE division {} points"),
-        Told("mismatch_of_nvfp4", "mismatch of NVFP4 per token {} times bf16's"),
-        Told("mismatch_of_nvfp4_tensor", "per tensor {} times"),
+        points("dev_gain_of_reciprocal10", "with reciprocals of 10 bits {} points"),
+        Told("drop_of_nvfp4", "fall of the reward from its best, less bf16's: NVFP4 per token {}", "+.3f"),
+        Told("drop_of_nvfp4_tensor", "per tensor {}", "+.3f"),
     ),
     draw=draw,
+    about_numbers=True,
 )
 
 if __name__ == "__main__":

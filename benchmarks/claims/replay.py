@@ -14,6 +14,7 @@ from _claim import Claim, main
 from _figures import Told, number, of_seeds, points, stated
 from _outcomes import gain, mean, on_dev, outcomes, pass1
 from _rows import Rows
+from _verdict import below
 
 from etude.journal import RunPaths, read_metrics
 
@@ -76,6 +77,7 @@ CLAIM = Claim(
     until="rl",
     measure=measure,
     conclude=conclude,
+    decided=(below("p99_filter_of_off", 1.0),),
     headline=(
         Told("p99_filter_of_off", "p99 of the mismatch {} % of that without", ".0f", 100.0),
         points("dev_gain_of_filter", "dev pass@1 {} points"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from _arms import Arm
 from _claim import Claim, main
-from _figures import Told, interval, number, points, stated
-from _outcomes import at, behaviour, gain, greedy, mean, on_dev, outcomes, pass1
+from _figures import ToldChange, interval, number, points
+from _outcomes import at, behaviour, gain, gains, greedy, mean, on_dev, outcomes, pass1
 from _rows import Rows
+from _verdict import above
 
 from etude.journal import RunPaths, read_metrics
 from etude.lineage import LineageState
@@ -70,6 +72,7 @@ def conclude(rows: Rows) -> dict[str, Any]:
     against = [(other["after"], figures["after"]) for figures, other in rows.pairs("rl", "continued")]
     ends = [figures["behaviour"] for figures in rl.values()]
     counts = [len(figures["after"]) for figures in rl.values()]
+    parsed = [figures["valid_calls"] for figures in rl.values() if "valid_calls" in figures]
     capped = [tuple(figures.get("one_edit", {}).get(when, {}) for when in WHEN) for figures in rl.values()]
     one_edit = [(before, after) for before, after in capped if before and after]
     return {
@@ -80,22 +83,24 @@ def conclude(rows: Rows) -> dict[str, Any]:
         "rl_pass1": number(mean([after for _, after in pairs], pass1)),
         "rl_greedy": number(mean([after for _, after in pairs], greedy)),
         "continued_pass1": number(mean([figures["after"] for figures in continued.values()], pass1)),
-        **stated("pass1_gain", gain(pairs, pass1)),
-        "pass1_gain_by_seed": [number(gain([pair], pass1)) for pair in pairs],
-        **stated("greedy_gain", gain(pairs, greedy)),
-        **stated("gain_over_sft_continued", gain(against, pass1)),
-        "gain_over_sft_continued_by_seed": [number(gain([pair], pass1)) for pair in against],
-        **stated("pass8_gain", gain(pairs, at(BEST_OF))),
+        **gains("pass1_gain", pairs, pass1),
+        **gains("greedy_gain", pairs, greedy),
+        **gains("pass8_gain", pairs, at(BEST_OF)),
+        **gains("gain_over_sft_continued", against, pass1),
+        **gains("pass8_gain_over_sft_continued", against, at(BEST_OF)),
         "cells": _cells(pairs),
         **_ends(ends, "first_edit"),
         "one_edit_before": number(mean([before for before, _ in one_edit], pass1)),
         "one_edit_after": number(mean([after for _, after in one_edit], pass1)),
-        **stated("one_edit_gain", gain(one_edit, pass1)),
+        **gains("one_edit_gain", one_edit, pass1),
         **_ends(ends, "truncated"),
         **_ends(ends, "turns_per_solved"),
         **_ends(ends, "tokens_per_solved"),
         **_ends(ends, "turns_spent_per_solved"),
         **_ends(ends, "tokens_spent_per_solved"),
+        **_ends(ends, "claimed_but_failed", "false_claims"),
+        "sft_valid_calls": round(fmean(parsed), 4) if parsed else None,
+        "sft_held_out": [figures.get("sft_held_out", [])[-3:] for figures in rl.values()],
         "minutes_per_seed": [round(sum(figures["seconds"].values()) / 60, 1) for figures in rl.values()],
     }
 
@@ -118,14 +123,14 @@ def _cells(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]
     return found
 
 
-def _ends(ends: list[dict[str, dict[str, float]]], key: str) -> dict[str, float | None]:
+def _ends(ends: list[dict[str, dict[str, float]]], key: str, name: str = "") -> dict[str, float | None]:
     """None where rows are older than what is asked for."""
 
     def average(stage: str) -> float | None:
         found = [end[stage][key] for end in ends if key in end[stage]]
         return round(sum(found) / len(found), 4) if found else None
 
-    return {f"{key}_before": average("sft"), f"{key}_after": average("rl")}
+    return {f"{name or key}_before": average("sft"), f"{name or key}_after": average("rl")}
 
 
 def draw(rows: Rows) -> Figure:
@@ -161,20 +166,33 @@ def draw(rows: Rows) -> Figure:
 
 CLAIM = Claim(
     name="spine",
-    says="RL raises the average and the best of 8 on unseen tasks, more than SFT continued for as long",
+    says="RL raises the average and the best of 8 on unseen tasks, and the average more than SFT continued for as long",
     arms=(Arm("rl", "spine-rl.toml"), Arm("continued", "sft-continued.toml", _as_long_as_rl)),
     until="evaluate",
     measure=measure,
     conclude=conclude,
+    decided=(above("pass1_gain"), above("pass8_gain"), above("gain_over_sft_continued")),
     headline=(
         points("pass1_gain", "pass@1 {} points"),
-        Told("sft_pass1", "before RL {} %", ".1f", 100.0),
-        Told("rl_pass1", "after it {} %", ".1f", 100.0),
+        ToldChange("sft_pass1", "{} %", ".1f", 100.0, "rl_pass1"),
         points("greedy_gain", "greedy {} points"),
         points("pass8_gain", f"pass@{BEST_OF} {{}} points"),
         points("gain_over_sft_continued", "over SFT continued {} points"),
-        Told("tokens_spent_per_solved_before", "tokens spent per task solved {}", ".0f"),
-        Told("tokens_spent_per_solved_after", "then {}", ".0f"),
+        points("pass8_gain_over_sft_continued", f"over its pass@{BEST_OF} {{}} points"),
+        ToldChange("tokens_per_solved_before", "tokens of a solved rollout {}", ".0f", after="tokens_per_solved_after"),
+        ToldChange(
+            "tokens_spent_per_solved_before",
+            "spent for each, failures included, {}",
+            ".0f",
+            after="tokens_spent_per_solved_after",
+        ),
+        ToldChange(
+            "false_claims_before",
+            "rollouts that claim success and have failed {} %",
+            ".1f",
+            100.0,
+            "false_claims_after",
+        ),
     ),
     draw=draw,
 )

@@ -1,30 +1,60 @@
 """Self-summaries, on and off at the same small window: pass@1 of the dev tasks that need them.
 
-A task needs them if before RL at least half of its rollouts fill the window in the arm without: the same tasks for both
-arms. To be chosen by what went wrong in one arm flatters that arm afterwards, so what is found is rather too little.
+A task needs them if an agent with the whole window (the arm that most claims share) solves it in more tokens than the
+small one holds, by the median of its solved rollouts. Neither arm has a say in that. What the whole window does not
+solve is not asked: whether it would need summaries nobody knows.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from _arms import Arm
+from _arms import RECIPES, Arm
 from _claim import Claim, main
 from _figures import number, points, stated
-from _outcomes import Outcomes, before_and_after, gain, mean, only, pass1
+from _outcomes import Outcomes, before_and_after, gain, mean, on_dev, only, pass1
 from _rows import Rows
+from _verdict import above
+
+from etude.journal import RunPaths
+from etude.recipe import load_recipe
+from etude.rollout import read_samples
+from etude.trace.file import read_traces
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+WHOLE = "whole window"
+
+
+def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
+    found = before_and_after(paths, arm)
+    return {**found, "tokens": tokens_of_solved(on_dev(paths)[-1])} if arm.name == WHOLE else found
+
+
+def tokens_of_solved(folder: Path) -> dict[str, float]:
+    """By task the median over its solved rollouts of an evaluation, prompt included."""
+    solved = {s.trace for s in read_samples(folder / "results.jsonl") if s.valid and s.passed and not s.greedy}
+    tokens: defaultdict[str, list[int]] = defaultdict(list)
+    for trace in read_traces(folder / "traces", only=solved):
+        tokens[trace.task].append(max(len(segment.tokens) for segment in trace.segments))
+    return {task: median(counts) for task, counts in sorted(tokens.items())}
+
+
 def _split(rows: Rows) -> dict[bool, list[tuple[Outcomes, Outcomes]]]:
     """(off, on) after RL, of the tasks that need summaries (True) and of the others; one pair per seed."""
+    window = load_recipe(RECIPES / "summaries-on.toml").engine.context
+    off, on = rows.of("off"), rows.of("on")
     split: dict[bool, list[tuple[Outcomes, Outcomes]]] = {True: [], False: []}
-    for off, on in rows.pairs("off", "on"):
-        for needed, pairs in split.items():
-            tasks = [name for name, task in off["before"].items() if (task["full"] >= 0.5) is needed]
-            pairs.append((only(off["after"], tasks), only(on["after"], tasks)))
+    for seed, whole in rows.of(WHOLE).items():
+        if seed in off and seed in on:
+            for needed, pairs in split.items():
+                tasks = [name for name, tokens in whole["tokens"].items() if (tokens > window) is needed]
+                pairs.append((only(off[seed]["after"], tasks), only(on[seed]["after"], tasks)))
     return split
 
 
@@ -61,10 +91,11 @@ def draw(rows: Rows) -> Figure:
 CLAIM = Claim(
     name="summaries",
     says="Self-summaries solve more of the tasks that outgrow the window",
-    arms=(Arm("on", "summaries-on.toml"), Arm("off", "summaries-off.toml")),
+    arms=(Arm("on", "summaries-on.toml"), Arm("off", "summaries-off.toml"), Arm(WHOLE, "rl.toml")),
     until="rl",
-    measure=before_and_after,
+    measure=measure,
     conclude=conclude,
+    decided=(above("gain_needed"),),
     headline=(
         points("gain_needed", "pass@1 of the tasks that need them {} points"),
         points("gain_others", "of the others {} points"),

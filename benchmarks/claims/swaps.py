@@ -16,6 +16,7 @@ from _arms import Arm
 from _claim import Claim, main
 from _figures import Told, of_seeds, stated
 from _rows import Rows
+from _verdict import above
 
 from etude.journal import RunPaths, read_metrics
 
@@ -96,6 +97,7 @@ CLAIM = Claim(
     until="rl",
     measure=measure,
     conclude=conclude,
+    decided=(above("ratio", 1.0),),
     headline=(
         Told("ratio", "waiting takes {} times as long to the same reward"),
         Told("ratio_on_the_way", "on the way there {} times, on average"),

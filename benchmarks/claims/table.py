@@ -10,6 +10,7 @@ from pathlib import Path
 from _claim import Claim, current, draw
 from _figures import headline
 from _rows import ROOT, ROWS, Row, Rows, read_all
+from _verdict import verdict
 from everything import claims
 
 from etude.journal import write_atomically
@@ -19,14 +20,15 @@ NOT_YET = "not run yet"
 
 
 def table(rows: Sequence[Row], plots: Path, page: Path) -> str:
-    lines = ["| claim | what came out | seeds | command |", "|---|---|---|---|"]
+    lines = ["| claim | shown? | what came out | seeds | command |", "|---|---|---|---|---|"]
     for claim in claims():
         own = Rows(rows, claim.name)
-        said = headline(claim.headline, claim.conclude(own)) if own else ""
+        found = claim.conclude(own)
+        said = headline(claim.headline, found)
         plot = plots / f"{claim.name}.png"
         picture = f" ([plot]({os.path.relpath(plot, page.parent)}))" if said and plot.exists() else ""
         told = "; ".join(filter(None, (_told(claim, own, said), _age(claim, own)))) + picture
-        cells = (claim.says, told, _seeds(claim, own), f"`{_command(claim)}`")
+        cells = (claim.says, verdict(claim.decided, found) or "", told, _seeds(claim, own), f"`{_command(claim)}`")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -39,9 +41,15 @@ def _told(claim: Claim, rows: Rows, said: str) -> str:
 
 
 def _age(claim: Claim, rows: Rows) -> str:
-    """Rows of a recipe that has changed since are told, and told apart: the claim's command would make them anew."""
+    """Rows of a recipe that has changed since are told, and told apart: the claim's command would make them anew. So
+    are arms of a seed that not the same code has made."""
     stale = len(rows) - len(current(claim, rows.all))
-    return f"{stale} of {len(rows)} rows by an earlier recipe" if stale else ""
+    versions = max((len({row.code for row in rows.all if row.seed == seed}) for seed in rows.seeds), default=0)
+    said = (
+        f"{stale} of {len(rows)} rows by an earlier recipe" if stale else "",
+        f"arms by {versions} versions of the code" if versions > 1 else "",
+    )
+    return "; ".join(filter(None, said))
 
 
 def _seeds(claim: Claim, rows: Rows) -> str:

@@ -7,29 +7,39 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import _arms
 import _claim
+import _plots
 import everything
 import numpy as np
 import pytest
 import table
 from _arms import Arm, Run, RunFailed, run_of, settings_of
 from _claim import Claim
-from _figures import Told, headline, of_seeds, points, stated
-from _outcomes import at, gain, greedy, pass1, turns
+from _ended import BY_NUMBERS, ToldEnds, all_ended, ended
+from _figures import Told, ToldChange, headline, interval, of_seeds, points, stated
+from _outcomes import at, gain, gains, greedy, mean, pass1, turns
 from _rows import Row, Rows, append, read_all
+from _verdict import NoneEnded, Verdict, Within, above, below, not_above, not_below, verdict
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from tests.benchmarks.figures import FIGURES
 
-from etude.journal import RunPaths
+from etude.journal import Journal, RunPaths
 from etude.lineage import LineageState
 from etude.lineage.stages import stages_of
 from etude.lineage.state import StageRecord
+from etude.model import PoisonedWeights
 from etude.recipe import load_recipe
 from etude.rl import length_cost
+from etude.rollout import across_seeds
+from etude.training import NonFiniteError
 
 CLAIMS = everything.claims()
 by_name = pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
@@ -89,6 +99,7 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
         "no-long-phase": {"pretrain.steps", "long.steps"},
         "budget-quarter": {"pretrain.steps"},
         "budget-half": {"pretrain.steps"},
+        "sft-twice": {"evaluation.one_edit", "rl.evaluate_samples", "sft.steps"},
         "replay-off": {"rl.replay.mode"},
         "replay-on": {"rl.replay.mode"},
         "length-concave": {"harness.max_turns"},
@@ -101,6 +112,7 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
         "rl-nvfp4": {*longer, *low, "precision.since"},
         "rl-nvfp4-tensor": {*longer, *low, "precision.since"},
         "rl-nvfp4-reciprocal": {*longer, *low, "precision.since", "precision.reciprocal_bits"},
+        "rl-nvfp4-reciprocal10": {*longer, *low, "precision.since", "precision.reciprocal_bits"},
         "pretrain-mxfp8": low,
         "pretrain-nvfp4": low,
         "swaps-in-flight": {"rl.evaluate_every"},
@@ -115,6 +127,8 @@ def test_budgets_of_tokens_are_what_the_claims_say() -> None:
 
     assert sum(tokens("no-long-phase")) == sum(tokens("rl")), "without the long phase as many are read"
     assert tokens("no-long-phase")[1] == 0
+    once, twice = (load_recipe(_arms.RECIPES / f"{name}.toml").sft for name in ("rl", "sft-twice"))
+    assert (twice.steps, twice.demonstrations) == (2 * once.steps, once.demonstrations)
     least, middle, most = (tokens(name)[0] for name in ("budget-quarter", "budget-half", "rl"))
     assert middle / least == most / middle, "evenly spaced by their logarithms"
 
@@ -123,6 +137,7 @@ def test_budgets_of_tokens_are_what_the_claims_say() -> None:
 def test_without_rows_nothing_is_claimed(claim) -> None:
     found = claim.conclude(Rows([], claim.name))
     assert headline(claim.headline, found) == ""
+    assert verdict(claim.decided, found) is None
     assert _claim.draw(claim, Rows([], claim.name), Path()) is None
     json.dumps(found)
 
@@ -133,6 +148,7 @@ def test_rows_are_concluded_told_and_drawn(claim, tmp_path) -> None:
     found = claim.conclude(rows)
     json.dumps(found)
     assert headline(claim.headline, found)
+    assert verdict(claim.decided, found) not in (None, Verdict.ONE_SEED)
     picture = _claim.draw(claim, rows, tmp_path)
     assert picture is not None
     assert picture.read_bytes()[:4] == b"\x89PNG"
@@ -143,7 +159,9 @@ def test_rows_of_some_arms_and_seeds_are_no_mistake(claim, tmp_path) -> None:
     everything = rows_of(claim)
     for kept in (everything[:1], everything[:4], everything[-1:], rows_of(claim, (2,))):
         rows = Rows(kept, claim.name)
-        headline(claim.headline, claim.conclude(rows))
+        found = claim.conclude(rows)
+        headline(claim.headline, found)
+        verdict(claim.decided, found)
         _claim.draw(claim, rows, tmp_path)
 
 
@@ -152,18 +170,48 @@ def test_the_spine_has_the_keys_that_are_promised() -> None:
     found = claim.conclude(Rows(rows_of(claim), "spine"))
     promised = """tasks k sft_pass1 sft_greedy rl_pass1 rl_greedy pass1_gain pass1_gain_ci greedy_gain_ci
     gain_over_sft_continued_ci pass8_gain_ci cells first_edit_before first_edit_after truncated_before truncated_after
-    minutes_per_seed"""
+    minutes_per_seed sft_valid_calls sft_held_out false_claims_before false_claims_after
+    pass1_gain_student_ci gain_over_sft_continued_student_ci"""
     assert found.keys() >= set(promised.split())
     assert found["pass1_gain"] == pytest.approx(found["rl_pass1"] - found["sft_pass1"], abs=2e-4)
     low, high = found["pass1_gain_ci"]
     assert low < found["pass1_gain"] < high
+    for name in ("pass1_gain", "pass8_gain", "gain_over_sft_continued", "pass8_gain_over_sft_continued"):
+        own = found[f"{name}_by_seed"]
+        assert found[name] == pytest.approx(np.mean(own), abs=2e-4)
+        student = across_seeds(own)
+        assert found[f"{name}_student_ci"] == pytest.approx([student.low, student.high], abs=5e-4)
+    assert found["pass8_gain_over_sft_continued"] < found["pass8_gain"], "of the other arm's best of eight"
+    assert (found["false_claims_before"], found["false_claims_after"]) == (0.2, 0.05)
+    assert found["sft_held_out"] == [[[40, 0.11], [80, 0.09], [120, 0.085]]] * 3
     assert found["one_edit_before"] < found["one_edit_after"], "of the seeds that were also run with one edit"
     assert set(found["cells"]) == {"both_seen", "both_unseen"}
 
 
+def test_rows_of_the_spine_that_are_older_than_its_keys_are_read() -> None:
+    claim = CLAIMS[0]
+    old = [replace(row, figures={**row.figures}) for row in rows_of(claim)]
+    for one in old[1:]:
+        del one.figures["valid_calls"], one.figures["sft_held_out"]
+    found = claim.conclude(Rows(old, "spine"))
+    assert found["sft_valid_calls"] == 0.98, "of the one row that knows it"
+    assert found["sft_held_out"] == [[[40, 0.11], [80, 0.09], [120, 0.085]], [], []]
+    assert claim.conclude(Rows(old[1:], "spine"))["sft_valid_calls"] is None
+
+
+def test_the_spine_tells_each_seed_and_what_got_worse_with_what_got_better() -> None:
+    claim = CLAIMS[0]
+    found = claim.conclude(Rows(rows_of(claim), "spine"))
+    said = headline(claim.headline, found)
+    own = ", ".join(f"{100 * gain:+.1f}" for gain in found["pass1_gain_by_seed"])
+    assert f"({own})" in said.partition(";")[0]
+    assert "tokens of a solved rollout 80 \u2192 80; spent for each, failures included, 200 \u2192 200" in said
+    assert said.endswith("claim success and have failed 20.0 \u2192 5.0 %")
+
+
 def test_gains_pair_tasks_by_name_within_a_seed() -> None:
     def task(passed: int, one: int | None) -> dict:
-        return {"samples": 4, "passed": passed, "greedy": one, "turns": 1.0, "full": 0.0, "cell": ""}
+        return {"samples": 4, "passed": passed, "greedy": one, "turns": 1.0, "cell": ""}
 
     before = {"a": task(1, 0), "b": task(2, 1), "gone": task(4, 1)}
     after = {"b": task(4, None), "a": task(2, 1), "new": task(0, 0)}
@@ -173,6 +221,146 @@ def test_gains_pair_tasks_by_name_within_a_seed() -> None:
     assert gain([(before, after)], at(5)) is None
     other = {"a": task(3, 1)}
     assert gain([(before, after), (before, other)], pass1).mean == pytest.approx((0.375 + 0.5) / 2), "seeds weigh alike"
+
+
+def test_over_tasks_one_seed_has_no_interval_either() -> None:
+    before, after = (FIGURES["spine"]("rl", 1)[when] for when in ("before", "after"))
+    for nothing in ([], [({}, {})]):
+        one = gains("gain", [(before, after), *nothing], pass1)
+        assert one["gain"] == one["gain_by_seed"][0] > 0
+        assert one["gain_ci"] is one["gain_student_ci"] is None, "its tasks would give one, of this seed alone"
+        assert headline((points("gain", "{} points"),), one).endswith("points")
+    assert interval(mean([before], pass1)) is None
+    assert interval(mean([before, after], pass1))
+    assert gains("gain", [], pass1) == {"gain": None, "gain_ci": None, "gain_by_seed": [], "gain_student_ci": None}
+
+
+def claim_of(name: str) -> Claim:
+    return next(claim for claim in CLAIMS if claim.name == name)
+
+
+def concluded(name: str, figures: Callable[[str, int], dict], seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
+    """What a claim concludes, and its verdict."""
+    claim = claim_of(name)
+    rows = [row(name, arm.name, seed, figures(arm.name, seed)) for arm in claim.arms for seed in seeds]
+    found = claim.conclude(Rows(rows, name))
+    return {**found, "verdict": verdict(claim.decided, found)}
+
+
+@by_name
+def test_one_seed_decides_nothing(claim) -> None:
+    assert concluded(claim.name, FIGURES[claim.name], (2,))["verdict"] is Verdict.ONE_SEED
+
+
+ends = st.tuples(st.floats(-2, 2), st.floats(-2, 2)).map(sorted)
+
+
+@given(ends, st.sampled_from([0.0, 1.0]))
+def test_a_part_is_shown_by_a_whole_interval_and_by_nothing_less(interval, none) -> None:
+    low, high = interval
+    found = {"x": (low + high) / 2, "x_ci": interval}
+    said = verdict((above("x", none),), found)
+    assert (said is Verdict.SHOWN) == (low > none)
+    assert (said is Verdict.OPPOSITE) == (high < none)
+    mirrored = {"x": -found["x"], "x_ci": [-high, -low]}
+    assert verdict((below("x", -none),), mirrored) is said
+    assert (verdict((not_above("x", none),), found) is Verdict.OPPOSITE) == (said is Verdict.SHOWN)
+    assert (verdict((not_below("x", none),), found) is Verdict.OPPOSITE) == (said is Verdict.OPPOSITE)
+
+
+def test_a_claim_is_as_good_as_the_worst_of_its_parts() -> None:
+    found = {"up": 2.0, "up_ci": [1, 3], "flat": 0.0, "flat_ci": [-1, 1], "new": 1.0, "new_ci": None, "no": None}
+    found["no_ci"] = None
+    assert verdict((above("up"), above("flat")), found) is Verdict.NOT_SHOWN
+    assert verdict((above("up"), above("flat"), below("up")), found) is Verdict.OPPOSITE
+    assert verdict((above("up"), not_below("flat")), found) is Verdict.SHOWN, "flat is not worse"
+    assert verdict((above("up"), not_above("up")), found) is Verdict.OPPOSITE
+    assert verdict((not_below("flat"),), found) is Verdict.NO_LOSS, "which is not that there is none"
+    assert verdict((not_above("flat"),), found) is Verdict.NO_GAIN
+    assert verdict((above("up"), above("new")), found) is Verdict.ONE_SEED
+    assert verdict((above("up"), above("no")), found) is None
+    assert verdict((), found) is None
+    for noise, said in ((1.0, "shown"), (0.9, "not shown"), (None, "one seed")):
+        assert verdict((Within("flat", "noise"),), {**found, "noise": noise}) == said
+    assert verdict((Within("up", "noise"),), {**found, "noise": 0.9}) is Verdict.OPPOSITE
+    none_ended = NoneEnded("ended", ("low",))
+    for ends, said in ((None, None), ([], "no loss shown"), ([{"arm": "other"}], "no loss shown")):
+        assert verdict((none_ended,), {"ended": ends}) == said
+    assert verdict((none_ended, above("up")), {**found, "ended": [{"arm": "low"}]}) is Verdict.OPPOSITE
+
+
+def test_a_length_cost_saves_nothing_if_success_falls_or_turns_do_not() -> None:
+    def figures(turns: dict[str, float], lost: int) -> Callable[[str, int], dict]:
+        def made(arm: str, seed: int) -> dict:
+            def tasks(saved: float, passed: int) -> dict:
+                one = {"samples": 16, "greedy": 1, "cell": ""}
+                return {
+                    f"t{n}": {
+                        **one,
+                        "passed": 12 * (n % 2) + 2 - passed * (n % 2),
+                        "turns": 6.0 + (n + seed) % 3 - saved,
+                    }
+                    for n in range(24)
+                }
+
+            return {"before": tasks(0.0, 0), "after": tasks(turns[arm], lost if arm == "concave" else 0)}
+
+        return made
+
+    saved = {"concave": 1.0, "none": 0.0, "linear": 0.5}
+    found = concluded("length_cost", figures(saved, 0))
+    assert (found["verdict"], found["turns_concave_minus_none_easy"]) == ("shown", -1.0)
+    said = headline(claim_of("length_cost").headline, found)
+    assert "against a linear one -0.50 turns per solved easy task" in said
+    assert said.count("pass@1 +0.0 points") == 4, "beside no cost and the linear one, on easy and hard tasks"
+    assert concluded("length_cost", figures(saved, 2))["verdict"] == "the opposite", "fewer turns, fewer solved"
+    assert concluded("length_cost", figures({**saved, "concave": 0.0}, 0))["verdict"] == "not shown"
+    assert concluded("length_cost", figures({**saved, "concave": -1.0}, 0))["verdict"] == "the opposite"
+
+
+def test_budgets_need_the_loss_to_fall_and_the_reward_to_rise() -> None:
+    made = FIGURES["budgets"]
+    found = concluded("budgets", made)
+    assert found["verdict"] == "shown"
+    assert (found["steps"], len(found["runs"])) == ([450, 900, 1800], 9)
+    said = headline(claim_of("budgets").headline, found)
+    assert said.startswith(
+        "steps 450, 900, 1,800; loss 3.00, 2.70, 2.40; reward 0.32, 0.41, 0.50; per doubling loss -0.30"
+    )
+    flat = concluded("budgets", lambda arm, seed: made(arm, seed) | {"reward": 0.3 + 0.01 * seed})
+    assert flat["verdict"] == "not shown"
+    worse = concluded("budgets", lambda arm, seed: made(arm, seed) | {"loss": 6 - made(arm, seed)["loss"]})
+    assert worse["verdict"] == "the opposite"
+    two = Rows([row("budgets", arm, 1, made(arm, 1)) for arm in ("quarter", "whole")], "budgets")
+    assert claim_of("budgets").conclude(two)["steps"] is None, "of a seed that has all three"
+
+
+def test_drafts_are_decided_alone_and_told_together() -> None:
+    def made(with_64: float) -> Callable[[str, int], dict]:
+        rates = {"1": {"with": 12.0, "without": 10.0}, "8": {"with": 11.0, "without": 10.0}}
+        return lambda arm, seed: (
+            FIGURES["mtp"](arm, seed) | {"tokens_per_second": {**rates, "64": {"with": with_64, "without": 10.0}}}
+        )
+
+    found = concluded("mtp", made(8.0))
+    assert (found["verdict"], found["ratio_64"]) == ("shown", 0.8)
+    said = headline(claim_of("mtp").headline, found)
+    assert "64 at a time: 0.80 times" in said
+    assert said.endswith("85 % of drafts accepted"), "the mean of .8, .88 and .88"
+    assert found["accepted_1_by_seed"] == [None, 0.85, 0.85], "an earlier row has that of the most conversations alone"
+
+
+def test_a_plateau_is_that_no_gain_was_shown() -> None:
+    assert concluded("plateau", FIGURES["plateau"])["verdict"] == "no gain shown"
+
+    def gained(arm: str, seed: int) -> dict:
+        figures = FIGURES["plateau"](arm, seed)
+        return figures | {"after": FIGURES["spine"]("rl", seed)["after" if arm == "twice" else "before"]}
+
+    found = concluded("plateau", gained)
+    assert found["gain_after_ci"][0] > 0
+    assert found["verdict"] == "the opposite"
+    assert "held-out loss -0.0100" in headline(claim_of("plateau").headline, found)
 
 
 def test_swaps_count_seconds_to_the_reward_that_both_reach() -> None:
@@ -236,6 +424,7 @@ class Stub:
             until="sft",
             measure=lambda paths, arm: {"n": len(self.went), "run": paths.root.name},
             conclude=lambda rows: {"n": [f["n"] for f in rows.of("one").values()]},
+            decided=(),
             headline=(),
             draw=lambda rows: Figure(),
         )
@@ -307,6 +496,105 @@ def test_an_arm_that_fails_takes_no_other_with_it(monkeypatch, tmp_path, capsys)
     stub.main()
     assert stub.went == [("one", 2), ("two", 2), ("one", 1), ("two", 1)]
     assert "failed" not in json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def an_end(stub: Stub, error: str) -> None:
+    """Arm one of seed 1 ends in RL, in which the others come to their end."""
+
+    def go(run: Run, runs: Path) -> None:
+        Stub.go(stub, run, runs)
+        if (run.arm.name, run.seed) != ("one", 1):
+            return
+        paths = run.folder(runs)
+        state = LineageState.load(paths.lineage)
+        state.stages["rl"].done = False
+        state.save(paths.lineage)
+        paths.metrics("rl").parent.mkdir(parents=True)
+        paths.metrics("rl").write_text('{"step": 6, "reward": 0.5}\n{"step": 7, "reward": 0.1}\n')
+        journal = Journal(paths.journal, "driver")
+        journal.event("stage_started", stage="rl")
+        journal.event("stage_interrupted", stage="rl", reason="w is not finite\nat line 3", error=error)
+        raise RunFailed("it ended with exit code 1")
+
+    stub.go = go
+    stub.claim = replace(
+        stub.claim,
+        until="rl",
+        measure=lambda paths, arm: {"n": 1, "ended": ended(paths, "rl")},
+        conclude=lambda rows: {"ended": all_ended(rows)},
+        headline=(ToldEnds("ended", "no run came apart"),),
+        about_numbers=True,
+    )
+
+
+@pytest.mark.parametrize("error", sorted(BY_NUMBERS))
+def test_a_run_that_its_numbers_ended_has_a_row_and_is_told(error, monkeypatch, tmp_path, capsys) -> None:
+    stub = Stub(monkeypatch, tmp_path)
+    an_end(stub, error)
+    stub.main()
+    first, *others = read_all(stub.rows)
+    assert (first.arm, first.seed, first.figures["ended"]) == ("one", 1, {"step": 7, "why": "w is not finite"})
+    assert len(others) == 3
+    assert not any(r.figures["ended"] for r in others)
+    printed = capsys.readouterr()
+    told = json.loads(printed.out.splitlines()[-1])
+    assert told["ended"] == [{"arm": "one", "seed": 1, "step": 7, "why": "w is not finite"}]
+    assert "failed" not in told
+    assert "ended after step 7: w is not finite" in printed.err
+    assert headline(stub.claim.headline, told) == "one ended after step 7 (seed 1: w is not finite)"
+    assert headline(stub.claim.headline, {"ended": []}) == "no run came apart"
+    stub.main()
+    assert len(read_all(stub.rows)) == 4, "it is not tried again"
+
+
+def test_a_run_that_something_else_ended_has_failed(monkeypatch, tmp_path, capsys) -> None:
+    stub = Stub(monkeypatch, tmp_path)
+    an_end(stub, "etude.cluster.contract.ServiceFailed")
+    with pytest.raises(SystemExit):
+        stub.main()
+    assert ("one", 1) not in [(r.arm, r.seed) for r in read_all(stub.rows)]
+    assert "one, seed 1" in json.loads(capsys.readouterr().out.splitlines()[-1])["failed"]
+
+
+def test_what_is_not_about_numbers_has_failed_even_so(monkeypatch, tmp_path) -> None:
+    stub = Stub(monkeypatch, tmp_path)
+    an_end(stub, min(BY_NUMBERS))
+    stub.claim = replace(stub.claim, about_numbers=False)
+    with pytest.raises(SystemExit):
+        stub.main()
+    assert ("one", 1) not in [(r.arm, r.seed) for r in read_all(stub.rows)]
+
+
+def test_errors_of_numbers_are_errors_that_there_are() -> None:
+    assert {f"{kind.__module__}.{kind.__qualname__}" for kind in (NonFiniteError, PoisonedWeights)} == BY_NUMBERS
+
+
+def test_low_precision_is_compared_at_equal_weights_and_tokens() -> None:
+    claim = next(claim for claim in CLAIMS if claim.name == "precision_rl")
+    rows = rows_of(claim)
+    for r in rows:  # a policy that runs away from its samples says nothing of numerics
+        r.figures["curves"]["mismatch_p99"] = [[step, 9.0] for step, _ in r.figures["curves"]["mismatch_p99"]]
+    found = claim.conclude(Rows(rows, claim.name))
+    assert found["p99_off_of_nvfp4"] == pytest.approx(2.0)
+    assert found["p99_filter_of_nvfp4_tensor"] == pytest.approx(6.0)
+    assert found["async_p99_of_nvfp4"] == 1.0
+    assert found["steps_nvfp4_tensor"] == [100, 40, 100]
+    assert len(found["drop_nvfp4_ci"]) == len(found["grad_norm_nvfp4_ci"]) == len(found["drop_of_nvfp4_ci"]) == 2
+    said = headline(claim.headline, found)
+    assert said.startswith("nvfp4_tensor ended after step 40 (seed 2: the gradient is not finite); same weights and")
+    assert "NVFP4 per token 2.00 times bf16's" in said
+
+
+def test_a_run_that_ended_in_its_first_step_has_neither_curve_nor_probe(tmp_path) -> None:
+    claim = next(claim for claim in CLAIMS if claim.name == "precision_rl")
+    rows = rows_of(claim)
+    nothing = {"curves": {name: [] for name in rows[0].figures["curves"]}, "probes": [], "dev": None, "changed": None}
+    end = {"ended": {"step": 0, "why": "nan"}}
+    rows = [replace(r, figures=nothing | end) if r.arm.startswith("nvfp4") else r for r in rows]
+    found = claim.conclude(Rows(rows, claim.name))
+    assert found["p99_off_of_nvfp4"] is found["dev_gain_of_nvfp4"] is None
+    assert "nvfp4 ended after step 0 (seed 1: nan)" in headline(claim.headline, found)
+    assert _claim.draw(claim, Rows(rows, claim.name), tmp_path)
 
 
 def test_a_measure_that_fails_is_told_whole_and_leaves_no_row(monkeypatch, tmp_path, capsys) -> None:
@@ -405,28 +693,36 @@ def test_one_seed_has_figures_without_an_interval() -> None:
 def test_figures_are_told_with_their_intervals_or_not_at_all() -> None:
     parts = (points("gain", "pass@1 {} points"), Told("ratio", "{} times as long"), Told("plain", "{} runs", ".0f"))
     found = {"gain": 0.123, "gain_ci": [-0.01, 0.2], "ratio": None, "ratio_ci": None, "plain": 9.0}
-    assert headline(parts, found) == "pass@1 +12.3 points, 95 %: -1.0 to +20.0; 9 runs"
-    assert headline(parts, {**found, "gain_ci": None}) == "pass@1 +12.3 points, one seed; 9 runs"
+    assert headline(parts, found) == "pass@1 +12.3 points [-1.0, +20.0]; 9 runs"
+    assert headline(parts, {**found, "gain_by_seed": [0.1, 0.146]}) == (
+        "pass@1 +12.3 points [-1.0, +20.0] (+10.0, +14.6); 9 runs"
+    )
+    assert headline(parts, {**found, "gain_ci": None}) == "pass@1 +12.3 points; 9 runs"
+    change = ToldChange("before", "{} %", ".0f", 100.0, "after")
+    assert headline((change,), {"before": 0.25, "after": 0.5}) == "25 \u2192 50 %"
+    assert headline((change,), {"before": None, "after": None}) == ""
     assert headline(parts, {**found, "gain": None}) == "", "without what it stands for, a claim says nothing"
 
 
-def test_tasks_need_summaries_where_rollouts_without_fill_the_window() -> None:
-    def evaluation(passed: int, full: float) -> dict:
-        task = {"samples": 4, "passed": passed, "greedy": 0, "turns": 1.0, "cell": ""}
-        return {"long": {**task, "full": full}, "short": {**task, "passed": 4, "full": 0.0}}
+def test_tasks_need_summaries_that_the_whole_window_solves_in_more_than_the_small_one_holds() -> None:
+    def evaluation(long: int, short: int, hard: int) -> dict:
+        task = {"samples": 4, "greedy": 0, "turns": 1.0, "cell": ""}
+        return {name: {**task, "passed": n} for name, n in (("long", long), ("short", short), ("hard", hard))}
 
     figures = {
-        "off": {"before": evaluation(0, 0.5), "after": evaluation(1, 0.75)},
-        "on": {"before": evaluation(0, 0.0), "after": evaluation(3, 0.0)},
+        "off": {"before": {}, "after": evaluation(1, 4, 0)},
+        "on": {"before": {}, "after": evaluation(3, 3, 4)},
+        "whole window": {"before": {}, "after": evaluation(4, 4, 0), "tokens": {"long": 241.0, "short": 240.0}},
     }
     claim = next(claim for claim in CLAIMS if claim.name == "summaries")
+    assert load_recipe(_arms.RECIPES / "summaries-off.toml").engine.context == 240
     found = claim.conclude(Rows([row("summaries", arm, 1, found) for arm, found in figures.items()], "summaries"))
-    assert (found["tasks_needed"], found["gain_needed"], found["gain_others"]) == (1, 0.5, 0.0)
+    assert (found["tasks_needed"], found["gain_needed"], found["gain_others"]) == (1, 0.5, -0.25)
 
 
 def test_turns_are_those_of_solved_rollouts() -> None:
     def task(passed: int, of: float) -> dict:
-        return {"samples": 4, "passed": passed, "greedy": 0, "turns": of, "full": 0.0, "cell": ""}
+        return {"samples": 4, "passed": passed, "greedy": 0, "turns": of, "cell": ""}
 
     before, after = {"a": task(2, 6.0), "never": task(0, 0.0)}, {"a": task(4, 4.0), "never": task(1, 3.0)}
     assert gain([(before, after)], turns).mean == -2.0, "a task that one side never solves compares nothing"
@@ -452,6 +748,37 @@ def test_the_table_says_what_has_not_been_run(tmp_path) -> None:
     # The continued arm takes its seconds from the other one, so it stands on an earlier recipe too.
     assert "4 of 6 rows by an earlier recipe" in table.table([*old, *both[2:]], tmp_path, page).splitlines()[2]
     assert "earlier" not in table.table(both, tmp_path, page)
+
+
+def test_the_table_says_whether_it_is_shown_and_by_how_many_versions_of_the_code(tmp_path) -> None:
+    page = tmp_path / "README.md"
+    rows = rows_of(CLAIMS[0])
+
+    def line(of: list[Row]) -> str:
+        return table.table(of, tmp_path, page).splitlines()[2]
+
+    assert line(rows).startswith(f"| {CLAIMS[0].says} | shown | pass@1 ")
+    assert line([one for one in rows if one.seed == 2]).startswith(f"| {CLAIMS[0].says} | one seed | pass@1 ")
+    assert line([]).startswith(f"| {CLAIMS[0].says} |  | {table.NOT_YET} |")
+    other = "d" * 16
+    seeds_apart = [replace(one, code=other) if one.seed == 2 else one for one in rows]
+    assert "of the code" not in line(seeds_apart), "each seed's arms are compared with each other alone"
+    arms_apart = [replace(one, code=other) if (one.arm, one.seed) == ("rl", 2) else one for one in rows]
+    assert "; arms by 2 versions of the code" in line(arms_apart)
+
+
+def test_seeds_are_told_apart_by_the_style_of_their_lines() -> None:
+    figure, axes = _plots.panels(2)
+    for axis in axes:
+        _plots.seeds(axis, {arm: {seed: [(0, seed), (1, 2)] for seed in (1, 2, 3)} for arm in ("one", "other")})
+    lines = axes[1].get_lines()
+    assert [line.get_linestyle() for line in lines] == ["-", "--", ":"] * 2
+    assert len({line.get_color() for line in lines}) == 2
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["seed 1", "seed 2", "seed 3"]
+    alone, axes = _plots.panels(1)
+    _plots.seeds(axes[0], {"one": {2: [(0, 1)]}})
+    assert not alone.legends
 
 
 def test_the_readme_holds_the_table_of_the_rows_that_are_kept() -> None:
