@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from _ended import ended
 from _figures import Told
 from _report import finish, machine
 from _rows import ROOT, ROWS, Row, Rows, append, commit, read_all
-from _verdict import Part, verdict
+from _verdict import SEEDS, Part, verdict
 
 from etude.cli.errors import exit_code
 from etude.journal import RunPaths
@@ -31,8 +31,6 @@ from etude.lineage import LineageState
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,15 @@ class Claim:
     headline: tuple[Told, ...]
     """The cell of the table, from what was concluded; the first figure is the one that the claim stands for."""
     draw: Callable[[Rows], Figure]
+    measured: int = 1
+    """Counts up whenever `measure` takes something else for its figures: rows by an earlier count are not concluded
+    from."""
     about_numbers: bool = False
     """A run that its own numbers ended (`_ended.py`) has a row, too, in which `measure` tells of it."""
+
+    def verdict(self, rows: Rows, found: Mapping[str, Any]) -> str | None:
+        """Of what was concluded from these rows."""
+        return verdict(self.decided, found, len(rows.seeds_with(arm.name for arm in self.arms)))
 
 
 def main(*claims: Claim, arguments: Sequence[str] | None = None) -> None:
@@ -74,14 +79,14 @@ def _main(claims: Sequence[Claim], asked: argparse.Namespace) -> int:
         draw(claim, rows, asked.rows.parent)
         own = {"failed": failed[claim.name]} if claim.name in failed else {}
         found = claim.conclude(rows)
-        told = {"seeds": rows.seeds, "arms": rows.arms, "verdict": verdict(claim.decided, found), **found, **own}
+        told = {"seeds": rows.seeds, "arms": rows.arms, "verdict": claim.verdict(rows, found), **found, **own}
         finish(f"claims/{claim.name}", told)
     return 1 if failed else 0
 
 
 def current(claim: Claim, rows: Sequence[Row], changes: Sequence[str] = ()) -> Rows:
     """Of each arm and seed the newest row of those that its recipe, as it is now, has made."""
-    own = [row for row in rows if row.claim == claim.name]
+    own = [row for row in rows if (row.claim, row.measured) == (claim.name, claim.measured)]
     kept: list[Row] = []
     for seed in sorted({row.seed for row in own}):
         for arm in claim.arms:
@@ -160,6 +165,7 @@ def _row(claim: Claim, run: Run, runs: Path) -> Row:
         figures=claim.measure(paths, run.arm),
         code=code,
         parents_code=sorted(parents - {code}),
+        measured=claim.measured,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
         machine=machine(),
         commit=commit(),

@@ -31,6 +31,8 @@ class Row:
     """Digest of the code that made the last stage."""
     parents_code: list[str] = field(default_factory=list)
     """Other code that made earlier stages."""
+    measured: int = 1
+    """`Claim.measured` of when it was made."""
     date: str = ""
     machine: str = ""
     commit: str = ""
@@ -49,6 +51,9 @@ class Rows:
     def get(self, arm: str, seed: int) -> Row | None:
         return self._newest.get((arm, seed))
 
+    def row(self, arm: str, seed: int) -> Row:
+        return self._newest[arm, seed]
+
     def of(self, arm: str) -> dict[int, dict[str, Any]]:
         """Figures by seed, in order of the seeds."""
         return {seed: row.figures for (name, seed), row in sorted(self._newest.items()) if name == arm}
@@ -57,6 +62,11 @@ class Rows:
         """Figures of two arms for the seeds that both have."""
         first, second = self.of(one), self.of(other)
         return [(first[seed], second[seed]) for seed in first if seed in second]
+
+    def seeds_with(self, arms: Iterable[str]) -> list[int]:
+        """Those of which each of these arms has a row."""
+        wanted = list(arms)
+        return [seed for seed in self.seeds if all((arm, seed) in self._newest for arm in wanted)]
 
     @property
     def all(self) -> list[Row]:

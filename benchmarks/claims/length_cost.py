@@ -17,7 +17,7 @@ from _claim import Claim, main
 from _figures import Told, number, points, stated
 from _outcomes import Outcomes, before_and_after, gain, mean, only, pass1, turns
 from _rows import Rows
-from _verdict import below, not_below
+from _verdict import above, below, not_below
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,15 +81,16 @@ def _beside(arm: str, text: str) -> tuple[Told, ...]:
 
 CLAIM = Claim(
     name="length_cost",
-    says="A concave length cost saves turns on easy tasks, and success falls neither there nor on hard ones",
+    says="A concave length cost saves turns on easy tasks, grants hard ones more than a linear cost does, and success "
+    "falls in none of that",
     arms=(Arm("concave", "length-concave.toml"), Arm("none", "length-none.toml"), Arm("linear", "length-linear.toml")),
     until="rl",
     measure=before_and_after,
     conclude=conclude,
     decided=(
         below("turns_concave_minus_none_easy"),
-        not_below("pass1_concave_minus_none_easy"),
-        not_below("pass1_concave_minus_none_hard"),
+        above("turns_concave_minus_linear_hard"),
+        *(not_below(f"pass1_concave_minus_{arm}_{kind}") for arm in ("none", "linear") for kind in ("easy", "hard")),
     ),
     headline=(*_beside("none", "no cost"), *_beside("linear", "a linear one")),
     draw=draw,

@@ -62,7 +62,7 @@ def draw(rows: Rows) -> Figure:
 
 CLAIM = Claim(
     name="plateau",
-    says="SFT runs to its plateau: twice as long gains nothing, neither before RL nor after it",
+    says="SFT is long enough: twice as long solves no more, neither before RL nor after it",
     arms=tuple(Arm(name, recipe) for name, recipe in ARMS.items()),
     until="rl",
     measure=measure,

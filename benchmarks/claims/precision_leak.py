@@ -23,13 +23,13 @@ from _arms import RECIPES
 from _figures import of_seeds, stated
 from _report import finish
 from _rows import ROOT
+from _verdict import SEEDS
 from torch import Tensor
 
 from etude.model import ModelConfig, Numerics, Replay, Transformer, load_hf, round_with
 from etude.recipe import load_recipe
 from etude.recipe.precision import PrecisionRecipe
 
-SEEDS = (1, 2, 3)
 EXPERTS = ("bf16", "nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block")
 ROWS, LENGTH = 4, 128
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from _arms import Arm
 from _claim import Claim, main
 from _ended import ToldEnds, all_ended, ended
-from _figures import Told, in_tens, interval, number, of_seeds, stated
+from _figures import Told, in_tens, number, of_seeds, stated
 from _rows import Rows
-from _verdict import Within
+from _verdict import NoneEnded, Within
 
 from etude.journal import RunPaths, read_metrics
 from etude.lineage import LineageState
@@ -42,10 +42,8 @@ def conclude(rows: Rows) -> dict[str, Any]:
     for arm in LOW:
         pairs = [(bf16["loss"], low["loss"]) for bf16, low in rows.pairs("bf16", arm)]
         difference = of_seeds([low - bf16 for bf16, low in pairs if bf16 is not None and low is not None])
-        ends = interval(difference)
         found[f"loss_{arm}"] = number(of_seeds(_losses(rows, arm)))
         found |= stated(f"{arm}_minus_bf16", difference)
-        found[f"{arm}_within_noise"] = None if noise is None or ends is None else max(map(abs, ends)) <= noise
     return found
 
 
@@ -74,7 +72,7 @@ CLAIM = Claim(
     until="pretrain",
     measure=measure,
     conclude=conclude,
-    decided=(Within("mxfp8_minus_bf16", "seed_noise"),),
+    decided=(NoneEnded("ended", ("mxfp8",)), Within("mxfp8_minus_bf16", "seed_noise")),
     headline=(
         ToldEnds("ended", "no run came apart"),
         Told("mxfp8_minus_bf16", "loss of MXFP8 less bf16's {}", "+.4f"),

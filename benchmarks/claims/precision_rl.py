@@ -76,6 +76,7 @@ def conclude(rows: Rows) -> dict[str, Any]:
         for name in ("p99_off", "p99_filter", "async_p99", "grad_norm"):
             found |= stated(f"{name}_of_{arm}", _paired(pairs, name, truediv))
         found |= stated(f"drop_of_{arm}", _paired(pairs, "drop", sub))
+    found |= stated("p99_off_of_tensor_over_token", _paired(rows.pairs("nvfp4", "nvfp4_tensor"), "p99_off", truediv))
     counted = [figures["changed"] for figures in rows.of("reciprocal").values() if figures.get("changed")]
     for kind in KINDS:
         for bits in map(str, BITS):
@@ -148,7 +149,8 @@ def _dev(rows: Rows, arm: str) -> Estimate | None:
 
 CLAIM = Claim(
     name="precision_rl",
-    says="RL holds for a hundred steps in MXFP8 and in NVFP4 per token; per tensor the engine is further away",
+    says="RL holds for a hundred steps in MXFP8 and in NVFP4 per token; per tensor trainer and engine are further "
+    "apart",
     arms=tuple(Arm(name, recipe) for name, recipe in ARMS.items()),
     until="rl",
     measure=measure,
@@ -157,7 +159,7 @@ CLAIM = Claim(
         NoneEnded("ended", ("mxfp8", "nvfp4")),
         not_below("dev_gain_of_mxfp8"),
         not_below("dev_gain_of_nvfp4"),
-        above("p99_off_of_nvfp4_tensor", 1.0),
+        above("p99_off_of_tensor_over_token", 1.0),
     ),
     headline=(
         ToldEnds("ended", "no run came apart"),
@@ -165,6 +167,7 @@ CLAIM = Claim(
             "p99_off_of_nvfp4", "same weights and tokens, p99 of trainer less engine: NVFP4 per token {} times bf16's"
         ),
         Told("p99_off_of_nvfp4_tensor", "per tensor {} times"),
+        Told("p99_off_of_tensor_over_token", "which is {} times that per token"),
         Told("p99_off_of_mxfp8", "MXFP8 {} times"),
         points("dev_gain_of_nvfp4", "dev pass@1 of NVFP4 per token less bf16's {} points"),
         points("dev_gain_of_nvfp4_tensor", "per tensor {} points"),

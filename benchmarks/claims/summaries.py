@@ -1,7 +1,7 @@
 """Self-summaries, on and off at the same small window: pass@1 of the dev tasks that need them.
 
-A task needs them if an agent with the whole window (the arm that most claims share) solves it in more tokens than the
-small one holds, by the median of its solved rollouts. Neither arm has a say in that. What the whole window does not
+A task needs them if an agent with the whole window, and as many turns, solves it in more tokens than the small one
+holds, by the median of its solved rollouts. Neither arm has a say in that. What the whole window does not
 solve is not asked: whether it would need summaries nobody knows.
 """
 
@@ -12,15 +12,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from _arms import RECIPES, Arm
+from _arms import Arm
 from _claim import Claim, main
-from _figures import number, points, stated
-from _outcomes import Outcomes, before_and_after, gain, mean, on_dev, only, pass1
+from _figures import Told, number, points
+from _outcomes import Outcomes, before_and_after, gains, mean, on_dev, only, pass1
 from _rows import Rows
 from _verdict import above
 
 from etude.journal import RunPaths
-from etude.recipe import load_recipe
 from etude.rollout import read_samples
 from etude.trace.file import read_traces
 
@@ -47,11 +46,11 @@ def tokens_of_solved(folder: Path) -> dict[str, float]:
 
 def _split(rows: Rows) -> dict[bool, list[tuple[Outcomes, Outcomes]]]:
     """(off, on) after RL, of the tasks that need summaries (True) and of the others; one pair per seed."""
-    window = load_recipe(RECIPES / "summaries-on.toml").engine.context
     off, on = rows.of("off"), rows.of("on")
     split: dict[bool, list[tuple[Outcomes, Outcomes]]] = {True: [], False: []}
     for seed, whole in rows.of(WHOLE).items():
         if seed in off and seed in on:
+            window = rows.row("on", seed).recipe["engine"]["context"]
             for needed, pairs in split.items():
                 tasks = [name for name, tokens in whole["tokens"].items() if (tokens > window) is needed]
                 pairs.append((only(off[seed]["after"], tasks), only(on[seed]["after"], tasks)))
@@ -66,7 +65,7 @@ def conclude(rows: Rows) -> dict[str, Any]:
             f"tasks_{name}": sum(len(on) for _, on in pairs),
             f"pass1_off_{name}": number(mean([off for off, _ in pairs], pass1)),
             f"pass1_on_{name}": number(mean([on for _, on in pairs], pass1)),
-            **stated(f"gain_{name}", gain(pairs, pass1)),
+            **gains(f"gain_{name}", pairs, pass1),
         }
     return found
 
@@ -91,13 +90,14 @@ def draw(rows: Rows) -> Figure:
 CLAIM = Claim(
     name="summaries",
     says="Self-summaries solve more of the tasks that outgrow the window",
-    arms=(Arm("on", "summaries-on.toml"), Arm("off", "summaries-off.toml"), Arm(WHOLE, "rl.toml")),
+    arms=(Arm("on", "summaries-on.toml"), Arm("off", "summaries-off.toml"), Arm(WHOLE, "length-concave.toml")),
     until="rl",
     measure=measure,
     conclude=conclude,
     decided=(above("gain_needed"),),
     headline=(
         points("gain_needed", "pass@1 of the tasks that need them {} points"),
+        Told("tasks_needed", "{} such tasks of all seeds", ".0f"),
         points("gain_others", "of the others {} points"),
     ),
     draw=draw,

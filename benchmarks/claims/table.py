@@ -10,7 +10,6 @@ from pathlib import Path
 from _claim import Claim, current, draw
 from _figures import headline
 from _rows import ROOT, ROWS, Row, Rows, read_all
-from _verdict import verdict
 from everything import claims
 
 from etude.journal import write_atomically
@@ -22,15 +21,20 @@ NOT_YET = "not run yet"
 def table(rows: Sequence[Row], plots: Path, page: Path) -> str:
     lines = ["| claim | shown? | what came out | seeds | command |", "|---|---|---|---|---|"]
     for claim in claims():
-        own = Rows(rows, claim.name)
+        own = measured_alike(claim, rows)
         found = claim.conclude(own)
         said = headline(claim.headline, found)
         plot = plots / f"{claim.name}.png"
         picture = f" ([plot]({os.path.relpath(plot, page.parent)}))" if said and plot.exists() else ""
         told = "; ".join(filter(None, (_told(claim, own, said), _age(claim, own)))) + picture
-        cells = (claim.says, verdict(claim.decided, found) or "", told, _seeds(claim, own), f"`{_command(claim)}`")
+        cells = (claim.says, claim.verdict(own, found) or "", told, _seeds(claim, own), f"`{_command(claim)}`")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def measured_alike(claim: Claim, rows: Sequence[Row]) -> Rows:
+    """Figures that were measured as they are now, of whatever recipe."""
+    return Rows([row for row in rows if row.measured == claim.measured], claim.name)
 
 
 def _told(claim: Claim, rows: Rows, said: str) -> str:
@@ -54,7 +58,7 @@ def _age(claim: Claim, rows: Rows) -> str:
 
 def _seeds(claim: Claim, rows: Rows) -> str:
     """Those that every arm which was run has."""
-    return ", ".join(str(s) for s in rows.seeds if all(s in rows.of(arm) for arm in rows.arms))
+    return ", ".join(map(str, rows.seeds_with(rows.arms)))
 
 
 def _command(claim: Claim) -> str:
@@ -77,7 +81,7 @@ def main() -> None:
     asked = parser.parse_args()
     rows = read_all(asked.rows)
     for claim in claims():
-        draw(claim, Rows(rows, claim.name), asked.rows.parent)
+        draw(claim, measured_alike(claim, rows), asked.rows.parent)
     text = table(rows, asked.rows.parent, asked.page)
     put_into(asked.page, text)
     print(text)

@@ -25,8 +25,9 @@ def outcomes(rate: float, seed: int, tasks: int = 24) -> dict[str, dict[str, Any
 
 def spine(arm: str, seed: int) -> dict[str, Any]:
     seconds = {"sft": 30.0, arm: 400.0}
-    per_solved = {"turns_per_solved": 5.0, "tokens_per_solved": 80.0}
+    per_solved = {"turns_per_solved": 5.0, "tokens_per_solved": 50.0}
     spent = {"turns_spent_per_solved": 15.0, "tokens_spent_per_solved": 200.0}
+    ends = {"first_edit": 0.5, "claimed_but_failed": 0.05, "tokens_per_solved": 80.0, "tokens_spent_per_solved": 120.0}
     behaviour = {"first_edit": 0.3, "truncated": 0.1, "claimed_but_failed": 0.2, **per_solved, **spent}
     curve = [[step, 0.1 + 0.01 * step] for step in (1, 2, 3)]
     names = ("entropy", "clipped_share", "mismatch_p99", "staleness", "masked_share", "truncated", "claimed_but_failed")
@@ -38,7 +39,7 @@ def spine(arm: str, seed: int) -> dict[str, Any]:
         "valid_calls": 0.98,
         "before": outcomes(0.3, seed),
         "after": outcomes(0.6 if arm == "rl" else 0.4, seed),
-        "behaviour": {"sft": behaviour, arm: {**behaviour, "first_edit": 0.5, "claimed_but_failed": 0.05}},
+        "behaviour": {"sft": behaviour, arm: behaviour | ends},
         "dev": [[0, 0.3, 0.5, 16], [20, 0.5, 0.6, 16]] if arm == "rl" else [],
         "curves": {name: curve if arm == "rl" else [] for name in names},
     }
@@ -58,8 +59,7 @@ def long_phase(arm: str, seed: int) -> dict[str, Any]:
 
 def mtp(arm: str, seed: int) -> dict[str, Any]:
     rates = {slots: {"with": 1500.0 + seed - 10 * int(slots), "without": 1200.0} for slots in ("1", "8", "64")}
-    accepted = {"1": 0.85, "8": 0.87, "64": 0.88}
-    return {"tokens_per_second": rates, "accepted_per_draft": accepted if seed > 1 else 0.8}
+    return {"tokens_per_second": rates, "accepted_per_draft": {"1": 0.85, "8": 0.87, "64": 0.88 - 0.03 * (seed == 1)}}
 
 
 def replay(arm: str, seed: int) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def summaries(arm: str, seed: int) -> dict[str, Any]:
 
 def budgets(arm: str, seed: int) -> dict[str, Any]:
     steps = {"quarter": 450, "half": 900, "whole": 1800}[arm]
-    loss = 3.0 - 0.3 * np.log2(steps / 450)
+    loss = 3.0 - (0.3 + 0.001 * (seed - 2)) * np.log2(steps / 450)
     return {"steps": steps, "loss": loss, "reward": 1.2 - 0.3 * loss + 0.01 * seed, "dev": outcomes(0.4, seed)}
 
 
