@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_each_round_counts_once_whoever_dies(base: Path, tmp_path: Path) -> None
         run.kill_driver()
         assert run.left_behind() == []
         before = rounds(run)
-        assert "continued  test tasks solved, pass@1" in run.start().finish()
+        assert re.search(r"^continued +test tasks solved, pass@1", run.start().finish(), re.MULTILINE)
         rows, result = rounds(run), run.lineage("continued")["result"]
         assert rows[: len(before)] == before
         assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
