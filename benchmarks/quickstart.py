@@ -15,24 +15,26 @@ from pathlib import Path
 
 from _report import finish
 
+from etude.journal import write_atomically
 from etude.lineage.plan import plan_run
 from etude.lineage.state import LineageState, code_digest
 from etude.recipe import load_recipe
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / "runs" / "tiny"
+PLAN = RUN.with_name("tiny-plan.json")
 NEAR = 1.3
 """How many times as long, or as short, a stage may take as the plan says."""
 
 
 def main() -> None:
     recipe = ROOT / "recipes" / "tiny.toml"
-    said = {stage: seconds for stage, _, seconds in plan_run(load_recipe(recipe)).stages}
+    said = plan_of(recipe)
     command = [sys.executable, "-m", "etude.cli.main", "run", str(recipe)]
     subprocess.run([*command, "--runs", str(RUN.parent), "--name", RUN.name], check=True, stdout=sys.stderr)
     summary = json.loads((RUN / "summary.json").read_text(encoding="utf-8"))
     rl = summary["rl"]
-    planned = {name: said[name] / seconds for name, seconds in summary["seconds"].items()}
+    planned = {name: said[name] / seconds for name, seconds in summary["seconds"].items() if name in said}
     if beyond := far_from(planned):
         shares = ", ".join(f"{name} ({planned[name]:.2f})" for name in beyond)
         print(f"the plan is beyond {NEAR - 1:.0%} of what happened: {shares}", file=sys.stderr)
@@ -57,6 +59,16 @@ def main() -> None:
             "beyond": beyond,
         },
     )
+
+
+def plan_of(recipe: Path) -> dict[str, float]:
+    """Seconds by stage, planned before the run first began and kept: a run that goes on is not held against what a
+    later plan says. Empty where the run was begun without one."""
+    if not RUN.exists():
+        PLAN.parent.mkdir(parents=True, exist_ok=True)
+        stages = plan_run(load_recipe(recipe)).stages
+        write_atomically(PLAN, json.dumps({stage: seconds for stage, _, seconds in stages}).encode())
+    return json.loads(PLAN.read_bytes()) if PLAN.exists() else {}
 
 
 def far_from(planned: dict[str, float]) -> list[str]:

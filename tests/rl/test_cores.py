@@ -89,7 +89,8 @@ def test_what_a_real_process_and_its_child_compute_is_seen() -> None:
         assert before is not None
         assert after is not None
         assert after.used["worker-0"] >= 0.55
-        assert after.busy - before.busy >= after.used["worker-0"] - before.used["driver"] - 0.1
+        # Its start, and what ticks round off, may lie before the first look.
+        assert after.busy - before.busy >= after.used["worker-0"] - 0.2
         process.communicate(b"\n")
 
 

@@ -75,6 +75,9 @@ def test_rollouts_stand_side_by_side_improvements_first(finished, page) -> None:
     assert shown[0].before.reason == "ran out of its 5 turns"
     assert page.index(shown[0].task) < page.index("What each stage did") < page.index(shown[1].task)
     assert len({p.task for p in shown}) == len(shown)
+    assert re.search(
+        r"one at each task, \d+ failed before and passed after, \d+ the other way round; this is one", page
+    )
     after = shown[0].after
     assert [s.text for s in after.steps if s.role == "call"][2] == "edit kitchen.py 3 return load * 4 + score * 8"
     assert [s.text for s in after.steps if s.role == "break"] == ["goes on from its own summary"]
@@ -168,14 +171,22 @@ def test_the_story_of_an_unfinished_run_tells_what_is_known(finished, tmp_path) 
     data = read_run(finished)
     data.stages = {"corpus": data.stages["corpus"], "pretrain": data.stages["pretrain"] | {"done": False}}
     data.summary, data.started = {"seconds": {"corpus": 12.5, "pretrain": 12.5}}, {}
-    assert story(data) == ["A network is being trained into a coding agent, for 0 minutes, on 1 March 2026."]
+    assert story(data) == [], "nothing is trained yet"
+    data.stages["pretrain"] |= {"done": True}
+    data.summary["seconds"]["pretrain"] = 60.0
+    assert story(data) == [
+        "A network has been trained, from nothing and so far for 1 minute, on 1 March 2026: base model."
+    ], "as of a run that was to end there"
 
 
 def test_where_training_helped_everywhere_nothing_is_said_to_have_fallen(finished) -> None:
     data = read_run(finished)
     del data.summary["cells"]["both_unseen"]
     assert "fewer" not in story(data)[2]
-    data.summary["cells"]["unseen_kind"]["pass1_after"] = 0.1
+    cell = data.summary["cells"]["unseen_kind"]
+    cell["pass1_after"] = cell["pass1_before"]
+    assert story(data)[2].endswith("RL helped least where the kind of bug was new (from 20% to 20%).")
+    cell["pass1_after"] = 0.1
     assert story(data)[2].endswith(
         ": fewer than before were solved by one attempt where the kind of bug was new (from 20% to 10%)."
     )

@@ -12,7 +12,7 @@ from etude.journal import RunPaths, write_atomically
 from etude.view.cores import summed
 from etude.view.data import read_run
 from etude.view.plots import draw_all
-from etude.view.rollouts import pairs
+from etude.view.rollouts import pairs, told_of_pairs
 from etude.view.story import story
 from etude.view.table import STAGES, cell_scores, cell_table, closing_table, counters, measured, minutes
 
@@ -27,6 +27,7 @@ def write_report(paths: RunPaths) -> Path:
         story=story(data),
         unfinished=[STAGES.get(name, name) for name, record in data.stages.items() if not record["done"]],
         pairs=pairs(data),
+        told_of_pairs=told_of_pairs(data),
         diff_class=_diff_class,
         stage_names=STAGES,
         lines=closing_table(data.summary),

@@ -46,18 +46,35 @@ class Pair:
 
 
 def pairs(data: RunData, count: int = 4) -> list[Pair]:
-    """Improvements first, then a loss, then one that failed both times: of each the first tasks by name. An attempt
-    that made the same change in vain, since it did not end in time, tells little: these come after others."""
+    """Improvements first, then a loss, then one that failed both times: of each the first tasks by name. Improvements
+    whose change was the same before, in vain since it did not end in time, tell little: these come after others."""
     before, after = (_verdicts(data, name) for name in data.ends)
-    by_outcome: dict[tuple[bool, bool], list[str]] = {}
-    for task in sorted(before.keys() & after.keys()):
-        outcome = before[task]["judgement"] == "pass", after[task]["judgement"] == "pass"
-        by_outcome.setdefault(outcome, []).append(task)
+    by_outcome = _by_outcome(before, after)
     rest = [*by_outcome.get((True, False), [])[:1], *by_outcome.get((False, False), [])[:1]]
     improved = _pairs(data, by_outcome.get((False, True), [])[:_LOOKED_AT], before, after)
     improved.sort(key=lambda pair: pair.before.diff == pair.after.diff)
     chosen = [*improved[: max(count - 2, 1)], *_pairs(data, rest, before, after)]
     return chosen or _pairs(data, by_outcome.get((True, True), [])[:count], before, after)
+
+
+def told_of_pairs(data: RunData) -> str:
+    """How much the pair that comes first stands for."""
+    before, after = (_verdicts(data, name) for name in data.ends)
+    by_outcome = _by_outcome(before, after)
+    better, worse = (len(by_outcome.get(outcome, ())) for outcome in ((False, True), (True, False)))
+    told = (
+        f"Of the first attempts, one at each task, {better} failed before and passed after, {worse} the other way round"
+    )
+    return f"{told}; this is one of the {better}." if better else f"{told}."
+
+
+def _by_outcome(before: Verdicts, after: Verdicts) -> dict[tuple[bool, bool], list[str]]:
+    """Tasks in order of their names, by whether they passed before and after."""
+    found: dict[tuple[bool, bool], list[str]] = {}
+    for task in sorted(before.keys() & after.keys()):
+        outcome = before[task]["judgement"] == "pass", after[task]["judgement"] == "pass"
+        found.setdefault(outcome, []).append(task)
+    return found
 
 
 def _pairs(data: RunData, tasks: Sequence[str], before: Verdicts, after: Verdicts) -> list[Pair]:

@@ -23,7 +23,7 @@ def story(data: RunData) -> list[str]:
     was not written down by an older run, is left out."""
     end = "continued" if "continued" in data.summary else "rl"
     found = data.summary.get(end, {})
-    told = [_trained(data)] if data.summary.get("seconds") else []
+    told = [_trained(data)] if any(data.stages.get(stage, {}).get("done") for stage in _TRAINING) else []
     if {"tasks", "pass1_before_interval", "pass1_after_interval"} <= found.keys():
         what = "RL" if end == "rl" else "more demonstrations"
         told.append(_tested(found, what))
@@ -34,18 +34,19 @@ def story(data: RunData) -> list[str]:
 
 def _trained(data: RunData) -> str:
     done = [STAGES[stage] for stage in _TRAINING if data.stages.get(stage, {}).get("done")]
-    whole = all(record["done"] for record in data.stages.values())
+    whole = bool(data.stages.get("evaluate", {}).get("done"))
     network = "A network"
     if "parameters" in data.started:
         total, active = (_millions(data.started[key]) for key in ("parameters", "active"))
         network += f" of {total} million parameters, {active} million of them at work on each token,"
-    became = "was trained from nothing into a coding agent" if whole else "is being trained into a coding agent,"
-    text = f"{network} {became} {'in' if whole else 'for'} {_duration(minutes(data.summary))}"
+    became = (
+        "was trained from nothing into a coding agent in" if whole else "has been trained, from nothing and so far for"
+    )
+    text = f"{network} {became} {_duration(minutes(data.summary))}"
     text += _machine(data.started)
     if begun := min((record["started"] for record in data.stages.values()), default=0.0):
         text += f", on {datetime.fromtimestamp(begun, UTC):%d %B %Y}".replace(" 0", " ")
-    if done:
-        text += f": {', '.join(done)}{' (RL)' if done[-1] == STAGES['rl'] else ''}"
+    text += f": {', '.join(done)}{' (RL)' if done[-1] == STAGES['rl'] else ''}"
     if any(record.get("taken_from") for record in data.stages.values()):
         text += " (what another run had done alike was taken over)"
     return f"{text}."
@@ -79,7 +80,7 @@ def _held_out(cells: dict[str, Any], k: int, what: str) -> str:
     told = f"{new} of these tasks are of a family of functions, or hold a kind of bug, that training never met"
     gains = {cell: gain for cell in Cell if cell in cells and (gain := _gain(cells[cell], "pass1")) is not None}
     said: list[str] = []
-    if gains and min(gains.values()) > 0:
+    if gains and min(gains.values()) >= 0:
         least = min(gains, key=lambda cell: gains[cell])
         said.append(f"{what} helped least where {_WHERE[least]} ({_from_to(cells[least], 'pass1')})")
     by = {"pass1": "by one attempt", "passk": f"by one at least of {k} attempts", "greedy": "by the likeliest attempt"}
@@ -105,4 +106,6 @@ def _millions(count: float) -> str:
 
 
 def _duration(taken: float) -> str:
-    return f"{taken:.0f} minutes" if taken < 120 else f"{taken / 60:.1f} hours"
+    if taken >= 120:
+        return f"{taken / 60:.1f} hours"
+    return f"{taken:.0f} minute{'' if round(taken) == 1 else 's'}"

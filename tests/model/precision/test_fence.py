@@ -234,6 +234,10 @@ def test_a_divisor_of_nothing_is_refused(divisor: float, tmp_path: Path) -> None
         load_hf(tmp_path)
 
 
+def test_a_scale_of_activations_is_nobodys_divisor() -> None:
+    assert not faults({f"{EXPERT.removesuffix('weight')}input_global_scale": torch.zeros(1)})
+
+
 def nan_in_an_expert(model: Transformer) -> None:
     model.layers[1].mlp.experts.down_proj[2, 5, 7] = math.nan
 

@@ -28,7 +28,8 @@ _LARGEST_E8M0 = 246
 _E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
 _PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
 _SCALES = ("scale", "scales", "scale_inv", "scale_2", "outer")
-_DIVISOR = "_global_scale"
+_DIVISOR = ".weight_global_scale"
+"""Of activations' scales the loader takes none."""
 
 
 @dataclass(frozen=True, slots=True)
