@@ -1,8 +1,8 @@
 """Graded rollouts per second of the tiny recipe: the agent of SFT on train tasks, boxes and sealed grading included.
 
 First sampling alone, training apart, with every core for engine and boxes: `per_second`. Then RL itself, trainer beside
-the engine, for some steps: who used the cores, as shares of all CPU time, and how many were busy on average. Both are
-taken once warm. There is no peer that grades such tasks in such boxes. What comes before RL is made first, once, or
+the engine, for some steps: who used the cores, as shares of all CPU time, how many were busy on average, and who waited
+for whom while one was not, as shares of all core-seconds. Both are taken once warm. There is no peer that grades such tasks in such boxes. What comes before RL is made first, once, or
 taken over from a run of the quick start.
 """
 
@@ -12,6 +12,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 from _report import finish
 
 from etude.cluster import Supervised
-from etude.journal import Journal, RunPaths
+from etude.journal import Journal, RunPaths, read_journal, wait_spans
 from etude.lineage import LineageState
 from etude.lineage.context import RunContext
 from etude.lineage.prepare import usable_tasks
@@ -30,6 +31,7 @@ from etude.recipe import load_recipe
 from etude.rl import Crew, Reading, RlRun, dismiss, gather_crew, read_cores
 from etude.rollout import RolloutJob, RolloutResult
 from etude.tasks import Split
+from etude.view.cores import attributed, samples_of, summed
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / "runs" / "rollouts"
@@ -109,11 +111,12 @@ async def _reinforcing(context: RunContext) -> dict[str, Any]:
     services = {"engine": crew.engine, "worker": crew.workers[0], "trainer": crew.trainer}
     pids = {name: _pid(service) for name, service in services.items()}
     readings: dict[int, Reading] = {}
+    moments: dict[int, float] = {}
     prompts = [task.id for task in usable_tasks(context, Split.TRAIN)]
 
     def update(row: dict[str, Any]) -> None:
         context.screen.update("rl", row)
-        readings[row["step"]] = _read(pids)
+        readings[row["step"]], moments[row["step"]] = _read(pids), time.time()
 
     async def evaluate(crew: Crew, step: int) -> None:
         raise AssertionError("no evaluation was asked for")
@@ -124,16 +127,26 @@ async def _reinforcing(context: RunContext) -> dict[str, Any]:
     finally:
         await crew.dismiss()
     # The last steps have nothing to sample beside them: sampling is ahead by as much as staleness allows.
-    seconds, used = _between(readings[WARM_STEPS], readings[STEPS - recipe.rl.max_staleness])
+    last = STEPS - recipe.rl.max_staleness
+    seconds, used = _between(readings[WARM_STEPS], readings[last])
     whole = sum(used.values())
-    trained = (STEPS - recipe.rl.max_staleness - WARM_STEPS) * recipe.rl.prompts_per_step * recipe.rl.group
+    trained = (last - WARM_STEPS) * recipe.rl.prompts_per_step * recipe.rl.group
     return {
         "per_second_in_rl": trained / seconds,
         "generation_share": used["engine"] / whole,
         "tools_share": used["worker"] / whole,
         "train_share": used["trainer"] / whole,
         "busy_cores": whole / seconds,
+        "idle_by": idle_by(context.paths.journal, moments[WARM_STEPS], moments[last]),
     }
+
+
+def idle_by(journal: Path, begun: float, ended: float) -> dict[str, float]:
+    """Who waited for whom while a core had nothing to do, as shares of all core-seconds between two moments."""
+    entries = [entry for entry in read_journal(journal) if entry.kind in ("cores", "wait")]
+    samples = [sample for sample in samples_of(entries) if begun < sample.end <= ended]
+    whole = summed(attributed(samples, wait_spans(entries)))
+    return {name: round(whole.idle[name] / whole.seconds, 4) for name in whole.waits}
 
 
 def _pid(service: Supervised) -> int:
