@@ -2,8 +2,8 @@
 
 First sampling alone, training apart, with every core for engine and boxes: `per_second`. Then RL itself, trainer beside
 the engine, for some steps: who used the cores, as shares of all CPU time, how many were busy on average, and who waited
-for whom while one was not, as shares of all core-seconds. Both are taken once warm. There is no peer that grades such tasks in such boxes. What comes before RL is made first, once, or
-taken over from a run of the quick start.
+for whom while one was not, as shares of all core-seconds. Both are taken once warm. There is no peer that grades such
+tasks in such boxes. What comes before RL is made first, once, or taken over from a run of the quick start.
 """
 
 from __future__ import annotations
