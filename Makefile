@@ -20,7 +20,7 @@ quickstart: setup         ## train a tiny agent through every stage and show tha
 	@.venv/bin/etude run $(RECIPE)
 
 test: setup               ## the tests, under 10 minutes
-	$(PY) -m pytest -m "not slow and not gpu" -n 2 --dist loadfile
+	$(PY) -m pytest -m "not slow and not gpu" -n 2 --dist loadfile --durations=20
 
 test-full: setup tools    ## the slow tests: kills, resumes, whole stages
 	$(PY) -m pytest -m "slow and not gpu" -n 2 --dist loadfile --durations=20

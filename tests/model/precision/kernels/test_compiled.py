@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.slow
 QUANTISERS, MOVES = ("tiles", "rows"), ("permute", "unpermute", "gate gradients")
 Found = dict[str, dict[str, int]]
 

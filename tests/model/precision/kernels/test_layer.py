@@ -18,7 +18,7 @@ from etude.recipe.model import ModelRecipe
 from etude.recipe.precision import PrecisionRecipe
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 """Of numpy, which the interpreter computes with: rows beyond the last expert's hold anything."""
 
 FORMATS = ["bf16", "mxfp8", "fp8_block"]
