@@ -175,7 +175,7 @@ def test_the_story_of_an_unfinished_run_tells_what_is_known(finished, tmp_path) 
     data.stages["pretrain"] |= {"done": True}
     data.summary["seconds"]["pretrain"] = 60.0
     assert story(data) == [
-        "A network has been trained, from nothing and so far for 1 minute, on 1 March 2026: base model."
+        "A network has been trained from nothing, so far for 1 minute, on 1 March 2026: base model."
     ], "as of a run that was to end there"
 
 

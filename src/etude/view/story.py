@@ -39,9 +39,7 @@ def _trained(data: RunData) -> str:
     if "parameters" in data.started:
         total, active = (_millions(data.started[key]) for key in ("parameters", "active"))
         network += f" of {total} million parameters, {active} million of them at work on each token,"
-    became = (
-        "was trained from nothing into a coding agent in" if whole else "has been trained, from nothing and so far for"
-    )
+    became = "was trained from nothing into a coding agent in" if whole else "has been trained from nothing, so far for"
     text = f"{network} {became} {_duration(minutes(data.summary))}"
     text += _machine(data.started)
     if begun := min((record["started"] for record in data.stages.values()), default=0.0):
