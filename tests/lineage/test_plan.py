@@ -176,8 +176,8 @@ def test_a_longer_gate_is_a_matter_of_the_tasks_alone() -> None:
 
 
 def test_the_tiny_recipe_is_planned_as_a_calm_run_of_it_went() -> None:
-    """On two cores, with 96 test tasks. The laptop's half hour is what these seconds must not leave in silence. The pace
-    is what the run's tasks, corpus and base model imply, so the weights are judged by the other stages."""
+    """On two cores, with 96 test tasks. The laptop's half hour is what these seconds must not leave in silence. The
+    pace is what the run's tasks, corpus and base model imply, so the weights are judged by the other stages."""
     recipe = load_recipe(Path("recipes/tiny.toml"), ["tasks.test=96"])
     took = {"tasks": 108.0, "corpus": 22.7, "pretrain": 182.0, "long": 33.2, "mtp": 43.9, "demonstrations": 21.8}
     took |= {"sft": 56.0, "rl": 247.2, "evaluate": 54.0}
