@@ -42,6 +42,8 @@ class Element:
 
 E4M3 = Element(mantissa_bits=3, smallest_normal=2.0**-6, largest=448.0)
 E2M1 = Element(mantissa_bits=1, smallest_normal=1.0, largest=6.0)
+_E2M1_CONSTANT = torch.tensor(((_MANTISSA_BITS - E2M1.mantissa_bits) << _MANTISSA_BITS) - 2 * _BIAS, dtype=torch.int32)
+"""A tensor, made once: making one costs as much as half a pass."""
 
 
 def round_to_(values: Tensor, element: Element, work: Tensor, *, may_saturate: bool = True) -> Tensor:
@@ -81,9 +83,7 @@ def to_e2m1(magnitudes: Tensor, codes: Tensor, work: Tensor) -> Tensor:
     torch.bitwise_right_shift(magnitudes.view(torch.int32), _MANTISSA_BITS, out=binade).clamp_min_(_BIAS)
     # For each binade a constant whose last fp32 bit weighs a step there, and whose last bits are 2 for each binade
     # below. Added to a magnitude it rounds that and counts its steps, so that the sum's last bits are the code.
-    up = _MANTISSA_BITS - E2M1.mantissa_bits
-    constant = torch.tensor((up << _MANTISSA_BITS) - 2 * _BIAS, dtype=torch.int32)
-    torch.add(constant, binade, alpha=(1 << _MANTISSA_BITS) + 2, out=binade)
+    torch.add(_E2M1_CONSTANT, binade, alpha=(1 << _MANTISSA_BITS) + 2, out=binade)
     return codes.copy_(magnitudes.add_(work).view(torch.int32))
 
 
