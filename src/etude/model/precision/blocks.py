@@ -2,7 +2,7 @@
 each block.
 
 Rows lie along the contraction axis, which is the last one; whoever contracts along another axis transposes first. Work
-goes over tiles of rows that fit in a core's cache, which makes a quantiser several times faster than whole passes.
+goes over tiles of rows, near enough to a core's cache, which makes a quantiser several times faster than whole passes.
 """
 
 from __future__ import annotations
