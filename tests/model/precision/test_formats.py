@@ -12,7 +12,6 @@ from torch import Tensor
 
 from etude.model import CannotQuantise
 from etude.model.precision import FORMATS, BlockFP8, Quantised, dequantise, format_named, quantise_mxfp8, quantise_nvfp4
-from etude.model.precision import blocks as blocks_module
 
 NAMES = sorted(FORMATS)
 
@@ -119,16 +118,6 @@ def test_numbers_near_the_largest_of_their_block_lose_little(name: str, bound: f
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_cut_into_tiles_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = random_rows(12, 300, 128)
-    whole, fake = FORMATS[name].quantise(x), FORMATS[name].fake(x)
-    monkeypatch.setattr(blocks_module, "TILE", 1000)
-    assert same(FORMATS[name].quantise(x), whole)
-    assert torch.equal(FORMATS[name].fake(x), fake)
-    assert torch.equal(dequantise(whole, torch.float32), fake)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_any_view_of_any_number_type(name: str) -> None:
     x = random_rows(13, 256, 128, reach=1)
     assert torch.equal(FORMATS[name].fake(x.mT), FORMATS[name].fake(x.mT.contiguous()))
@@ -169,8 +158,7 @@ def test_an_unknown_format_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_thread_keeps_serves_every_mode_and_is_nobodys_result(name: str) -> None:
-    """Also where the thread's first tensor was quantised in inference mode."""
+def test_a_result_is_nobodys_buffer_in_any_mode_and_thread(name: str) -> None:
     format, x = FORMATS[name], random_rows(0, 64, 128, torch.bfloat16)
 
     def work() -> list[Tensor]:

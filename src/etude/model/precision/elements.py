@@ -46,19 +46,18 @@ _E2M1_CONSTANT = torch.tensor(((_MANTISSA_BITS - E2M1.mantissa_bits) << _MANTISS
 """A tensor, made once: making one costs as much as half a pass."""
 
 
-def round_to_(values: Tensor, element: Element, work: Tensor, *, may_saturate: bool = True) -> Tensor:
+def round_to_(values: Tensor, element: Element, work: Tensor) -> Tensor:
     """Each fp32 value becomes the nearest one of the element's, in place. NaN stays NaN; zero loses its sign."""
-    if may_saturate:
-        values.clamp_(-element.largest, element.largest)
+    values.clamp_(-element.largest, element.largest)
     power = _power_below(values, element, work)
     # 1.5: the sum stays in the binade of the constant, whatever the sign of the value.
     return values.add_(power, alpha=1.5 * element.magic).sub_(power, alpha=1.5 * element.magic)
 
 
-def to_e4m3(values: Tensor, codes: Tensor, *, may_saturate: bool = True) -> None:
+def to_e4m3(values: Tensor, codes: Tensor) -> None:
     """fp32 -> float8_e4m3fn, into `codes`. NaN becomes a NaN, of either sign. The values are used up."""
     # Casts saturate by themselves only since torch 2.12.
-    codes.copy_(values.clamp_(-E4M3.largest, E4M3.largest) if may_saturate else values)
+    codes.copy_(values.clamp_(-E4M3.largest, E4M3.largest))
 
 
 def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.errors import CannotQuantise
-from etude.model.precision.blocks import as_rows, block_absmax, divide_, like, multiply_, rows_of, tiles
-from etude.model.precision.elements import E4M3, from_e4m3, round_to_, to_e4m3
+from etude.model.precision.blocks import as_rows, like, rows_of
+from etude.model.precision.elements import E4M3
+from etude.model.precision.passes import passes_on
 
 BLOCK = 128
 SMALLEST_SCALE = 2.0**-126
@@ -63,7 +64,7 @@ def fake_block_fp8(x: Tensor, dtype: torch.dtype | None = None, *, rows: int = B
 
 def quantise_row_fp8(x: Tensor) -> RowFP8:
     rows = rows_of(x, 1, "row-wise FP8")
-    scales = _scale(block_absmax(rows, rows.shape[1]))
+    scales = _scale(_largest(rows, rows.shape[1]))
     return RowFP8(_codes(rows, scales).view(x.shape), scales.view(*x.shape[:-1], 1))
 
 
@@ -74,7 +75,11 @@ def dequantise_row_fp8(q: RowFP8, dtype: torch.dtype = torch.bfloat16) -> Tensor
 def fake_row_fp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """dequantise(quantise(x)), in the dtype of x unless another is asked for, but for the sign of zeros."""
     rows = rows_of(x, 1, "row-wise FP8")
-    return _fake(rows, _scale(block_absmax(rows, rows.shape[1])), dtype or x.dtype).view(x.shape)
+    return _fake(rows, _scale(_largest(rows, rows.shape[1])), dtype or x.dtype).view(x.shape)
+
+
+def _largest(rows: Tensor, block: int) -> Tensor:
+    return passes_on(rows.device).largest(rows, block)
 
 
 def _scale(absmax: Tensor) -> Tensor:
@@ -87,7 +92,7 @@ def _block_scales(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     if x.dim() < 2:
         raise CannotQuantise(f"block FP8 needs a matrix; the shape is {tuple(x.shape)}")
     padded = rows_of(_filled_up(x), BLOCK, "block FP8")
-    absmax = like(x, block_absmax(padded, BLOCK))
+    absmax = like(x, _largest(padded, BLOCK))
     absmax = F.pad(absmax, (0, 0, 0, -x.shape[-2] % rows))
     return padded, _scale(absmax.unflatten(-2, (absmax.shape[-2] // rows, rows)).amax(-2))
 
@@ -104,9 +109,7 @@ def _to_rows(scales: Tensor, shape: torch.Size, rows: int) -> Tensor:
 
 def _codes(rows: Tensor, scales: Tensor) -> Tensor:
     """No quotient rounds to more than 448: the scale is absmax / 448 up to its last bit."""
-    codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn, device=rows.device)
-    for buffers, (part, scale, code) in tiles(rows, scales, codes):
-        to_e4m3(divide_(buffers.values.copy_(part), scale), code, may_saturate=False)
+    codes = passes_on(rows.device).encode_e4m3(rows, scales, divide=True)
     nan = scales.isnan()
     if bool(nan.any()):
         codes.view(torch.uint8).masked_fill_(nan.repeat_interleave(rows.shape[1] // scales.shape[1], -1), _NAN_CODE)
@@ -114,15 +117,8 @@ def _codes(rows: Tensor, scales: Tensor) -> Tensor:
 
 
 def _from_codes(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    out = torch.empty(codes.shape, dtype=dtype, device=codes.device)
-    for buffers, (code, scale, back) in tiles(codes, scales, out):
-        back.copy_(multiply_(from_e4m3(code, buffers.values), scale))
-    return out
+    return passes_on(codes.device).decode_e4m3(codes, scales.contiguous(), dtype)
 
 
 def _fake(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    out = torch.empty(rows.shape, dtype=dtype, device=rows.device)
-    for buffers, (part, scale, back) in tiles(rows, scales, out):
-        values = divide_(buffers.values.copy_(part), scale)
-        back.copy_(multiply_(round_to_(values, E4M3, buffers.work, may_saturate=False), scale))
-    return out
+    return passes_on(rows.device).round_to(rows, E4M3, scales, scales, None, dtype, divide=True)

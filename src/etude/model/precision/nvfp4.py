@@ -24,19 +24,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from etude.model.precision.blocks import as_rows, block_absmax, divide_, like, multiply_, negatives, rows_of, tiles
-from etude.model.precision.elements import (
-    E2M1,
-    E4M3,
-    from_e2m1,
-    from_e4m3,
-    has_nan,
-    pack_pairs,
-    round_to_,
-    significant_bits_,
-    to_e2m1,
-    to_e4m3,
-)
+from etude.model.precision.blocks import as_rows, like, rows_of
+from etude.model.precision.elements import E2M1, E4M3, from_e4m3, has_nan, significant_bits_, to_e4m3
+from etude.model.precision.passes import passes_on
 
 BLOCK = 16
 SMALLEST_OUTER = 2.0**-120
@@ -66,18 +56,10 @@ def quantise_nvfp4(
     x: Tensor, *, per: Reach = "token", outer: Tensor | None = None, reciprocal_bits: int | None = None
 ) -> NVFP4:
     """`outer` broadcasts to [..., 1] and takes the place of the scale that `per` asks for."""
-    # Otherwise a quotient is at most 6 * 17 / 16, since a block's scale is rounded by no more than that.
-    rows, may_saturate = rows_of(x, BLOCK, "NVFP4"), outer is not None or reciprocal_bits is not None
+    rows = rows_of(x, BLOCK, "NVFP4")
     scales, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
-    divisors = _products(scales, outer, x.shape)
-    packed = torch.empty(rows.shape[0], rows.shape[1] // 2, dtype=torch.uint8, device=x.device)
-    for buffers, (part, divisor, out) in tiles(rows, divisors, packed):
-        quotients = _divide_(buffers.values.copy_(part).abs_(), divisor, reciprocal_bits)
-        if may_saturate:
-            quotients.clamp_max_(E2M1.largest)
-        codes = to_e2m1(quotients, buffers.codes, buffers.work)
-        # Eight times 255 less is eight more, in a byte.
-        pack_pairs(codes.sub_(negatives(part, buffers), alpha=8), out)
+    divisors, divide = _divisors(_products(scales, outer, x.shape), reciprocal_bits)
+    packed = passes_on(x.device).encode_e2m1(rows, divisors, divide=divide)
     if has_nan(scales):
         nan = scales.view(torch.uint8) == _NAN_CODE
         packed.masked_fill_(nan.repeat_interleave(BLOCK // 2, -1), 0)
@@ -86,12 +68,8 @@ def quantise_nvfp4(
 
 def dequantise_nvfp4(q: NVFP4, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     shape = (*q.codes.shape[:-1], 2 * q.codes.shape[-1])
-    codes, scales = as_rows(q.codes), _values(as_rows(q.scales))
-    outer = _by_row(q.outer, shape)
-    out = torch.empty(codes.shape[0], shape[-1], dtype=dtype, device=codes.device)
-    for buffers, (back, code, scale, by) in tiles(out, codes, scales, outer):
-        back.copy_(multiply_(from_e2m1(code, buffers.values), scale).mul_(by))
-    return out.view(shape)
+    scales, outer = _values(as_rows(q.scales)), _by_row(q.outer, shape)
+    return passes_on(q.codes.device).decode_e2m1(as_rows(q.codes), scales, outer, dtype).view(shape)
 
 
 def fake_nvfp4(
@@ -123,31 +101,30 @@ def _rounded(
     x: Tensor, dtype: torch.dtype, per: Reach, outer: Tensor | None, reciprocal_bits: int | None, *, whole: bool
 ) -> tuple[Tensor, Tensor]:
     """With the outer scale (`whole`) or without it; and that scale in its own shape."""
-    rows, may_saturate = rows_of(x, BLOCK, "NVFP4"), outer is not None or reciprocal_bits is not None
+    rows = rows_of(x, BLOCK, "NVFP4")
     codes, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
-    divisors, scales, by_row = _products(codes, outer, x.shape), _values(codes), _by_row(outer, x.shape)
-    out = torch.empty(rows.shape, dtype=dtype, device=x.device)
-    for buffers, (part, divisor, scale, by, back) in tiles(rows, divisors, scales, by_row, out):
-        quotients = _divide_(buffers.values.copy_(part), divisor, reciprocal_bits)
-        values = multiply_(round_to_(quotients, E2M1, buffers.work, may_saturate=may_saturate), scale)
-        back.copy_(values.mul_(by) if whole else values)
-    return out.view(x.shape), outer
+    divisors, divide = _divisors(_products(codes, outer, x.shape), reciprocal_bits)
+    by_row = _by_row(outer, x.shape) if whole else None
+    values = passes_on(x.device).round_to(rows, E2M1, divisors, _values(codes), by_row, dtype, divide=divide)
+    return values.view(x.shape), outer
 
 
 def _scales(
     rows: Tensor, shape: torch.Size, per: Reach, outer: Tensor | None, reciprocal_bits: int | None
 ) -> tuple[Tensor, Tensor]:
     """E4M3 codes [N, K / 16] and the outer scale in its own shape."""
-    absmax = block_absmax(rows, BLOCK)
+    absmax = passes_on(rows.device).largest(rows, BLOCK)
     if outer is None and per == "token":
         outer = outer_scale(absmax.amax(-1)).view(*shape[:-1], 1)
     elif outer is None:
         outer = outer_scale(absmax.max() if absmax.numel() else absmax.new_zeros(()))
     # As two divisions, each rounded, like torchao; ModelOpt divides once, by 6 * outer, which may differ beside a tie.
-    wanted = _divide_(absmax.div_(E2M1.largest), _by_row(outer, shape), reciprocal_bits)
-    wanted.clamp_(E4M3.smallest_normal, E4M3.largest)
+    divisors, divide = _divisors(_by_row(outer, shape), reciprocal_bits)
+    wanted = absmax.div_(E2M1.largest)
+    wanted = wanted.div_(divisors) if divide else wanted.mul_(divisors)
+    wanted.clamp_min_(E4M3.smallest_normal)
     scales = torch.empty(wanted.shape, dtype=torch.float8_e4m3fn, device=rows.device)
-    to_e4m3(wanted, scales, may_saturate=False)
+    to_e4m3(wanted, scales)
     scales.view(torch.uint8).bitwise_and_(_NAN_CODE)  # NaN has a sign too
     return scales, outer
 
@@ -164,7 +141,8 @@ def _products(scales: Tensor, outer: Tensor, shape: tuple[int, ...]) -> Tensor:
     return _values(scales).mul_(_by_row(outer, shape))
 
 
-def _divide_(values: Tensor, divisors: Tensor, reciprocal_bits: int | None) -> Tensor:
+def _divisors(scales: Tensor, reciprocal_bits: int | None) -> tuple[Tensor, bool]:
+    """What to divide by, and True; or what to multiply by, and False."""
     if reciprocal_bits is None:
-        return divide_(values, divisors)
-    return multiply_(values, significant_bits_(divisors.reciprocal(), reciprocal_bits))
+        return scales, True
+    return significant_bits_(scales.reciprocal(), reciprocal_bits), False

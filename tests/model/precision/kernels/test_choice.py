@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numba
 import pytest
 import torch
 from tests.model.precision.kernels.loads import ends_of
@@ -22,10 +23,12 @@ from etude.model.precision.kernels import (
 )
 from etude.recipe.precision import PrecisionRecipe
 
+LOOPS = f"rounding by loops of Numba {numba.__version__}"
+
 
 def test_a_choice_runs_and_prints_itself() -> None:
     chosen = choose("quantise", "reference", "mxfp8", "cpu")
-    assert str(chosen) == "quantise of mxfp8 by reference on cpu"
+    assert str(chosen) == f"quantise of mxfp8 by reference on cpu ({LOOPS})"
     x = torch.randn(4, 64)
     assert torch.equal(chosen(x, "mxfp8").scales, FORMATS["mxfp8"].quantise(x).scales)
 
@@ -108,7 +111,7 @@ def test_without_its_interpreter_triton_serves_no_cpu(monkeypatch: pytest.Monkey
     ("precision", "said", "own"),
     [
         (PrecisionRecipe(), "by torch on cpu", False),
-        (PrecisionRecipe(experts="nvfp4", emulate=True), "by reference on cpu", False),
+        (PrecisionRecipe(experts="nvfp4", emulate=True), f"by reference on cpu ({LOOPS})", False),
         (PrecisionRecipe(kernels="reference"), "by reference on cpu", True),
         (PrecisionRecipe(kernels="triton"), "by triton on cpu (under Triton's interpreter)", True),
         (PrecisionRecipe(experts="fp8_block", kernels="triton"), "by triton on cpu (under Triton's interpreter)", True),

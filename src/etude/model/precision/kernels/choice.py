@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from etude.model.errors import KernelUnavailable
+from etude.model.precision.passes import passes_on
 
 _QUANTISED = ("mxfp8", "nvfp4", "nvfp4_tensor", "fp8_block", "fp8_tile", "fp8_row")
 _TILED = ("mxfp8", "fp8_block", "fp8_tile")
@@ -67,7 +68,7 @@ def choose(operation: str, implementation: str, format: str, device: torch.devic
             f"it can be had by {', '.join(others) or 'none'}"
         )
     module = importlib.import_module(f"{__package__}.{IMPLEMENTATIONS[implementation].module}")
-    return Choice(operation, implementation, format, _where(implementation, device), getattr(module, operation))
+    return Choice(operation, implementation, format, _where(implementation, format, device), getattr(module, operation))
 
 
 def refusal(operation: str, implementation: str, format: str, device: torch.device | str) -> str | None:
@@ -93,8 +94,10 @@ def overview(device: torch.device | str) -> str:
     return "\n".join(lines)
 
 
-def _where(implementation: str, device: torch.device) -> str:
+def _where(implementation: str, format: str, device: torch.device) -> str:
     facts = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+    if implementation == "reference" and format != "bf16":
+        facts.append(f"rounding by {passes_on(device).by()}")
     if implementation == "triton":
         import triton
 

@@ -1,0 +1,241 @@
+"""As loops, which Numba compiles for the CPU at hand at first use and keeps for the next process.
+
+Numbers are read and written as their bits: those of fp32, or of bf16, which are the upper half of fp32's. Loops go over
+rows, over their blocks, over the numbers of a block. Arithmetic is IEEE's: no fast maths, a division is a division.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from etude.model.precision.elements import E2M1, E4M3, Element
+
+Array = NDArray[Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_WORDS = {torch.bfloat16: torch.uint16, torch.float32: torch.uint32, torch.float8_e4m3fn: torch.uint8}
+_EXPONENT, _MANTISSA, _MAGNITUDE, _NAN = (np.uint32(x) for x in (0x7F800000, 0x007FFFFF, 0x7FFFFFFF, 0x7FC00000))
+
+
+def _loop(function: Function) -> Function:
+    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def _constants(element: Element, magnitude_bits: int) -> tuple[np.uint32, ...]:
+    """Of its magnitudes: how far their mantissas and their signs are shifted from fp32's, the least normal one and the
+    largest one as fp32's bits."""
+    least, most = np.array([element.smallest_normal, element.largest], np.float32).view(np.uint32)
+    return np.uint32(23 - element.mantissa_bits), np.uint32(31 - magnitude_bits), least, most
+
+
+_E4M3, _E2M1 = _constants(E4M3, 7), _constants(E2M1, 3)
+_E4M3_NAN = np.uint32(0x7F)
+
+
+def by() -> str:
+    return f"loops of Numba {numba.__version__}"
+
+
+def largest(rows: Tensor, block: int) -> Tensor:
+    rows = _readable(rows)
+    found = rows.new_empty(rows.shape[0], rows.shape[1] // block)
+    _largest(_words(rows, found), _words(found, found)[..., 0])
+    return found.float()
+
+
+def encode_e4m3(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
+    codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn)
+    _encode_e4m3(_words(_readable(rows), scales), scales.numpy(), divide, _words(codes, scales))
+    return codes
+
+
+def encode_e2m1(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
+    packed = torch.empty(rows.shape[0], rows.shape[1] // 2, dtype=torch.uint8)
+    _encode_e2m1(_words(_readable(rows), scales), scales.numpy(), divide, packed.numpy())
+    return packed
+
+
+def round_to(
+    rows: Tensor,
+    element: Element,
+    scales: Tensor,
+    back: Tensor,
+    outer: Tensor | None,
+    dtype: torch.dtype,
+    *,
+    divide: bool,
+) -> Tensor:
+    out = torch.empty(rows.shape, dtype=_writable(dtype))
+    grid = np.array([1.5 * element.magic, element.smallest_normal, element.largest], np.float32)
+    given = (_words(_readable(rows), scales), scales.numpy(), divide, grid)
+    _round_to(*given, back.numpy(), _by_row(outer, rows), _words(out, scales))
+    return out.to(dtype)
+
+
+def decode_e4m3(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    out = torch.empty(codes.shape, dtype=_writable(dtype))
+    _decode_e4m3(_words(codes, scales), scales.numpy(), _words(out, scales))
+    return out.to(dtype)
+
+
+def decode_e2m1(packed: Tensor, scales: Tensor, outer: Tensor, dtype: torch.dtype) -> Tensor:
+    out = torch.empty(packed.shape[0], 2 * packed.shape[1], dtype=_writable(dtype))
+    _decode_e2m1(_words(packed, scales), scales.numpy(), _by_row(outer, packed), _words(out, scales))
+    return out.to(dtype)
+
+
+def _readable(rows: Tensor) -> Tensor:
+    return rows if rows.dtype in _WORDS else rows.float()
+
+
+def _writable(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype in _WORDS else torch.float32
+
+
+def _words(x: Tensor, scales: Tensor) -> Array:
+    """[N, K] -> the bits of its numbers, [N, blocks, width], a block for each of the scales [N, blocks]."""
+    words: Array = x.view(_WORDS.get(x.dtype, x.dtype)).numpy()
+    return words.reshape(*scales.shape, x.shape[1] // scales.shape[1])
+
+
+def _by_row(outer: Tensor | None, rows: Tensor) -> Array:
+    by: Array = np.ones(rows.shape[0], np.float32) if outer is None else outer.flatten().numpy()
+    return by
+
+
+@_loop
+def _bits(value: Any) -> Any:
+    return np.float32(value).view(np.uint32)
+
+
+@_loop
+def _float(bits: Any) -> Any:
+    return np.uint32(bits).view(np.float32)
+
+
+@_loop
+def _scaled(word: Any, size: int, scale: Any, divide: bool) -> Any:
+    """The number that is in a word of 4 bytes or 2."""
+    value = _float(np.uint32(word) << np.uint32(8 * (4 - size)))
+    return np.float32(value / scale) if divide else np.float32(value * scale)
+
+
+@_loop
+def _written(value: Any, size: int) -> Any:
+    """The word of 4 bytes or 2 that has it, for bf16 the nearest one, of two as near the one that is even."""
+    bits = _bits(value)
+    if size == 4:
+        return bits
+    nearest = np.uint32(bits + np.uint32(0x7FFF) + (np.uint32(bits >> np.uint32(16)) & np.uint32(1)))
+    return np.uint32((_NAN if value != value else nearest) >> np.uint32(16))
+
+
+@_loop
+def _code(value: Any, element: Any) -> Any:
+    """The nearest of an element's codes. A power of two whose last bit weighs as much as the element's last one beside
+    the value: the sum with it is rounded as wanted, and its last bits count the element's steps."""
+    below, sign_below, least, most = element
+    bits = _bits(value)
+    magnitude = np.uint32(min(np.uint32(bits & _MAGNITUDE), most))
+    power = np.uint32(max(np.uint32(magnitude & _EXPONENT), least))
+    total = np.float32(_float(magnitude) + _float(power + np.uint32(below << np.uint32(23))))
+    code = np.uint32((_bits(total) & _MANTISSA) + (np.uint32(power - least) >> below))
+    return np.uint8(code | (np.uint32(bits >> sign_below) & (np.uint32(1) << (np.uint32(31) - sign_below))))
+
+
+@_loop
+def _value(code: Any, element: Any) -> Any:
+    """What a code stands for: fp32 whose exponent is the element's, times what lies between their biases."""
+    below, sign_below, least, _ = element
+    sign = np.uint32(np.uint32(1) << (np.uint32(31) - sign_below))
+    magnitude = np.uint32(np.uint32(code) & np.uint32(sign - np.uint32(1)))
+    value = np.float32(_float(magnitude << below) * _float(least + np.uint32(126 << 23)))
+    bits = _NAN if magnitude == _E4M3_NAN else _bits(value)  # E2M1 has no such code
+    return _float(bits | np.uint32((np.uint32(code) & sign) << sign_below))
+
+
+@_loop
+def _largest(x: Array, found: Array) -> None:
+    """Bits without their sign are ordered as magnitudes are, infinity above all numbers and NaN above infinity."""
+    word = x.dtype.type
+    magnitude = word((1 << (8 * x.itemsize - 1)) - 1)
+    rows, blocks, width = x.shape
+    for row in range(rows):
+        for block in range(blocks):
+            most = word(0)
+            for i in range(width):
+                most = max(most, word(x[row, block, i] & magnitude))
+            found[row, block] = most
+
+
+@_loop
+def _encode_e4m3(x: Array, scales: Array, divide: bool, codes: Array) -> None:
+    rows, blocks, width = x.shape
+    for row in range(rows):
+        for block in range(blocks):
+            scale = scales[row, block]
+            for i in range(width):
+                codes[row, block, i] = _code(_scaled(x[row, block, i], x.itemsize, scale, divide), _E4M3)
+
+
+@_loop
+def _encode_e2m1(x: Array, scales: Array, divide: bool, packed: Array) -> None:
+    rows, blocks, width = x.shape
+    codes = np.empty((blocks, width), np.uint8)
+    pairs = codes.reshape(-1, 2)
+    for row in range(rows):
+        for block in range(blocks):
+            scale = scales[row, block]
+            for i in range(width):
+                codes[block, i] = _code(_scaled(x[row, block, i], x.itemsize, scale, divide), _E2M1)
+        for i in range(len(pairs)):
+            packed[row, i] = pairs[i, 0] | (pairs[i, 1] << np.uint8(4))
+
+
+@_loop
+def _round_to(x: Array, scales: Array, divide: bool, grid: Array, back: Array, outer: Array, out: Array) -> None:
+    rows, blocks, width = x.shape
+    magic, smallest, most = grid
+    for row in range(rows):
+        by = outer[row]
+        for block in range(blocks):
+            scale, unscale = scales[row, block], back[row, block]
+            for i in range(width):
+                value = _scaled(x[row, block, i], x.itemsize, scale, divide)
+                value = np.float32(max(min(value, most), np.float32(-most)))
+                power = max(_float(np.uint32(_bits(value) & _EXPONENT)), smallest)
+                shift = np.float32(power * magic)
+                rounded = np.float32(np.float32(value + shift) - shift)
+                out[row, block, i] = _written(np.float32(np.float32(rounded * unscale) * by), out.itemsize)
+
+
+@_loop
+def _decode_e4m3(codes: Array, scales: Array, out: Array) -> None:
+    rows, blocks, width = codes.shape
+    for row in range(rows):
+        for block in range(blocks):
+            scale = scales[row, block]
+            for i in range(width):
+                value = _value(codes[row, block, i], _E4M3)
+                out[row, block, i] = _written(np.float32(value * scale), out.itemsize)
+
+
+@_loop
+def _decode_e2m1(packed: Array, scales: Array, outer: Array, out: Array) -> None:
+    rows, blocks, width = packed.shape
+    for row in range(rows):
+        by = outer[row]
+        for block in range(blocks):
+            scale = scales[row, block]
+            for i in range(width):
+                for half in range(2):
+                    code = np.uint8((packed[row, block, i] >> np.uint8(4 * half)) & np.uint8(15))
+                    value = _value(code, _E2M1)
+                    out[row, block, 2 * i + half] = _written(np.float32(np.float32(value * scale) * by), out.itemsize)

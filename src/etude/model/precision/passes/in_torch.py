@@ -1,0 +1,96 @@
+"""In plain torch, which is how the formats read; on a CPU several times slower than loops."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from etude.model.precision.elements import (
+    E2M1,
+    Element,
+    from_e2m1,
+    from_e4m3,
+    pack_pairs,
+    round_to_,
+    to_e2m1,
+    to_e4m3,
+)
+
+_MAGNITUDE = {
+    torch.bfloat16: (torch.int16, 0x7FFF),
+    torch.float16: (torch.int16, 0x7FFF),
+    torch.float32: (torch.int32, 0x7FFFFFFF),
+}
+
+
+def by() -> str:
+    return "plain torch"
+
+
+def largest(rows: Tensor, block: int) -> Tensor:
+    """Taken from the bit patterns, as integers: without their signs these are ordered as the magnitudes are, infinity
+    above all numbers and NaN above infinity."""
+    kind, mask = _MAGNITUDE[rows.dtype]
+    bits: Tensor = (rows.view(kind) & mask).unflatten(-1, (-1, block))
+    return bits.amax(-1).view(rows.dtype).float()
+
+
+def encode_e4m3(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
+    codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn, device=rows.device)
+    to_e4m3(_scaled(rows, scales, divide=divide), codes)
+    return codes
+
+
+def encode_e2m1(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
+    magnitudes = _scaled(rows, scales, divide=divide).abs_().clamp_max_(E2M1.largest)
+    codes = torch.empty(rows.shape, dtype=torch.uint8, device=rows.device)
+    to_e2m1(magnitudes, codes, torch.empty_like(magnitudes))
+    codes |= rows.signbit().to(torch.uint8) << 3
+    packed = torch.empty(rows.shape[0], rows.shape[1] // 2, dtype=torch.uint8, device=rows.device)
+    pack_pairs(codes, packed)
+    return packed
+
+
+def round_to(
+    rows: Tensor,
+    element: Element,
+    scales: Tensor,
+    back: Tensor,
+    outer: Tensor | None,
+    dtype: torch.dtype,
+    *,
+    divide: bool,
+) -> Tensor:
+    values = _scaled(rows, scales, divide=divide)
+    return _back(round_to_(values, element, torch.empty_like(values)), back, outer, dtype)
+
+
+def decode_e4m3(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    return _back(from_e4m3(codes, _fp32(codes)), scales, None, dtype)
+
+
+def decode_e2m1(packed: Tensor, scales: Tensor, outer: Tensor, dtype: torch.dtype) -> Tensor:
+    values = torch.empty(packed.shape[0], 2 * packed.shape[1], dtype=torch.float32, device=packed.device)
+    return _back(from_e2m1(packed, values), scales, outer, dtype)
+
+
+def _scaled(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
+    values = _fp32(rows).copy_(rows)
+    blocks, scales = _by_block(values, scales)
+    blocks.div_(scales) if divide else blocks.mul_(scales)
+    return values
+
+
+def _back(values: Tensor, scales: Tensor, outer: Tensor | None, dtype: torch.dtype) -> Tensor:
+    blocks, scales = _by_block(values, scales)
+    blocks.mul_(scales)
+    return (values if outer is None else values.mul_(outer)).to(dtype)
+
+
+def _by_block(values: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Viewed so that each block meets its scale."""
+    return values.unflatten(-1, (scales.shape[-1], -1)), scales.unsqueeze(-1)
+
+
+def _fp32(like: Tensor) -> Tensor:
+    return torch.empty(like.shape, dtype=torch.float32, device=like.device)
