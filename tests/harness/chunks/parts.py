@@ -31,6 +31,7 @@ def vector_of(text: str) -> list[float]:
 
 class WordEmbedder:
     batch = 4
+    asks = ""
 
     def __init__(self, name: str = "words", fails: str = "") -> None:
         self.name = name

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.harness.chunks.words import spelled, stem, terms
+from etude.harness.chunks.words import stem, terms
 
 
 def test_identifiers_count_whole_and_by_their_parts() -> None:
@@ -15,10 +15,6 @@ def test_identifiers_count_whole_and_by_their_parts() -> None:
 def test_forms_of_a_word_meet() -> None:
     for forms in ("write writes writing", "query queries", "file files filed", "stop stops stopping stopped", "class"):
         assert len({stem(word) for word in forms.split()}) == 1
-
-
-def test_names_are_spelled_as_words() -> None:
-    assert spelled("src/etude/toolBox.run_all") == "src etude tool box run all"
 
 
 def test_data_is_no_word() -> None:

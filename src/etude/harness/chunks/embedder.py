@@ -33,6 +33,11 @@ class Embedder(Protocol):
         """Texts of one call: few enough that a call takes seconds."""
         ...
 
+    @property
+    def asks(self) -> str:
+        """What stands before a query, for models that want to be told; nothing before a text to be found."""
+        ...
+
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """A row per text, of length one; EmbeddingFailed."""
         ...
@@ -42,6 +47,7 @@ class EndpointEmbedder:
     """`/embeddings` of the OpenAI protocol. `url` is what stands before it."""
 
     batch = 64
+    asks = ""
 
     def __init__(
         self,

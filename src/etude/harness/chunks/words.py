@@ -32,11 +32,6 @@ def terms(text: str) -> list[str]:
     return found
 
 
-def spelled(text: str) -> str:
-    """Names as words of a sentence: `path/to_file.readLines` -> "path to file read lines"."""
-    return " ".join(_parts(text))
-
-
 @lru_cache(maxsize=100_000)
 def _terms_of(word: str) -> tuple[str, ...]:
     parts = list(_parts(word))
