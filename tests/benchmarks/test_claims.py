@@ -688,6 +688,7 @@ IMPATIENT = """
 import signal, subprocess, sys
 sys.path[:0] = [{claims!r}, {benchmarks!r}]
 import _arms
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where whoever runs the tests is in the background
 child = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (open({file!r}, 'w').write('in order'), "
 child += "sys.exit(130))); print('up', file=sys.stderr, flush=True); time.sleep(300)"
 _arms._wait_for([sys.executable, "-c", child])
