@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,4 +85,20 @@ for format in FORMATS.values():
     assert format.fake(torch.ones(2, 128)).eq(1).all()
 assert "etude.model.precision.passes.in_numba" not in sys.modules
 """
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_where_nothing_can_be_kept_the_loops_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(*args: object) -> None:
+        raise RuntimeError("no locator available")
+
+    monkeypatch.setattr("numba.core.caching.FunctionCache.__init__", nowhere)
+    found = importlib.import_module("etude.model.precision.passes.in_numba")
+    spec = importlib.util.spec_from_file_location("kept_nowhere", str(found.__file__))
+    assert spec is not None
+    assert spec.loader is not None
+    fresh = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    x = random_rows(0, 4, 64)
+    assert torch.equal(fresh.largest(x, 32), in_torch.largest(x, 32))

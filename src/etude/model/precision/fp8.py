@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.errors import CannotQuantise
-from etude.model.precision.blocks import as_rows, like, rows_of
 from etude.model.precision.elements import E4M3
 from etude.model.precision.passes import passes_on
+from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 128
 SMALLEST_SCALE = 2.0**-126

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from etude.model.precision.blocks import as_rows, like, rows_of
 from etude.model.precision.elements import E4M3, e8m0_not_below, from_e8m0, reciprocal_of_e8m0
 from etude.model.precision.passes import passes_on
+from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 32
 _NAN_SCALE, _NAN_CODE = 0xFF, 0x7F

@@ -24,9 +24,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from etude.model.precision.blocks import as_rows, like, rows_of
 from etude.model.precision.elements import E2M1, E4M3, from_e4m3, has_nan, significant_bits_, to_e4m3
 from etude.model.precision.passes import passes_on
+from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 16
 SMALLEST_OUTER = 2.0**-120

@@ -7,6 +7,7 @@ rows, over their blocks, over the numbers of a block. Arithmetic is IEEE's: no f
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numba
@@ -25,7 +26,11 @@ _EXPONENT, _MANTISSA, _MAGNITUDE, _NAN = (np.uint32(x) for x in (0x7F800000, 0x0
 
 
 def _loop(function: Function) -> Function:
-    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    compiled = partial(numba.njit, nogil=True, error_model="numpy")
+    try:
+        return cast(Function, compiled(cache=True)(function))
+    except RuntimeError:  # neither beside this file nor at home may it write: every process compiles for itself
+        return cast(Function, compiled()(function))
 
 
 def _constants(element: Element, magnitude_bits: int) -> tuple[np.uint32, ...]:

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from etude.model.errors import CannotQuantise
 from etude.model.precision import fp8, mxfp8, nvfp4
-from etude.model.precision.blocks import rows_of
 from etude.model.precision.formats import Quantised, format_named
 from etude.model.precision.fp8 import BlockFP8, RowFP8
 from etude.model.precision.kernels.in_triton.bits import (
@@ -39,6 +38,7 @@ from etude.model.precision.kernels.in_triton.bits import (
 from etude.model.precision.kernels.in_triton.launch import on_device, words
 from etude.model.precision.mxfp8 import MXFP8
 from etude.model.precision.nvfp4 import NVFP4, outer_scale
+from etude.model.precision.rows import rows_of
 
 LONGEST_ROW = 16384
 """Numbers that one program holds in registers."""
