@@ -1,6 +1,8 @@
 # One entry per thing a person wants to do. Everything runs in .venv, made on first use.
 PY := .venv/bin/python
 RECIPE ?= recipes/tiny.toml
+# Files in their order: sorted by how many tests they have, those with a single long one would come last.
+PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20
 
 .PHONY: setup tools quickstart test test-full lint smoke bench claims gpu clean
 .DEFAULT_GOAL := help
@@ -20,10 +22,10 @@ quickstart: setup         ## train a tiny agent through every stage and show tha
 	@.venv/bin/etude run $(RECIPE)
 
 test: setup               ## the tests, under 10 minutes
-	$(PY) -m pytest -m "not slow and not gpu" -n 2 --dist loadfile --durations=20
+	$(PYTEST) -m "not slow and not gpu"
 
 test-full: setup tools    ## the slow tests: kills, resumes, whole stages
-	$(PY) -m pytest -m "slow and not gpu" -n 2 --dist loadfile --durations=20
+	$(PYTEST) -m "slow and not gpu"
 
 lint: setup               ## format, lint, types, architecture
 	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }

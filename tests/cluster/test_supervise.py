@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from etude.cluster import ServiceDied, ServiceFailed, Supervised, open_cluster, start_supervised
+from etude.cluster import Health, Remote, ServiceDied, ServiceFailed, Supervised, open_cluster, start_supervised
 from etude.journal import Journal, read_journal
 from etude.recipe.compute import ClusterRecipe
 
@@ -117,7 +117,28 @@ def test_a_start_is_told_and_may_be_repeated(tmp_path: Path) -> None:
             ("echo", 2, "on purpose"),
         ]
         assert all(isinstance(e["pid"], int) for e in started)
-        assert echo.pid == started[-1]["pid"]
+        assert echo.local_pid == started[-1]["pid"]
         await cluster.close()
 
     asyncio.run(run())
+
+
+class Away:
+    """A service of which only its health is asked."""
+
+    name = "away"
+
+    def __init__(self, *, here: bool) -> None:
+        self.here = here
+
+    async def health(self, *, deadline: float = 5.0) -> Health:
+        return Health(True, 4711, 1, 0.0, here=self.here)
+
+
+@pytest.mark.parametrize(("here", "local"), [(True, 4711), (False, None)])
+def test_a_pid_of_another_machine_is_told_but_is_none_of_this_one(here: bool, local: int | None) -> None:
+    notes = Notes()
+    watched = Supervised(cast(Remote, Away(here=here)), 0, on_event=notes.event)
+    asyncio.run(watched.tell_of_start())
+    assert watched.local_pid == local
+    assert notes.events[0][1]["pid"] == 4711

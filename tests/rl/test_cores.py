@@ -94,14 +94,17 @@ def test_what_a_real_process_and_its_child_compute_is_seen() -> None:
         process.communicate(b"\n")
 
 
+SERVICES = ("trainer", "worker-0")
+
+
 class Script:
     """A crew whose services use what is written down."""
 
     def __init__(self, readings: list[Reading | None], idle: list[float | Exception]) -> None:
         self.readings, self.idle = readings, idle
         self.asked: list[dict[str, int]] = []
-        services = {name: SimpleNamespace(name=name, pid=pid) for pid, name in enumerate(("trainer", "worker-0"), 7)}
-        engine = SimpleNamespace(name="engine", pid=None, remote=self)
+        services = {name: SimpleNamespace(name=name, local_pid=pid) for pid, name in enumerate(SERVICES, 7)}
+        engine = SimpleNamespace(name="engine", local_pid=None, remote=self)
         self.crew = cast(
             Crew,
             SimpleNamespace(trainer=services["trainer"], engine=engine, workers=[services["worker-0"]], evaluator=None),

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.journal import Entry
+from etude.journal import Entry, RunPaths
 from etude.view.cores import NOBODY, OTHER_WAITS, OTHERS, USERS, Parts, Sample, attributed, samples_of, summed
+from etude.view.data import RunData
+from etude.view.plots import FIGURES
 
 PROCESSES = ("engine", "trainer", "worker-0", "worker-1", "evaluator", "driver")
 ON = ("engine", "rollouts", "trainer", "evaluator", "requests")
@@ -107,3 +109,13 @@ def test_rows_of_the_journal_are_read_whatever_lies_between_them() -> None:
     entries.append(Entry(6.5, "driver", 1, "wait", {"on": "trainer", "seconds": 1.0}))
     assert samples_of(entries) == [Sample(end, 1.0, 2, 1.5, {"engine": 1.0}, 0.25) for end in (6.0, 7.0)]
     assert samples_of([]) == [] == attributed([], {})
+
+
+def test_in_the_picture_no_two_look_alike(tmp_path) -> None:
+    waits = [f"evaluator for engine {number}" for number in range(12)]
+    parts = [Parts(used={USERS[0]: 0.5, USERS[1]: 0.3}, idle=dict.fromkeys(waits, 0.1))]
+    data = RunData(RunPaths(tmp_path), {}, {}, cores=[Sample(1.0, 1.0, 2, 0.8, {})], parts=parts)
+    figure = FIGURES["cores"](data)
+    assert figure is not None
+    bars = figure.axes[0].patches
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == len(bars) == 14

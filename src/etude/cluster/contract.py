@@ -37,6 +37,8 @@ class Health:
     """How many times this service was started, from 1."""
     seconds_up: float
     detail: str = ""
+    here: bool = True
+    """On the caller's machine, so that the pid means something there."""
 
 
 @runtime_checkable

@@ -74,6 +74,10 @@ class _Place:
     def pid(self) -> int:
         return int(self.who.split()[0])
 
+    @property
+    def here(self) -> bool:
+        return self.host == socket.gethostname()
+
 
 class _Host:
     """The actor: one service and its process."""
@@ -170,7 +174,8 @@ class RayRemote:
         place = self._place
         if not alive or place is None:
             return Health(False, place.pid if place else None, place.incarnation if place else 0, 0.0, detail)
-        return Health(True, place.pid, place.incarnation, max(time.time() - place.started, 0.0))
+        seconds_up = max(time.time() - place.started, 0.0)
+        return Health(True, place.pid, place.incarnation, seconds_up, here=place.here)
 
     async def restart(self, *, deadline: float) -> None:
         until = time.monotonic() + deadline
@@ -188,7 +193,7 @@ class RayRemote:
             pass  # it has no actor: already dead
         self._actor = None
         place = self._place
-        if place is None or place.host != socket.gethostname():
+        if place is None or not place.here:
             return
         guardian.end(place.who)
         until = time.monotonic() + 5

@@ -31,8 +31,8 @@ class Supervised:
         self.remote, self.restarts = remote, restarts
         self.incarnation = 1
         """Which start of the service is the current one; what a caller saw goes into `heal`."""
-        self.pid: int | None = None
-        """Of the process that serves now, once its start was told."""
+        self.local_pid: int | None = None
+        """Of the process that serves now, once its start was told; None where that is another machine's."""
         self._on_event, self._start_deadline = on_event, start_deadline
         self._used = 0
         self._healing = asyncio.Lock()
@@ -99,9 +99,11 @@ class Supervised:
 
     async def tell_of_start(self, reason: str = "") -> None:
         """`reason`: why the one before had to be replaced."""
-        self.pid = pid = (await self.remote.health()).pid
+        health = await self.remote.health()
+        self.local_pid = health.pid if health.here else None
         if self._on_event is not None:
-            self._on_event("service_started", service=self.name, pid=pid, incarnation=self.incarnation, reason=reason)
+            start = {"pid": health.pid, "incarnation": self.incarnation, "reason": reason}
+            self._on_event("service_started", service=self.name, **start)
 
 
 async def start_supervised(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def save_hf(
     if experts is not None:
         stored_dtype = tensors[_EMBED].dtype
         tensors, config["quantization_config"] = quantise_experts(tensors, experts)
-        require_none(faults_of_values(split_quantised(tensors)[1], stored_dtype), f"{folder} is not written")
+        values = _values(split_quantised(tensors)[1], stored_dtype)
+        require_none(faults_of_values(values), f"{folder} is not written")
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / "model.safetensors.partial"
     save_file(tensors, weights, metadata={"format": "pt"})
@@ -71,8 +73,9 @@ def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: 
     config, stored, stored_dtype = _read(folder)
     tensors, quantised = split_quantised(stored)
     require_sound(stored, f"{folder} is not loaded")
-    require_none(faults_of_values(quantised, dtype or stored_dtype), f"{folder} is not loaded")
-    tensors |= {name: dequantise(q, dtype or stored_dtype) for name, q in quantised.items()}
+    values = dict(_values(quantised, dtype or stored_dtype))
+    require_none(faults_of_values(values.items()), f"{folder} is not loaded")
+    tensors |= values
     if mtp_heads is not None:
         config = dataclasses.replace(config, num_nextn_predict_layers=mtp_heads)
     config = _unfold_embedding(config, tensors)
@@ -97,7 +100,7 @@ def load_codes(folder: Path | str) -> dict[str, Quantised]:
 def checkpoint_faults(folder: Path | str) -> list[Fault]:
     """What is not sound in a checkpoint: numbers, codes and scales as they are stored, then what codes stand for."""
     _, stored, dtype = _read(Path(folder))
-    return faults(stored) or faults_of_values(split_quantised(stored)[1], dtype)
+    return faults(stored) or faults_of_values(_values(split_quantised(stored)[1], dtype))
 
 
 def checkpoint_doubts(folder: Path | str) -> list[Fault]:
@@ -125,6 +128,11 @@ def published_tensors(model: Transformer) -> dict[str, Tensor]:
         tensors[f"model.layers.{layer}.embed_tokens.weight"] = tensors[_EMBED].clone()
         tensors[f"model.layers.{layer}.shared_head.head.weight"] = head.clone()
     return tensors
+
+
+def _values(quantised: dict[str, Quantised], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """What they stand for, each made when it is asked for: together they are several times as large."""
+    return ((name, dequantise(q, dtype)) for name, q in sorted(quantised.items()))
 
 
 def _public_name(name: str, config: ModelConfig) -> str:

@@ -127,4 +127,4 @@ class CoreMeter:
     def _services(self) -> dict[str, int]:
         crew = self._crew
         everybody = [crew.trainer, crew.engine, *crew.workers, *([crew.evaluator] if crew.evaluator else [])]
-        return {service.name: service.pid for service in everybody if service.pid is not None}
+        return {service.name: service.local_pid for service in everybody if service.local_pid is not None}

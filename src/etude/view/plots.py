@@ -18,6 +18,8 @@ BLUE, ORANGE, GREEN, GREY = "#3465a4", "#d9822b", "#4c956c", "#8d99ae"
 FONT = 9
 _USED = dict(zip(USERS, (BLUE, ORANGE, GREEN, "#8a6fb0", "#5c6370", "#b8bfca"), strict=True))
 _IDLE = ("#ecc98f", "#f5e3a9", "#f3cfc0", "#e3ddea", "#f1f2f4")
+_HATCHES = ("", "////", "....")
+"""For each time that these colours come again."""
 _BARS = 60
 """Into which RL's time is divided, at the most."""
 DEV_EVALUATION = "dev-step-"
@@ -124,16 +126,18 @@ def cores(data: RunData) -> Figure | None:
     figure.set_figwidth(9.0)
     floor = [0.0] * len(bars)
 
-    def layer(label: str, core_seconds: Sequence[float], color: str) -> None:
+    def layer(label: str, core_seconds: Sequence[float], color: str, hatch: str = "") -> None:
         nonlocal floor
         heights = [value / width for value, width in zip(core_seconds, widths, strict=True)]
-        axis.bar(starts, heights, widths, bottom=floor, align="edge", color=color, label=label)
+        look = {"facecolor": color, "edgecolor": GREY, "linewidth": 0, "hatch": hatch}
+        axis.bar(starts, heights, widths, bottom=floor, align="edge", label=label, **look)
         floor = [below + height for below, height in zip(floor, heights, strict=True)]
 
     for name in whole.users:
         layer(name, [bar.used[name] for bar in bars], _USED.get(name, GREY))
     for number, name in enumerate(whole.waits):
-        layer(f"idle: {name}", [bar.idle[name] for bar in bars], _IDLE[min(number, len(_IDLE) - 1)])
+        again, place = divmod(number, len(_IDLE))
+        layer(f"idle: {name}", [bar.idle[name] for bar in bars], _IDLE[place], _HATCHES[again % len(_HATCHES)])
     axis.set_ylim(0, max(sample.cores for sample in data.cores))
     axis.set_xlim(0, sum(widths))
     axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))

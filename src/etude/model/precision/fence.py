@@ -10,14 +10,14 @@ told as `doubts`, and refused by nobody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from etude.model.errors import PoisonedWeights
-from etude.model.precision.formats import Quantised, dequantise
+from etude.model.precision.formats import Quantised
 from etude.model.precision.nvfp4 import NVFP4
 
 SATURATED = 0.5
@@ -51,16 +51,19 @@ def faults(tensors: Mapping[str, Tensor]) -> list[Fault]:
 
 
 @torch.no_grad()
-def faults_of_values(quantised: Mapping[str, Quantised], dtype: torch.dtype) -> list[Fault]:
-    """Weights whose codes and scales are finite, and what they stand for in this dtype is not."""
-    values = ((name, dequantise(quantised[name], dtype)) for name in sorted(quantised))
-    counted = ((name, int((~x.isfinite()).sum()), x.numel()) for name, x in values)
-    told = str(dtype).removeprefix("torch.")
+def faults_of_values(values: Iterable[tuple[str, Tensor]]) -> list[Fault]:
+    """Weights whose codes and scales are finite, and what they stand for is not. Looked at one after another: `values`
+    may make each when its turn comes."""
+    counted = ((name, int((~x.isfinite()).sum()), x) for name, x in values)
     return [
-        Fault(name, f"stands for {count} of {total} numbers that are not finite in {told}")
-        for name, count, total in counted
+        Fault(name, f"stands for {count} of {x.numel()} numbers that are not finite in {_dtype(x)}")
+        for name, count, x in counted
         if count
     ]
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 @torch.no_grad()
