@@ -4,7 +4,7 @@ RECIPE ?= recipes/tiny.toml
 # Files in their order: sorted by how many tests they have, those with a single long one would come last.
 PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20
 
-.PHONY: setup tools quickstart test test-full lint smoke bench claims gpu clean
+.PHONY: setup tools quickstart test test-full lint smoke bench claims gpu gpu-record clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -46,6 +46,10 @@ claims: setup             ## the README's table of claims, from the rows of docs
 
 gpu:                      ## what needs a GPU, with the torch that is there
 	@sh benchmarks/gpu/run.sh
+
+gpu-record: setup         ## make gpu-record FROM=gpu.jsonl: keep in docs/results.md what make gpu printed, here or elsewhere
+	@test -n "$(FROM)" || { echo "usage: make gpu > gpu.jsonl, then: make gpu-record FROM=gpu.jsonl"; exit 2; }
+	@$(PY) benchmarks/gpu/record.py $(FROM)
 
 clean:                    ## remove .venv and caches, keep runs
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from etude.journal import code_digest
 from etude.lineage import this_machine
-from etude.lineage.state import code_digest
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results.md"
 
@@ -44,11 +44,15 @@ def finish(name: str, result: dict[str, Any]) -> None:
 
 def record(command: str, line: dict[str, Any]) -> None:
     """Appends one row to docs/results.md."""
-    shown = {key: value for key, value in line.items() if key not in ("bench", "machine", "gpu")}
-    values = json.dumps(shown).strip("{}").replace('"', "").replace("|", "/")
-    row = (datetime.now(UTC).strftime("%Y-%m-%d"), f"`{command}`", values, line["machine"], code_digest()[:12])
+    shown = {key: value for key, value in line.items() if key not in ("bench", "machine")}
+    row = result_row(datetime.now(UTC).strftime("%Y-%m-%d"), command, shown, line["machine"], code_digest())
     with RESULTS.open("a", encoding="utf-8") as out:
-        out.write(f"| {' | '.join(row)} |\n")
+        out.write(row)
+
+
+def result_row(date: str, command: str, shown: dict[str, Any], machine: str, code: str) -> str:
+    values = json.dumps(shown)[1:-1].replace('"', "").replace("|", "/")
+    return f"| {' | '.join((date, f'`{command}`', values, machine, code[:12]))} |\n"
 
 
 def machine() -> str:

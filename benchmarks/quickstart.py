@@ -15,9 +15,9 @@ from pathlib import Path
 
 from _report import finish
 
-from etude.journal import write_atomically
+from etude.journal import code_digest, write_atomically
 from etude.lineage.plan import plan_run
-from etude.lineage.state import LineageState, code_digest
+from etude.lineage.state import LineageState
 from etude.recipe import load_recipe
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -83,6 +83,18 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True)
+class Never:
+    """A figure that is exactly 0, of all seeds at once."""
+
+    key: str
+
+    def __call__(self, found: Mapping[str, Any]) -> Verdict | None:
+        if found[self.key] is None:
+            return None
+        return Verdict.OPPOSITE if found[self.key] else Verdict.SHOWN
+
+
+@dataclass(frozen=True, slots=True)
 class NoneEnded:
     """None of these arms was ended by its own numbers (`_ended.all_ended`); one that was is enough for the opposite."""
 

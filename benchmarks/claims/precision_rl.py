@@ -80,7 +80,7 @@ def conclude(rows: Rows) -> dict[str, Any]:
     counted = [figures["changed"] for figures in rows.of("reciprocal").values() if figures.get("changed")]
     for kind in KINDS:
         for bits in map(str, BITS):
-            found[f"{kind}_changed_{bits}"] = fmean(shares[kind][bits] for shares in counted) if counted else None
+            found |= stated(f"{kind}_changed_{bits}", of_seeds([shares[kind][bits] for shares in counted]))
     return found
 
 
@@ -172,8 +172,12 @@ CLAIM = Claim(
         points("dev_gain_of_nvfp4", "dev pass@1 of NVFP4 per token less bf16's {} points"),
         points("dev_gain_of_nvfp4_tensor", "per tensor {} points"),
         points("dev_gain_of_mxfp8", "MXFP8 {} points"),
-        points("dev_gain_of_reciprocal", "without IEEE division {} points"),
-        points("dev_gain_of_reciprocal10", "with reciprocals of 10 bits {} points"),
+        Told("activations_codes_changed_22", "reciprocals of 22 bits change {} of the activations' codes", ".4%"),
+        Told("activations_codes_changed_10", "of 10 bits {}", ".2%"),
+        points("dev_gain_of_reciprocal", "dev pass@1 with reciprocals of 22 bits {} points"),
+        points("dev_gain_of_reciprocal10", "of 10 bits {} points"),
+        Told("p99_off_of_reciprocal", "p99 of trainer less engine with reciprocals of 22 bits {} times bf16's"),
+        Told("p99_off_of_reciprocal10", "of 10 bits {} times"),
         Told("drop_of_nvfp4", "fall of the reward from its best, less bf16's: NVFP4 per token {}", "+.3f"),
         Told("drop_of_nvfp4_tensor", "per tensor {}", "+.3f"),
     ),

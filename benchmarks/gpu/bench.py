@@ -19,17 +19,27 @@ class Sizes:
     inner: int
     rows: int
     """Of a matrix that is quantised."""
-    tokens: int
-    """Of eight choices each among the experts of the first load."""
     loads: tuple[tuple[int, int], ...]
-    """Experts, and rows of all: the largest first, since what is tuned is tuned on the first."""
+    """Experts, and rows of all, which are the tokens that have come to them: the largest first, since what is tuned is
+    tuned on the first."""
+    layers: tuple[tuple[int, int], ...]
+    """Experts, and tokens of eight choices each among them. A layer has eight times as many rows."""
     copied: int
     dense: int
     runs: int
 
 
-K2 = Sizes(7168, 2048, 32768, 4096, ((48, 32768), (48, 4096), (8, 32768), (8, 4096)), 2**30, 8192, 12)
-TINY = Sizes(128, 256, 32, 4, ((8, 24),), 2**10, 32, 1)
+K2 = Sizes(
+    hidden=7168,
+    inner=2048,
+    rows=32768,
+    loads=((48, 32768), (48, 4096), (8, 32768), (8, 4096)),
+    layers=((48, 4096), (48, 32768), (8, 4096)),
+    copied=2**30,
+    dense=8192,
+    runs=12,
+)
+TINY = Sizes(hidden=128, inner=256, rows=32, loads=((8, 24),), layers=((8, 4),), copied=2**10, dense=32, runs=1)
 """To try the rows themselves, where there is no GPU too."""
 
 

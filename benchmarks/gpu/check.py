@@ -1,7 +1,8 @@
 """The model room on a GPU: checked against its CPU reference, then measured. Prints raw JSON lines, the last a summary.
 
 Checks: forward (plain, packed, replayed), gradients, `extend` against `forward`, all in fp32, and bf16 near fp32; the
-low-precision kernels against their references, most of them bit for bit.
+references of low precision against themselves on the CPU, bit for bit, and what is emulated with them; the kernels
+against the references, most of them bit for bit.
 Measures: tokens per second of forward and backward, and of decoding, at a mid-size configuration in bf16; the kernels'
 rows (`kernel_rows.py`). A check that does not hold is printed and ends with exit code 1; measurements are still made.
 `--interpreted` checks the kernels where there is no GPU, under Triton's interpreter, and says what was not measured;
@@ -49,19 +50,27 @@ def main() -> int:
 
     from bench import K2, TINY
     from checks import CHECKS
+    from emulation_checks import EMULATION_CHECKS
     from kernel_checks import KERNEL_CHECKS
     from kernel_rows import kernel_rows
     from measure import MEASURES
 
+    from etude.journal import code_digest
     from etude.model.precision.kernels import overview
 
     torch.backends.cuda.matmul.allow_tf32 = False
     on_gpu = chosen.device == "cuda"
     name = torch.cuda.get_device_name() if on_gpu else "cpu"
-    print(json.dumps({"device": name, "torch": torch.__version__, "cuda": torch.version.cuda}))
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    print(
+        json.dumps(
+            {"device": name, **versions, "date": time.strftime("%Y-%m-%d", time.gmtime()), "code": code_digest()}
+        )
+    )
     print(json.dumps({"kernels": overview(chosen.device).splitlines()}), flush=True)
     measured = on_gpu or (chosen.interpreted and chosen.small)
-    checks = (*(() if chosen.interpreted else CHECKS), *(KERNEL_CHECKS if on_gpu or chosen.interpreted else ()))
+    checks = () if chosen.interpreted else (*CHECKS, *EMULATION_CHECKS)
+    checks += KERNEL_CHECKS if on_gpu or chosen.interpreted else ()
     failed, figures, rows = [], {}, []
     for check in checks:
         line = _checked(check, chosen.device)

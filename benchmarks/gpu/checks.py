@@ -76,21 +76,26 @@ def gradients_equal_cpu(device: str) -> str:
 
 
 def extend_equals_forward(device: str) -> str:
-    """A prompt read at once, then tokens one by one, on the cache of latents."""
     _, there = pair(device)
     asked = tokens(3, 40).to(device)
     whole = there(asked).logits_btv
-    cache = LatentCache(there.config, 3, 64, device=device)
-    slots = torch.arange(3, device=device)
+    return apart(extended(there, asked), whole.cpu())
+
+
+def extended(model: Transformer, asked: torch.Tensor) -> torch.Tensor:
+    """Logits of a prompt that is read at once, then token by token, on the cache of latents."""
+    device, (rows, length) = asked.device, asked.shape
+    cache = LatentCache(model.config, rows, 64, device=device)
+    slots = torch.arange(rows, device=device)
     parts = []
-    for first, last in [(0, 32), *((place, place + 1) for place in range(32, 40))]:
-        starts = torch.full((3,), first, device=device)
-        lengths = torch.full((3,), last - first, device=device)
+    for first, last in [(0, length - 8), *((place, place + 1) for place in range(length - 8, length))]:
+        starts = torch.full((rows,), first, device=device)
+        lengths = torch.full((rows,), last - first, device=device)
         step = cache.step(slots, starts, lengths)
-        fed = asked[step.rows_t, step.positions_t.clamp(max=39)]
+        fed = asked[step.rows_t, step.positions_t.clamp(max=length - 1)]
         wanted = (step.first_b[:, None] + torch.arange(last - first, device=device)).flatten()
-        parts.append(there.extend(fed, step, wanted).logits_rv.unflatten(0, (3, -1)))
-    return apart(torch.cat(parts, dim=1), whole.cpu())
+        parts.append(model.extend(fed, step, wanted).logits_rv.unflatten(0, (rows, -1)))
+    return torch.cat(parts, dim=1)
 
 
 def bf16_is_near_fp32(device: str) -> str:

@@ -44,7 +44,8 @@ def kernel_rows(device: str, sizes: Sizes, seconds: float) -> Iterator[Row]:
     for experts, rows in sizes.loads:
         yield from _matmuls(bench, "up", experts, rows, sizes.inner, sizes.hidden)
         yield from _matmuls(bench, "down", experts, rows, sizes.hidden, sizes.inner)
-    yield from _layers(bench)
+    for experts, tokens in sizes.layers:
+        yield from _layer(bench, experts, tokens)
 
 
 def _copy(bench: Bench) -> Row:
@@ -126,7 +127,7 @@ def _first_rows_differ(made: Quantised | tuple[Quantised, Quantised], x: Tensor,
 
 
 def _moves(bench: Bench) -> Iterator[Row]:
-    tokens, hidden, (experts, _) = bench.sizes.tokens, bench.sizes.hidden, bench.sizes.loads[0]
+    (experts, tokens), hidden = bench.sizes.layers[0], bench.sizes.hidden
     x = torch.randn(tokens, hidden, device=bench.device).bfloat16()
     picked = torch.rand(tokens, experts, device=bench.device).topk(8).indices
     gates = torch.rand(tokens, 8, device=bench.device)
@@ -168,9 +169,11 @@ def _matmuls(bench: Bench, name: str, experts: int, rows: int, n: int, k: int) -
     flops = 2 * rows * n * k
     by_torch: dict[str, float] = {}
 
-    def row(kernel: str, operation: str, implementation: str, format: str, operands: Callable[[], Any]) -> Row:
+    def row(
+        kernel: str, operation: str, implementation: str, format: str, operands: Callable[[], Any], **how: Any
+    ) -> Row:
         def measured() -> Row:
-            run, given = choose(operation, implementation, format, device), operands()
+            run, given = partial(choose(operation, implementation, format, device), **how), operands()
             given = given if len(given) == 3 else (*given, ends)
             error = _error(run(*given), operation, *given)
             ms = bench.milliseconds(lambda: run(*given))
@@ -185,13 +188,19 @@ def _matmuls(bench: Bench, name: str, experts: int, rows: int, n: int, k: int) -
             }
 
         shape = f"{name} {experts}x{n}x{k}, {rows} rows"
-        return bench.row(f"{kernel} {format} {implementation}", shape, measured)
+        return bench.row(" ".join((kernel, format, implementation, *how)), shape, measured)
 
     def quantised(kind: str) -> tuple[Any, Any]:
         left, right = PAIRS[kind]
         return choose("quantise", "triton", left, device)(a, left), choose("quantise", "triton", right, device)(
             b, right
         )
+
+    def quantised_backwards(kind: str) -> tuple[Any, Any]:
+        """dy, and what `quantise_both` makes of the weights' columns."""
+        left, right = PAIRS[kind]
+        turned = choose("quantise_both", "triton", right, device)(b, right)[1]
+        return choose("quantise", "triton", left, device)(grads, left), turned
 
     def columns(kind: str) -> tuple[Any, ...]:
         """Quantised along tokens: each expert's rows filled up to whole blocks, which the sums then go over too."""
@@ -205,9 +214,13 @@ def _matmuls(bench: Bench, name: str, experts: int, rows: int, n: int, k: int) -
         yield row("forward", "grouped_mm", implementation, "bf16", lambda: (a, b))
         yield row("dgrad", "grouped_mm", implementation, "bf16", lambda: (grads, b.mT))
         yield row("wgrad", "grouped_wgrad", implementation, "bf16", lambda: (grads.mT, a.mT))
-    yield row("forward", "grouped_mm", "torch_scaled", "fp8_row", lambda: quantised("fp8_row"))
+    by_rows = partial(quantised, "fp8_row")
+    yield row("forward", "grouped_mm", "torch_scaled", "fp8_row", by_rows)
+    yield row("forward", "grouped_mm", "torch_scaled", "fp8_row", by_rows, use_fast_accum=True)
     for kind in PAIRS:
         yield row("forward", "grouped_mm", "triton", kind, lambda kind=kind: quantised(kind))
+    for kind in ("fp8_block", "mxfp8"):
+        yield row("dgrad", "grouped_mm", "triton", kind, lambda kind=kind: quantised_backwards(kind))
     for kind in ("fp8_tile", "mxfp8"):
         yield row("wgrad", "grouped_wgrad", "triton", kind, lambda kind=kind: columns(kind))
 
@@ -246,10 +259,9 @@ def apart(found: Tensor, wanted: Tensor) -> float:
     return float(f"{float((found.float() - wanted.float()).norm() / wanted.float().norm()):.2e}")
 
 
-def _layers(bench: Bench) -> Iterator[Row]:
+def _layer(bench: Bench, experts: int, tokens: int) -> Iterator[Row]:
     """Forward and backward of a whole layer of experts, as the model runs it: weights are quantised in every pass."""
-    device, tokens, (experts, _) = bench.device, bench.sizes.tokens, bench.sizes.loads[0]
-    hidden, inner = bench.sizes.hidden, bench.sizes.inner
+    device, hidden, inner = bench.device, bench.sizes.hidden, bench.sizes.inner
     x, grad = (torch.randn(tokens, hidden, device=device).bfloat16() for _ in range(2))
     gates, picked = torch.rand(tokens, 8, device=device), torch.rand(tokens, experts, device=device).topk(8).indices
     shapes = ((inner, hidden), (inner, hidden), (hidden, inner))

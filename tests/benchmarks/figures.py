@@ -89,6 +89,13 @@ def budgets(arm: str, seed: int) -> dict[str, Any]:
     return {"steps": steps, "loss": loss, "reward": 1.2 - 0.3 * loss + 0.01 * seed, "dev": outcomes(0.4, seed)}
 
 
+def precision_leak(arm: str, seed: int) -> dict[str, Any]:
+    keys = [f"{way}_{figure}" for way in ("future", "batch") for figure in ("mean", "max", "share")]
+    none = dict.fromkeys(keys, 0.0)
+    leaks = dict.fromkeys(keys, 0.1 + 0.01 * seed)
+    return {**dict.fromkeys(("bf16", "nvfp4", "mxfp8", "fp8_block"), none), "nvfp4_tensor": leaks}
+
+
 def precision_pretraining(arm: str, seed: int) -> dict[str, Any]:
     loss = 1.0 + 0.02 * seed + {"bf16": 0.0, "mxfp8": 0.001 * seed, "nvfp4": 0.03}[arm]
     curve = [[step, 5.0 / step + loss] for step in range(5, 200, 5)]
@@ -121,6 +128,7 @@ FIGURES: dict[str, Callable[[str, int], dict[str, Any]]] = {
     "summaries": summaries,
     "length_cost": before_and_after,
     "budgets": budgets,
+    "precision_leak": precision_leak,
     "precision_pretraining": precision_pretraining,
     "precision_rl": precision_rl,
 }

@@ -608,6 +608,19 @@ def test_low_precision_is_compared_at_equal_weights_and_tokens() -> None:
     assert "NVFP4 per token 2.00 times bf16's" in said
 
 
+def test_one_leaking_position_of_one_seed_is_the_opposite_of_none() -> None:
+    claim = next(claim for claim in CLAIMS if claim.name == "precision_leak")
+    rows = rows_of(claim)
+    kept = Rows(rows, claim.name)
+    found = claim.conclude(kept)
+    assert (claim.verdict(kept, found), found["share_of_others"]) == (Verdict.SHOWN, 0.0)
+    assert "in all others, bits differ at 0% of positions" in headline(claim.headline, found)
+    last = rows[-1].figures
+    leaking = replace(rows[-1], figures={**last, "mxfp8": {**last["mxfp8"], "batch_share": 0.001}})
+    kept = Rows([*rows[:-1], leaking], claim.name)
+    assert claim.verdict(kept, claim.conclude(kept)) == Verdict.OPPOSITE
+
+
 def test_a_run_that_ended_in_its_first_step_has_neither_curve_nor_probe(tmp_path) -> None:
     claim = next(claim for claim in CLAIMS if claim.name == "precision_rl")
     rows = rows_of(claim)

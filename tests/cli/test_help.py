@@ -46,6 +46,7 @@ def test_help_loads_nothing_heavy(args, heavy) -> None:
         ("run",),
         ("chat",),
         ("report",),
+        ("export",),
         ("sandbox", "doctor"),
         ("doctor", "numerics"),
         ("agents", "apply"),

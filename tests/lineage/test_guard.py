@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from etude.cli.run import run_command
 from etude.corpus.shards import Tokens, write_shards
 from etude.journal import Journal, RunPaths
 from etude.lineage import LineageError, LineageState, Stage, require_supported, run_line
@@ -51,6 +52,11 @@ def context_with(root: Path, recipe: Recipe, lengths: dict[str, list[int]]) -> R
 
 def test_the_default_recipe_is_supported() -> None:
     require_supported(recipe_with())
+
+
+def test_no_plan_is_made_of_what_would_be_refused(tmp_path: Path) -> None:
+    with pytest.raises(LineageError, match=r'compute\.device = "cuda"'):
+        run_command(Path("recipes/tiny.toml"), ["compute.device=cuda"], tmp_path, None, dry_run=True)
 
 
 @pytest.mark.parametrize(

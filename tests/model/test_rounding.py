@@ -19,6 +19,7 @@ from etude.model import (
     Numerics,
     Replay,
     Transformer,
+    compute_with,
     load_codes,
     load_hf,
     prepare,
@@ -30,6 +31,7 @@ from etude.model import (
 )
 from etude.model.precision import NVFP4
 from etude.recipe.model import ModelRecipe
+from etude.recipe.precision import PrecisionRecipe
 from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict, into_module
 
@@ -267,6 +269,33 @@ def test_every_weight_learns(rounding: str) -> None:
         assert parameter.grad is not None, name
         assert bool(parameter.grad.isfinite().all()), name
         assert float(parameter.grad.abs().max()) > 0, name
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_what_was_served_and_is_restored_learns_on(rounding: str) -> None:
+    model = model_of(rounding, ("shared", "attention"))
+    serve(model)
+    restore(model)
+    before = model(tokens_of(0)).logits_btv
+    before.logsumexp(-1).mean().backward()
+    for part in ("self_attn.o_proj.weight", "mlp.shared_experts.up_proj.weight", "mlp.experts.up_proj"):
+        weight = model.get_parameter(f"layers.1.{part}")
+        assert weight.grad is not None, part
+        with torch.no_grad():
+            weight -= weight.grad / weight.grad.abs().max()
+        after = model(tokens_of(0)).logits_btv
+        assert not torch.equal(after, before), f"{part} is not computed with"
+        before = after
+
+
+def test_a_recipe_says_all_whatever_was_said_before() -> None:
+    plain, model = model_of("none"), model_of("nvfp4", ("shared", "attention"))
+    tokens = tokens_of(0)
+    with torch.no_grad():
+        compute_with(model, PrecisionRecipe(experts="nvfp4", emulate=True))
+        assert torch.equal(model(tokens).logits_btv, model_of("nvfp4")(tokens).logits_btv)
+        compute_with(model, PrecisionRecipe())
+        assert torch.equal(model(tokens).logits_btv, plain(tokens).logits_btv)
 
 
 def test_drafts_go_through_served_experts_too() -> None:

@@ -84,3 +84,50 @@ def test_the_rows_of_the_kernels_can_be_tried_without_a_gpu() -> None:
                 assert row.get("max_error") is None, "the other layers are held against it"
             else:
                 assert row.get("max_error", 0) < 0.12, row
+
+
+def printed(gpu: str | None) -> str:
+    first = {"device": gpu or "cpu", "torch": "2.11.0", "cuda": "12.8", "date": "2026-01-02", "code": "ab" * 8}
+    rows = [{"kernel": "quantise mxfp8", "shape": "4x32", "gb_s": 7, "ratio_peak": 0.5, "max_error": 0.0}]
+    rows += [{"kernel": "forward fp8_block triton", "shape": "up", "not_measured": "time was up"}]
+    last = {"gpu": gpu, "failed": [], "checks": 3, "tokens_per_second": {"decode": 9}, "rows": rows}
+    return "".join(json.dumps(line) + "\n" for line in (first, {"check": "one", "ok": True}, last))
+
+
+def recorded(folder: Path, text: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    file, results = folder / "gpu.jsonl", folder / "results.md"
+    file.write_text(text)
+    results.write_text("| date |\n")
+    command = [sys.executable, str(SCRIPT.with_name("record.py")), str(file), "--results", str(results)]
+    return subprocess.run(command, capture_output=True, text=True, check=False), results.read_text()
+
+
+def test_what_it_printed_elsewhere_is_kept_row_by_row(tmp_path: Path) -> None:
+    done, results = recorded(tmp_path, printed("NVIDIA H100"))
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ") for line in results.splitlines()[1:]]
+    assert [row[2] for row in rows] == [
+        "checks: 3, failed: [], tokens_per_second: {decode: 9}",
+        "kernel: quantise mxfp8, shape: 4x32, gb_s: 7, ratio_peak: 0.5, max_error: 0.0",
+        "kernel: forward fp8_block triton, shape: up, not_measured: time was up",
+    ]
+    for row in rows:
+        where = ["NVIDIA H100, torch 2.11.0, CUDA 12.8", "abababababab |"]
+        assert [*row[:2], *row[3:]] == ["| 2026-01-02", "`make gpu`", *where]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "begin with a device"),
+        ("kernels\n", "no JSON"),
+        (printed(None), "nothing was measured on a GPU"),
+        (printed("NVIDIA H100").rpartition('{"gpu"')[0], "end with rows"),
+    ],
+    ids=["empty", "no JSON", "no GPU", "cut short"],
+)
+def test_what_is_not_its_output_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    done, results = recorded(tmp_path, text)
+    assert (done.returncode, done.stdout, results) == (2, "", "| date |\n")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -270,6 +270,39 @@ def report(run_folder: RunFolder) -> None:
     finish(verb)
 
 
+@app.command()
+def export(
+    run_folder: RunFolder,
+    folder: Annotated[Path, typer.Argument(help="Where the checkpoint goes: a folder that is new or empty.")],
+    stage: Annotated[
+        str | None,
+        typer.Option(help="Which stage's model: pretrain, long, mtp, sft, continued or rl; the latest if not given."),
+    ] = None,
+    experts: Annotated[
+        str | None,
+        typer.Option(help="Quantise the routed experts: mxfp8, nvfp4, fp8_block or fp8_row; as they are if not given."),
+    ] = None,
+) -> None:
+    """Write the model of a run as a Hugging Face checkpoint: weights, config.json, tokenizer.json.
+
+    The layout is the published one (DeepSeek's; of quantised experts ModelOpt's, DeepSeek's or compressed-tensors').
+    What is not sound is not written: one line names the tensor, and the exit code is 1.
+
+    \b
+    Examples:
+      etude export runs/tiny tiny-agent
+      etude export runs/tiny tiny-agent-mxfp8 --experts mxfp8
+      etude export runs/tiny tiny-base --stage pretrain
+    """
+
+    def verb() -> int:
+        from etude.cli.export import export_command
+
+        return export_command(run_folder, folder, stage, experts)
+
+    finish(verb)
+
+
 @sandbox.command()
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,

@@ -45,7 +45,8 @@ def run_command(
 ) -> int:
     recipe = load_recipe(recipe_file, [*overrides, *([f'name="{name}"'] if name else [])])
     if dry_run:
-        from etude.cli.plan import describe_plan
+        require_supported(recipe)
+        from etude.cli.plan import describe_plan  # not before: mistakes are answered without torch
 
         print(describe_plan(recipe))
         return 0

@@ -9,6 +9,7 @@ from etude.journal.lines import append_rows, drop_torn_line, read_metrics, read_
 from etude.journal.paths import RunPaths
 from etude.journal.progress import ProgressLine
 from etude.journal.read import Entry, Span, read_journal, wait_spans, waits
+from etude.journal.source import code_digest
 from etude.journal.waiting import WaitExpired, Waiting
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "WaitExpired",
     "Waiting",
     "append_rows",
+    "code_digest",
     "drop_torn_line",
     "read_journal",
     "read_metrics",

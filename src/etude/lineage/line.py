@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude.journal import code_digest
 from etude.lineage.context import RunContext
 from etude.lineage.state import (
     LineageError,
     LineageState,
     StageRecord,
-    code_digest,
     output_digest,
     recipe_digest,
     recipe_of,

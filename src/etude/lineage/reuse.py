@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from etude.journal import RunPaths
+from etude.journal import RunPaths, code_digest
 from etude.lineage.context import RunContext
 from etude.lineage.line import Stage
 from etude.lineage.state import (
     LineageError,
     LineageState,
     StageRecord,
-    code_digest,
     output_digest,
     recipe_digest,
     recipe_of,

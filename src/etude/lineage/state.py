@@ -131,16 +131,6 @@ def output_digest(root: Path, outputs: Sequence[str]) -> str:
     return whole.hexdigest()[:16]
 
 
-def code_digest() -> str:
-    """A digest of the package's source: every row of results says which code made it."""
-    package = Path(__file__).resolve().parents[1]
-    sources = sorted(package.rglob("*.py"))
-    whole = hashlib.sha256()
-    for file in sources:
-        whole.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
-    return whole.hexdigest()[:16]
-
-
 def _at(values: Mapping[str, Any], place: str) -> Any:
     found: Any = values
     for name in place.split("."):

@@ -7,8 +7,7 @@ both come from `Numerics.codes`; what they stand for is worked out once for each
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from etude.model.block import Experts, FeedForward, MixtureOfExperts
 from etude.model.errors import CannotQuantise
 from etude.model.linear import Linear
 from etude.model.precision.fence import require_sound
-from etude.model.precision.formats import Quantised, dequantise
+from etude.model.precision.formats import Quantised, dequantise, taken_apart
 from etude.model.precision.kernels import experts_by_kernels, kernels_for
 from etude.model.precision.numerics import Numerics, Operand
 from etude.model.precision.rounded import rounded_experts
@@ -34,14 +33,12 @@ class Codes(nn.Module):
 
     def __init__(self, q: Quantised) -> None:
         super().__init__()
-        self._q = q
-        for field in fields(q):
-            if isinstance(part := getattr(q, field.name), Tensor):
-                self.register_buffer(field.name, part)
+        parts, self._together = taken_apart(q)
+        for name, part in parts.items():
+            self.register_buffer(name, part)
 
     def quantised(self) -> Quantised:
-        parts: dict[str, Any] = dict(self.named_buffers())
-        return replace(self._q, **parts)
+        return self._together(**dict(self.named_buffers()))
 
 
 class ServedExperts(nn.Module):
@@ -82,8 +79,11 @@ def compute_with(model: nn.Module, recipe: PrecisionRecipe) -> None:
 
 
 def round_with(model: nn.Module, numerics: Numerics | None) -> None:
-    """From here on the network computes so, forward and backward. The router, the dense layers, the embedding, the head
-    and attention's way from the latent to keys and values are never rounded."""
+    """From here on the network computes so, forward and backward, whatever it was told before. The router, the dense
+    layers, the embedding, the head and attention's way from the latent to keys and values are never rounded."""
+    for module in model.modules():
+        if isinstance(module, Experts | Linear):
+            module.numerics = None
     if numerics is None:
         return
     for name, module in model.named_modules():
@@ -127,6 +127,9 @@ def restore(model: nn.Module) -> None:
             experts.gate_proj, experts.up_proj, experts.down_proj = map(nn.Parameter, (gate, up, down))
             experts.numerics, experts.kernels = served.numerics, served.kernels
             mixture.experts = experts
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.served = None
 
 
 @torch.no_grad()

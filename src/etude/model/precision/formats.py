@@ -1,4 +1,4 @@
-"""The formats by name, each with its three functions.
+"""The formats by name: how numbers are quantised, and what they are once they were.
 
 Invariant: `fake` has the values of `dequantise` after `quantise`, at less cost; only a zero may have another sign.
 """
@@ -6,7 +6,7 @@ Invariant: `fake` has the values of `dequantise` after `quantise`, at less cost;
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TypeAlias
 
@@ -56,6 +56,13 @@ def format_named(name: str) -> Format:
     if found is None:
         raise CannotQuantise(f"there is no format {name!r}; there are {', '.join(FORMATS)}")
     return found
+
+
+def taken_apart(q: Quantised) -> tuple[dict[str, Tensor], Callable[..., Quantised]]:
+    """Its tensors by name, for whoever keeps tensors only, and what puts others of their kind together again."""
+    parts = {field.name: getattr(q, field.name) for field in fields(q)}
+    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
+    return tensors, partial(type(q), **{name: part for name, part in parts.items() if name not in tensors})
 
 
 def dequantise(q: Quantised, dtype: torch.dtype = torch.bfloat16) -> Tensor:

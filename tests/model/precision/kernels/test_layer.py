@@ -101,6 +101,25 @@ def test_whatever_the_loads(format: str, picked: tuple[Tensor, int], seed: int) 
     assert off(trained(by("triton", format), given), trained(by("reference", format), given), given) < 5e-3
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_kept_for_the_backward_pass_is_autograds_to_keep(format: str) -> None:
+    """And to let go, or to put elsewhere meanwhile: a layer holds nothing itself."""
+    kept: list[int] = []
+
+    def put_away(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel() * tensor.element_size())
+        return tensor.clone()
+
+    plain = trained(by("reference", format), ragged())
+    with torch.autograd.graph.saved_tensors_hooks(put_away, lambda tensor: tensor):
+        found = trained(by("reference", format), ragged())
+    assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+    _, experts_nk, _, weights = ragged()
+    of_a_pair = 3 * WIDTH + 5 * INNER
+    """Bytes: columns of x and of the hidden rows, of one each at the least; gate, up and the result, of two."""
+    assert sum(kept) > sum(weight.nbytes for weight in weights) + experts_nk.numel() * of_a_pair
+
+
 @given(picked=some_picks, seed=st.integers(0, 99))
 def test_in_bf16_it_is_the_layer_in_fp32_but_for_rounding(picked: tuple[Tensor, int], seed: int) -> None:
     given = case(*picked, seed)

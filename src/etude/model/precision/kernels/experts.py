@@ -22,7 +22,8 @@ from etude.model.precision.kernels.choice import Choice, choose, refusal
 if TYPE_CHECKING:  # this room runs where there is torch and nothing else
     from etude.recipe.precision import PrecisionRecipe
 
-Operand: TypeAlias = Tensor | Quantised
+Side: TypeAlias = Tensor | Quantised
+"""Of a matmul."""
 NATIVE = ("fp8_block",)
 """Rounded formats whose codes tensor cores multiply as they are: kernels are taken for them where they can be had.
 MXFP8's are widened to bf16 first, which has to be asked for."""
@@ -77,7 +78,8 @@ class ExpertKernels:
     multiply: Callable[..., Tensor]
     weight_gradient: Callable[..., Tensor]
     quantisers: Mapping[str, Choice]
-    """None in bf16."""
+    """Of rows and columns; none in bf16."""
+    weight_quantisers: Mapping[str, Choice]
 
     @classmethod
     def of(cls, implementation: str, format: str, device: torch.device | str) -> ExpertKernels:
@@ -86,46 +88,51 @@ class ExpertKernels:
         permute, unpermute, gate_gradients = (choose(name, implementation, "bf16", device) for name in moves)
         matmul = choose("grouped_mm", implementation, format, device)
         wgrad = choose("grouped_wgrad", implementation, tile, device)
-        names = () if format == "bf16" else _QUANTISERS
-        quantisers = {name: choose(name, implementation, tile, device) for name in names}
-        return cls(format, permute, unpermute, gate_gradients, matmul, wgrad, quantisers)
+        rounded = format != "bf16"
+        quantisers = {name: choose(name, implementation, tile, device) for name in _QUANTISERS if rounded}
+        of_weights = {name: choose(name, implementation, format, device) for name in _QUANTISERS[:2] if rounded}
+        return cls(format, permute, unpermute, gate_gradients, matmul, wgrad, quantisers, of_weights)
 
     @property
     def block(self) -> int:
         """Rows of an expert are filled up to a multiple in training, so that no block of columns has two experts'."""
         return {"bf16": 1, "mxfp8": 32, "fp8_block": 128}[self.format]
 
-    def rows(self, x_rd: Tensor) -> Operand:
-        return x_rd if self.format == "bf16" else self._quantised("quantise", x_rd)
+    def rows(self, x_rd: Tensor) -> Side:
+        return x_rd if self.format == "bf16" else _quantised(self.quantisers["quantise"], x_rd)
 
-    def rows_and_columns(self, x_rd: Tensor) -> tuple[Operand, Operand]:
-        return (x_rd, x_rd.mT) if self.format == "bf16" else self._both("quantise_both", x_rd)
+    def rows_and_columns(self, x_rd: Tensor) -> tuple[Side, Side]:
+        return (x_rd, x_rd.mT) if self.format == "bf16" else _both(self.quantisers["quantise_both"], x_rd)
 
-    def swiglu(self, gate: Tensor, up: Tensor) -> Operand:
+    def swiglu(self, gate: Tensor, up: Tensor) -> Side:
         """The rows of silu(gate) * up."""
-        return F.silu(gate) * up if self.format == "bf16" else self._quantised("swiglu_quantise", gate, up)
+        if self.format == "bf16":
+            return F.silu(gate) * up
+        return _quantised(self.quantisers["swiglu_quantise"], gate, up)
 
-    def swiglu_and_columns(self, gate: Tensor, up: Tensor) -> tuple[Operand, Operand]:
+    def swiglu_and_columns(self, gate: Tensor, up: Tensor) -> tuple[Side, Side]:
         if self.format == "bf16":
             return self.rows_and_columns(F.silu(gate) * up)
-        return self._both("swiglu_quantise_both", gate, up)
+        return _both(self.quantisers["swiglu_quantise_both"], gate, up)
 
-    def weight(self, weight: Operand) -> Operand:
+    def weight(self, weight: Side) -> Side:
         """[E, M, K] for x W^T; codes are what they are."""
         plain = isinstance(weight, Tensor) and self.format != "bf16"
-        return cast(Quantised, self.quantisers["quantise"](weight, self.format)) if plain else weight
+        return _quantised(self.weight_quantisers["quantise"], weight) if plain else weight
 
-    def turned(self, weight: Tensor) -> Operand:
+    def turned(self, weight: Tensor) -> Side:
         """[E, K, M], for dy W."""
         if self.format == "bf16":
             return weight.mT
-        return cast(Quantised, self.quantisers["quantise_both"](weight, self.format)[1])
+        return _both(self.weight_quantisers["quantise_both"], weight)[1]
 
-    def _quantised(self, name: str, *given: Tensor) -> Quantised:
-        return cast(Quantised, self.quantisers[name](*given, _tile(self.format)))
 
-    def _both(self, name: str, *given: Tensor) -> tuple[Quantised, Quantised]:
-        return cast(tuple[Quantised, Quantised], self.quantisers[name](*given, _tile(self.format)))
+def _quantised(quantiser: Choice, *given: Side) -> Quantised:
+    return cast(Quantised, quantiser(*given, quantiser.format))
+
+
+def _both(quantiser: Choice, *given: Side) -> tuple[Quantised, Quantised]:
+    return cast(tuple[Quantised, Quantised], quantiser(*given, quantiser.format))
 
 
 def _tile(format: str) -> str:

@@ -8,7 +8,7 @@ anew, along both axes, when the gradient of x asks for them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 import torch
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from etude.model.errors import KernelUnavailable
 from etude.model.placing import Placement, place
-from etude.model.precision.kernels.experts import ExpertKernels, Operand
+from etude.model.precision.formats import taken_apart
+from etude.model.precision.kernels.experts import ExpertKernels, Side
 
 
 def experts_by_kernels(
-    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, weights: Sequence[Operand], kernels: ExpertKernels
+    x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, weights: Sequence[Side], kernels: ExpertKernels
 ) -> Tensor:
     """sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k]. `weights` are gate, up
     and down, or their codes, which have no gradient."""
@@ -42,16 +43,6 @@ def experts_by_kernels(
     return kernels.unpermute(kernels.multiply(hidden, down, ends), placement, gates_nk)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    x: Operand
-    """Columns, as are those of hidden."""
-    gate: Tensor
-    up: Tensor
-    hidden: Operand
-    y: Tensor
-
-
 class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -62,27 +53,43 @@ class _Layer(torch.autograd.Function):
         gate, up = (kernels.multiply(rows, kernels.weight(weight), ends) for weight in weights[:2])
         hidden, hidden_columns = kernels.swiglu_and_columns(gate, up)
         y = kernels.multiply(hidden, kernels.weight(weights[2]), ends)
-        ctx.save_for_backward(gates_nk, *weights)
-        ctx.placement, ctx.kernels, ctx.kept = placement, kernels, _Kept(columns, gate, up, hidden_columns, y)
+        ctx.placement, ctx.kernels = placement, kernels
+        _keep(ctx, gates_nk, *weights, gate, up, y, columns, hidden_columns)
         return kernels.unpermute(y, placement, gates_nk)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        placement, kernels, kept = ctx.placement, ctx.kernels, ctx.kept
-        gates_nk, *weights = ctx.saved_tensors
-        gate, up, down = weights
+        placement, kernels = ctx.placement, ctx.kernels
+        gates_nk, gate_weight, up_weight, down_weight, gate, up, y, columns, hidden_columns = _kept(ctx)
         ends = placement.ends_e
         dy, dy_columns = kernels.rows_and_columns(kernels.permute(grads[0], placement, gates_nk))
-        dhidden = kernels.multiply(dy, kernels.turned(down), ends)
-        dgate = torch.ops.aten.silu_backward(dhidden * kept.up, kept.gate)
-        (dgate, dgate_columns), (dup, dup_columns) = map(kernels.rows_and_columns, (dgate, dhidden * F.silu(kept.gate)))
-        dx = kernels.multiply(dgate, kernels.turned(gate), ends) + kernels.multiply(dup, kernels.turned(up), ends)
+        dhidden = kernels.multiply(dy, kernels.turned(down_weight), ends)
+        dgate = torch.ops.aten.silu_backward(dhidden * up, gate)
+        (dgate, dgate_columns), (dup, dup_columns) = map(kernels.rows_and_columns, (dgate, dhidden * F.silu(gate)))
+        dx = kernels.multiply(dgate, kernels.turned(gate_weight), ends)
+        dx += kernels.multiply(dup, kernels.turned(up_weight), ends)
         return (
             kernels.unpermute(dx, placement),
-            kernels.gate_gradients(grads[0], kept.y, placement).to(gates_nk.dtype),
+            kernels.gate_gradients(grads[0], y, placement).to(gates_nk.dtype),
             None,
             None,
-            kernels.weight_gradient(dgate_columns, kept.x, ends),
-            kernels.weight_gradient(dup_columns, kept.x, ends),
-            kernels.weight_gradient(dy_columns, kept.hidden, ends),
+            kernels.weight_gradient(dgate_columns, columns, ends),
+            kernels.weight_gradient(dup_columns, columns, ends),
+            kernels.weight_gradient(dy_columns, hidden_columns, ends),
         )
+
+
+def _keep(ctx: Any, *sides: Side) -> None:
+    """As the tensors that they are made of: of those autograd lets go as soon as the layer's gradients are done."""
+    tensors: list[Tensor] = []
+    ctx.made = []
+    for side in sides:
+        parts, together = ({"x": side}, lambda x: x) if isinstance(side, Tensor) else taken_apart(side)
+        tensors += parts.values()
+        ctx.made.append((list(parts), together))
+    ctx.save_for_backward(*tensors)
+
+
+def _kept(ctx: Any) -> list[Any]:
+    left = iter(ctx.saved_tensors)
+    return [together(**dict(zip(names, islice(left, len(names)), strict=True))) for names, together in ctx.made]

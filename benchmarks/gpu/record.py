@@ -1,0 +1,54 @@
+"""Keeps what `make gpu` printed, here or elsewhere: each row of its last line becomes one of docs/results.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from _report import RESULTS, result_row
+
+
+class NoResults(Exception):
+    """The file is not what `make gpu` prints on a GPU."""
+
+
+def rows_of(printed: str) -> list[str]:
+    lines: list[dict[str, Any]] = []
+    for line in filter(str.strip, printed.splitlines()):
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise NoResults(f"a line is no JSON: {line[:60]!r}") from error
+    if not lines or not {"device", "date", "code"} <= lines[0].keys() or "rows" not in lines[-1]:
+        raise NoResults("it does not begin with a device and end with rows")
+    first, last = lines[0], lines[-1]
+    if last["gpu"] is None:
+        raise NoResults("nothing was measured on a GPU")
+    machine = f"{first['device']}, torch {first['torch']}, CUDA {first['cuda']}"
+    whole = {key: last[key] for key in ("checks", "failed", "tokens_per_second")}
+    return [result_row(first["date"], "make gpu", row, machine, first["code"]) for row in (whole, *last["rows"])]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("printed", type=Path, help="what `make gpu` printed, in a file")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the rows are appended")
+    asked = parser.parse_args()
+    try:
+        rows = rows_of(asked.printed.read_text(encoding="utf-8"))
+    except (OSError, NoResults) as error:
+        print(f"gpu-record: {asked.printed}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        return 2
+    with asked.results.open("a", encoding="utf-8") as out:
+        out.writelines(rows)
+    print(f"{len(rows)} rows appended to {asked.results}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

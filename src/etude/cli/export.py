@@ -1,0 +1,23 @@
+"""etude export: the model that a stage has left, as a checkpoint of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etude.lineage.state import LineageError, finished_stage
+
+
+def export_command(run: Path, folder: Path, stage: str | None, experts: str | None) -> int:
+    from etude.lineage.numerics import STAGES
+
+    found = finished_stage(run, stage, STAGES)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise LineageError(f"{folder} is there already: name a folder that is new or empty")
+    from etude.model import load_hf, save_hf
+
+    tokenizer = found.paths.tokenizer if found.paths.tokenizer.exists() else None
+    save_hf(load_hf(found.model), folder, tokenizer, experts=experts)
+    before, after = (sum(file.stat().st_size for file in where.iterdir()) for where in (found.model, folder))
+    said = f", its experts in {experts}: {after / 1e6:.1f} MB of {before / 1e6:.1f}" if experts else ""
+    print(f"{folder}: {found.stage} of {run}{said}")
+    return 0

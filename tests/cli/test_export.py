@@ -1,0 +1,82 @@
+"""The model of a stage as a checkpoint of its own: what it computes, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.lineage.examined import VOCAB, examined_run
+
+from etude.cli.export import export_command
+from etude.journal import RunPaths
+from etude.lineage import LineageError
+from etude.model import CannotQuantise, PoisonedWeights, load_codes, load_hf
+from etude.model.precision import STORED
+
+TOKENS = torch.arange(12).view(2, 6) % VOCAB
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
+    paths = examined_run(tmp_path_factory.mktemp("examined") / "run")
+    paths.tokenizer.write_text("{}")
+    return paths
+
+
+def logits(folder: Path) -> torch.Tensor:
+    with torch.no_grad():
+        return load_hf(folder)(TOKENS).logits_btv
+
+
+def test_the_latest_stage_as_it_is(run: RunPaths, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "new" / "agent"
+    assert export_command(run.root, folder, None, None) == 0
+    assert capsys.readouterr().out == f"{folder}: rl of {run.root}\n"
+    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert torch.equal(logits(folder), logits(run.model("rl")))
+    assert not load_codes(folder)
+
+
+@pytest.mark.parametrize("experts", STORED)
+def test_another_stage_with_its_experts_in_any_format(run: RunPaths, tmp_path: Path, capsys, experts: str) -> None:
+    export_command(run.root, tmp_path, "sft", experts)
+    assert capsys.readouterr().out.startswith(f"{tmp_path}: sft of {run.root}, its experts in {experts}: ")
+    wanted = logits(run.model("sft"))
+    off = float((logits(tmp_path) - wanted).norm() / wanted.norm())
+    assert 0 < off < 0.3
+    assert all(".mlp.experts." in name for name in load_codes(tmp_path))
+    assert load_codes(tmp_path)
+
+
+def test_what_is_there_is_not_written_over(run: RunPaths, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    for folder in (tmp_path, tmp_path / "notes"):
+        with pytest.raises(LineageError, match="is there already: name a folder that is new or empty"):
+            export_command(run.root, folder, None, None)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes"]
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    paths, folder = examined_run(tmp_path / "run", moe_intermediate_size=24), tmp_path / "out"
+    for experts, said in (("int4", "checkpoints are written in mxfp8, nvfp4"), ("mxfp8", "24")):
+        with pytest.raises(CannotQuantise, match=said):
+            export_command(paths.root, folder, None, experts)
+    file = paths.model("rl") / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.norm.weight"][0] = float("inf")
+    save_file(tensors, file)
+    with pytest.raises(PoisonedWeights, match=r"model\.norm\.weight has 1 of 64 numbers that are not finite"):
+        export_command(paths.root, folder, None, None)
+    assert not folder.exists()
+
+
+def test_a_mistake_is_one_line_and_code_2(tmp_path: Path) -> None:
+    etude = str(Path(sys.executable).with_name("etude"))
+    command = [etude, "export", str(tmp_path), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"etude: {tmp_path} is not a run folder: it has no recipe.toml; train one with `etude run`\n"
