@@ -11,7 +11,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tests.lineage.examined import examined_run
 
+from etude.cli.numerics import numerics_command
 from etude.journal import RunPaths
+from etude.lineage import LineageError
+from etude.model import PoisonedWeights
 
 ETUDE = str(Path(sys.executable).with_name("etude"))
 
@@ -64,6 +67,21 @@ def test_a_poisoned_checkpoint_is_code_1_and_one_line(tmp_path: Path) -> None:
     assert done.stderr == f"etude: {poisoned.model('rl')} is not blessed: {problem}\n"
     assert json.loads(done.stdout)["blessed"] is False
     assert not poisoned.plots.exists()
+
+
+def test_a_checkpoint_of_anybodys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = examined_run(tmp_path / "run").model("rl")
+    assert numerics_command(folder, None, [], 8, as_json=False) == 0
+    assert capsys.readouterr().out == f"{folder}: a checkpoint; its weights alone are looked at\n\nblessed\n"
+    assert not (folder / "plots").exists()
+    with pytest.raises(LineageError, match="is a checkpoint and no run"):
+        numerics_command(folder, "rl", [], 8, as_json=False)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][0] = float("nan")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(PoisonedWeights, match=r"is not blessed: model\.norm\.weight has 1 of 64 numbers"):
+        numerics_command(folder, None, [], 8, as_json=False)
+    assert capsys.readouterr().out.endswith("not blessed\n")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def _group() -> None:
 
 @doctors.command()
 def numerics(
-    run_folder: Annotated[Path, typer.Argument(help="A run folder, for example runs/tiny.")],
+    folder: Annotated[Path, typer.Argument(help="A run folder, for example runs/tiny; or a checkpoint of anybody's.")],
     stage: Annotated[
         str | None,
         typer.Option(help="Which stage's model: pretrain, long, mtp, sft, continued or rl; the latest if not given."),
@@ -39,6 +39,8 @@ def numerics(
     Per layer: the error of weights, experts and residual stream against fp32, and the experts picked otherwise. Trainer
     against engine: the difference of their log-probs. A picture goes to RUN/plots/numerics.png.
 
+    Of a checkpoint that is no run's, only what is stored is looked at.
+
     The exit code is 1 if a weight, scale or activation is not finite, or a row is cut off: one line names it.
 
     \b
@@ -46,13 +48,14 @@ def numerics(
       etude doctor numerics runs/tiny
       etude doctor numerics runs/tiny --stage sft --formats nvfp4,mxfp8
       etude doctor numerics runs/tiny --sequences 2 --json
+      etude doctor numerics downloads/some-model
     """
 
     def verb() -> int:
         from etude.cli.numerics import numerics_command
 
         return numerics_command(
-            run_folder, stage, [name.strip() for name in formats.split(",") if name.strip()], sequences, as_json
+            folder, stage, [name.strip() for name in formats.split(",") if name.strip()], sequences, as_json
         )
 
     finish(verb)

@@ -11,12 +11,13 @@ from etude.journal import RunPaths
 
 
 def numerics_command(run: Path, stage: str | None, formats: Sequence[str], sequences: int, as_json: bool) -> int:
-    from etude.lineage.numerics import examine
+    from etude.lineage.numerics import examine, examine_checkpoint
     from etude.model import PoisonedWeights
     from etude.model.precision.fence import told
     from etude.view.numerics import draw_numerics, numerics_table
 
-    report = examine(run, stage, formats, sequences)
+    lone = (run / "config.json").is_file() and not RunPaths(run).recipe.is_file()
+    report = examine_checkpoint(run, stage, formats) if lone else examine(run, stage, formats, sequences)
     found = asdict(report) | {"blessed": not report.faults}
     if report.formats:
         draw_numerics(found, RunPaths(run).plots / "numerics.png")

@@ -43,6 +43,7 @@ class FormatReport:
 class NumericsReport:
     run: str
     stage: str
+    """Empty, as are dtype and own, of a checkpoint that is looked at alone."""
     checkpoint: str
     dtype: str
     """That the run computes in, where nothing is rounded."""
@@ -94,6 +95,15 @@ def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), se
         beside = {way: agreement(ours, theirs) for way, theirs in answers.items()}
         beside["sampled"] = _on_its_own_tokens(trainer, BuiltinEngine(engine, recipe.engine), tokens)
         report.formats.append(FormatReport(name, layer_drift(trainer, passes, exact_model, exact), beside))
+    return report
+
+
+def examine_checkpoint(folder: Path, stage: str | None = None, formats: Sequence[str] = ()) -> NumericsReport:
+    """Anybody's: its numbers, codes and scales as they are stored. What is computed with them is measured of a run."""
+    if stage is not None or formats:
+        raise LineageError(f"{folder} is a checkpoint and no run: it has no stages, and formats are measured of runs")
+    report = NumericsReport(str(folder), "", str(folder), "", "")
+    report.faults, report.doubts = checkpoint_faults(folder), checkpoint_doubts(folder)
     return report
 
 

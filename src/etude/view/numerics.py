@@ -29,7 +29,9 @@ _AGAINST_ENGINE = ("trainer - engine", "fed", "tokens", *_SPREAD, "k3", "flips")
 
 def numerics_table(found: dict[str, Any]) -> str:
     """Errors of experts and stream are mean, p99 and max over tokens, of weights the mean over rows."""
-    lines = [f"{found['run']}, {found['stage']}: trained in {found['own']}, computes in {found['dtype']}"]
+    lines = [f"{found['run']}: a checkpoint; its weights alone are looked at"]
+    if found["stage"]:
+        lines = [f"{found['run']}, {found['stage']}: trained in {found['own']}, computes in {found['dtype']}"]
     if found["formats"]:
         lines += [f"{found['sequences']} held-out demonstrations, {found['tokens']} tokens", ""]
         lines += [*_aligned([_AGAINST_FP32, *_layers(found)]), "", *_aligned([_AGAINST_ENGINE, *_ways(found)])]

@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from etude.model.precision import fp8, mxfp8
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.fp8 import fake_block_fp8, quantise_block_fp8
 from etude.model.precision.mxfp8 import MXFP8, fake_mxfp8, quantise_mxfp8
@@ -78,7 +79,7 @@ class Numerics:
     @property
     def block(self) -> int:
         """Of the backward pass: tokens of an expert are filled up to a multiple, so that no block has two experts'."""
-        return 128 if self.rounding == "fp8_block" else 32
+        return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
         """[R, K], forward. The rows are one tensor: what else is among them decides the scale of `nvfp4_tensor`."""

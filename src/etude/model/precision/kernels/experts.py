@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.model.errors import KernelUnavailable
+from etude.model.precision import fp8, mxfp8
 from etude.model.precision.formats import Quantised
 from etude.model.precision.kernels.choice import Choice, choose, refusal
 
@@ -96,7 +97,7 @@ class ExpertKernels:
     @property
     def block(self) -> int:
         """Rows of an expert are filled up to a multiple in training, so that no block of columns has two experts'."""
-        return {"bf16": 1, "mxfp8": 32, "fp8_block": 128}[self.format]
+        return {"bf16": 1, "mxfp8": mxfp8.BLOCK, "fp8_block": fp8.BLOCK}[self.format]
 
     def rows(self, x_rd: Tensor) -> Side:
         return x_rd if self.format == "bf16" else _quantised(self.quantisers["quantise"], x_rd)
