@@ -26,13 +26,18 @@ def of_seeds(values: Sequence[float]) -> Estimate | None:
 
 
 def number(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else round(estimate.mean, 4)
+    return None if estimate is None else _rounded(estimate.mean)
 
 
 def interval(estimate: Estimate | None) -> list[float] | None:
     if estimate is None or estimate.low != estimate.low:
         return None
-    return [round(estimate.low, 4), round(estimate.high, 4)]
+    return [_rounded(estimate.low), _rounded(estimate.high)]
+
+
+def _rounded(value: float) -> float:
+    """To four places, or where these say little to two digits."""
+    return round(value, 4) if abs(value) >= 1e-3 else float(f"{value:.2g}")
 
 
 def in_tens(curve: Sequence[Sequence[float]]) -> list[tuple[float, float]]:

@@ -114,6 +114,7 @@ def precision_rl(arm: str, seed: int) -> dict[str, Any]:
         "probes": [[step, 0.02 * far, 0.01 * far, 0.01 * far] for step in steps if step % 10 == 1],
         "dev": None if ended else outcomes(0.6 if arm != "nvfp4_tensor" else 0.4, seed),
         "ended": ended,
+        "seconds": 500.0,
         "changed": shares if arm == "reciprocal" else None,
     }
 

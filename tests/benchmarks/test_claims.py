@@ -90,7 +90,9 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
         for name, values in recipes.items()
     }
     length, threads = "rl.reward.length", {"engine.threads", "rl.trainer_threads"}
-    longer, low = {"rl.steps", "rl.prompts_per_step", "rl.evaluate_every"}, {"precision.experts", "precision.emulate"}
+    low = {"precision.experts", "precision.emulate"}
+    emulated = {"rl.steps", "rl.prompts_per_step", "rl.evaluate_every", "precision.emulate", "precision.since"}
+    emulated |= {"compute.dtype"}
     assert changed == {
         "base": set(),
         "rl": {"evaluation.one_edit", "rl.evaluate_samples"},
@@ -107,12 +109,12 @@ def test_an_arm_differs_from_the_whole_recipe_in_what_it_is_about_and_in_nothing
         "length-linear": {"harness.max_turns", f"{length}.scale", f"{length}.q"},
         "summaries-on": {"engine.context", "harness.max_turns", "harness.summary_trigger"},
         "summaries-off": {"engine.context", "harness.max_turns", "harness.summary_trigger"},
-        "rl-bf16": longer,
-        "rl-mxfp8": {*longer, *low, "precision.since"},
-        "rl-nvfp4": {*longer, *low, "precision.since"},
-        "rl-nvfp4-tensor": {*longer, *low, "precision.since"},
-        "rl-nvfp4-reciprocal": {*longer, *low, "precision.since", "precision.reciprocal_bits"},
-        "rl-nvfp4-reciprocal10": {*longer, *low, "precision.since", "precision.reciprocal_bits"},
+        "rl-bf16": emulated,
+        "rl-mxfp8": {*emulated, "precision.experts"},
+        "rl-nvfp4": {*emulated, "precision.experts"},
+        "rl-nvfp4-tensor": {*emulated, "precision.experts"},
+        "rl-nvfp4-reciprocal": {*emulated, "precision.experts", "precision.reciprocal_bits"},
+        "rl-nvfp4-reciprocal10": {*emulated, "precision.experts", "precision.reciprocal_bits"},
         "pretrain-mxfp8": low,
         "pretrain-nvfp4": low,
         "swaps-in-flight": {"rl.evaluate_every"},
@@ -598,14 +600,17 @@ def test_low_precision_is_compared_at_equal_weights_and_tokens() -> None:
     for r in rows:  # a policy that runs away from its samples says nothing of numerics
         r.figures["curves"]["mismatch_p99"] = [[step, 9.0] for step, _ in r.figures["curves"]["mismatch_p99"]]
     found = claim.conclude(Rows(rows, claim.name))
-    assert found["p99_off_of_nvfp4"] == pytest.approx(2.0)
-    assert found["p99_filter_of_nvfp4_tensor"] == pytest.approx(6.0)
-    assert found["async_p99_of_nvfp4"] == 1.0
+    assert found["p99_off_nvfp4"] == pytest.approx(0.04)
+    assert found["p99_off_of_nvfp4"] == pytest.approx(0.02)
+    assert found["p99_off_of_tensor_over_token"] == pytest.approx(0.08)
+    assert found["p99_filter_of_nvfp4_tensor"] == pytest.approx(0.05)
+    assert found["async_p99_of_nvfp4"] == 0.0
     assert found["steps_nvfp4_tensor"] == [100, 40, 100]
     assert len(found["drop_nvfp4_ci"]) == len(found["grad_norm_nvfp4_ci"]) == len(found["drop_of_nvfp4_ci"]) == 2
     said = headline(claim.headline, found)
     assert said.startswith("nvfp4_tensor ended after step 40 (seed 2: the gradient is not finite); same weights and")
-    assert "NVFP4 per token 2.00 times bf16's" in said
+    assert "p99 of trainer less engine: bf16 0.02 nats" in said
+    assert "NVFP4 per token 0.04" in said
 
 
 def test_one_leaking_position_of_one_seed_is_the_opposite_of_none() -> None:

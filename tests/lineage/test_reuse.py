@@ -6,6 +6,7 @@ import asyncio
 import io
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from etude.journal import Journal, RunPaths, read_journal
 from etude.lineage import LineageError, LineageState, Reuse, Stage, find_donors, run_line
 from etude.lineage import reuse as room
 from etude.lineage.context import RunContext
+from etude.lineage.line import require_unchanged
 from etude.lineage.screen import Screen
 from etude.lineage.stages import STAGES
 from etude.recipe import Recipe, save_recipe
@@ -187,6 +189,37 @@ def test_what_a_probe_chose_is_taken_along(tmp_path, monkeypatch) -> None:
     assert LineageState.load(RunPaths(tmp_path / "b").lineage).compute["threads"] < 64
     run(tmp_path / "c", changed(compute={"dtype": "float32", "threads": 3}), reuse=tmp_path / "a")
     assert LineageState.load(RunPaths(tmp_path / "c").lineage).compute["threads"] == 3
+
+
+def computed(root: Path, dtype: str, found: str, reuse: Path | None = None) -> tuple[list[str], LineageState]:
+    """A run whose stages depend on compute; `found` is what a probe finds there."""
+    made, paths = Made(), RunPaths(root)
+    line = tuple(replace(stage, sections=(*stage.sections, "compute")) for stage in made.line)
+    recipe = changed(compute={"dtype": dtype, "threads": 1})
+    state = LineageState.load(paths.lineage)
+    journal = Journal(paths.journal, "driver")
+    screen = Screen(journal, Console(file=io.StringIO()))
+    save_recipe(recipe, paths.recipe)
+    require_unchanged(recipe, state, line)
+    context = RunContext(recipe, paths, state, journal, screen)
+    donors = Reuse(line, find_donors(reuse, root) if reuse else ())
+    donors.adopt_compute(context)
+    if not state.compute:
+        state.compute = {"device": "cpu", "dtype_name": found, "threads": 1, "reason": "a probe"}
+    asyncio.run(run_line(context, line, donors.take))
+    journal.close()
+    return made.calls, LineageState.load(paths.lineage)
+
+
+def test_what_a_probe_found_is_what_another_run_asks_for(tmp_path) -> None:
+    """Whether a recipe names the dtype or leaves it to the machine: what was computed in it is the same."""
+    every = ["root", "left", "right", "end"]
+    assert computed(tmp_path / "a", "auto", "float32")[0] == every
+    calls, state = computed(tmp_path / "b", "float32", "", tmp_path / "a")
+    assert (calls, state.compute["dtype_name"]) == ([], "float32")
+    assert computed(tmp_path / "b", "float32", "")[0] == [], "and it goes on as a run of its own recipe"
+    assert computed(tmp_path / "c", "bfloat16", "bfloat16", tmp_path / "a")[0] == every
+    assert computed(tmp_path / "d", "auto", "", tmp_path / "a")[0] == []
 
 
 class Killed(BaseException):

@@ -37,7 +37,7 @@ from etude.weights.torch_bridge import from_state_dict, into_module
 
 VOCAB, LENGTH = 61, 16
 ROUNDINGS = ["nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"]
-PER_ROW = ["none", "nvfp4", "mxfp8", "fp8_block"]
+PER_ROW = ["none", "nvfp4", "mxfp8", "fp8_block", "bf16"]
 SHAPE: dict[str, Any] = {
     "hidden_size": 64,
     "num_hidden_layers": 3,

@@ -38,7 +38,7 @@ def test_kernels_are_refused_at_once_in_a_dtype_that_they_do_not_take() -> None:
     [
         (["precision.reciprocal_bits=20"], "reciprocal_bits is about NVFP4"),
         (["precision.experts=mxfp8", "precision.reciprocal_bits=20"], "reciprocal_bits is about NVFP4"),
-        (['precision.also=["shared"]'], "also rounds like experts, which round nothing"),
+        (["precision.emulate=false", 'precision.also=["shared"]'], "also rounds like experts, which round nothing"),
         (["precision.experts=nvfp4_tensor", "precision.invariant=true"], "invariant does not go with nvfp4_tensor"),
         (["precision.experts=nvfp4", "model.moe_intermediate_size=48"], "multiples"),
         (["precision.experts=int8"], "precision.experts"),
@@ -50,7 +50,11 @@ def test_kernels_are_refused_at_once_in_a_dtype_that_they_do_not_take() -> None:
             "not emulated by triton",
         ),
         (["precision.experts=mxfp8", "precision.emulate=false", 'precision.also=["shared"]'], "routed experts alone"),
-        (["precision.kernels=triton", "precision.invariant=true"], "kernels are not batch-invariant"),
+        (
+            ["precision.emulate=false", "precision.kernels=triton", "precision.invariant=true"],
+            "kernels are not batch-invariant",
+        ),
+        (["precision.kernels=triton"], "are emulated by the reference"),
     ],
 )
 def test_what_makes_no_sense_is_refused(overrides: list[str], message: str) -> None:

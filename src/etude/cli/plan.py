@@ -14,7 +14,7 @@ def describe_plan(recipe: Recipe) -> str:
     lines.append(f"# computing on    {plan.compute}")
     lines.append(f"# probed          {plan.pace}")
     lines.append(f"# experts         {who_computes(recipe.precision, plan.compute.device, plan.compute.dtype).by}")
-    if recipe.precision.experts != "bf16":
+    if recipe.precision.rounds:
         lines.append(f"# precision       {recipe.precision}")
     lines.append(f"# parameters      {plan.parameters:,} ({plan.active:,} active per token)")
     lines.append(f"# memory          about {plan.memory_bytes / 1e6:,.0f} MB in the trainer, without the interpreter")

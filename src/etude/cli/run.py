@@ -95,7 +95,7 @@ async def _run(
     here = {**this_machine(), "accelerator": compute.accelerator}
     journal.event("run_started", parameters=network.total, active=network.active, **here)
     screen.say(f"matmuls of experts {who_computes(recipe.precision, compute.device, compute.dtype).by}")
-    if recipe.precision.experts != "bf16":
+    if recipe.precision.rounds:
         screen.say(f"precision: {recipe.precision}")
     try:
         await run_line(context, stages, donors.take, until)

@@ -144,11 +144,11 @@ def _network(folder: Path, dtype: torch.dtype, precision: PrecisionRecipe) -> Tr
 
 
 def _in_format(recipe: PrecisionRecipe, name: str) -> PrecisionRecipe:
-    """In plain torch, whoever computes the run. What else its recipe says of precision holds where it goes with the
-    format."""
+    """In plain torch, whoever computes the run; bf16 leaves experts in the compute dtype. What else its recipe says of
+    precision holds where it goes with the format."""
     said = recipe.model_dump() | {"experts": name, "emulate": True, "kernels": "auto"}
     if name == "bf16":
-        said["also"] = []
+        said |= {"also": [], "emulate": False}
     if name == "nvfp4_tensor":
         said["invariant"] = False
     if not name.startswith("nvfp4"):

@@ -80,7 +80,7 @@ async def _learn(context: RunContext, on_dev: EvaluationRecipe) -> dict[str, Any
     finally:
         await crew.dismiss()
     machine = run.machine
-    rounded = {} if recipe.precision.experts == "bf16" else {"precision": str(recipe.precision)}
+    rounded = {"precision": str(recipe.precision)} if recipe.precision.rounds else {}
     return {
         **rounded,
         "steps": machine.trained,

@@ -37,6 +37,16 @@ class Donor:
 
     paths: RunPaths
     state: LineageState
+    recipe: Recipe | None
+    """None by another version, which fits nothing."""
+
+    def says_of_compute(self, ours: Recipe) -> Recipe:
+        """Our recipe in this run's words, if what we ask for is what it says, or what its probe found."""
+        if self.recipe is None or not self.state.compute:
+            return ours
+        said = self.recipe.compute
+        found = said.model_copy(update={"dtype": self.state.compute["dtype_name"]})
+        return ours.model_copy(update={"compute": said}) if ours.compute == found else ours
 
 
 def find_donors(folder: Path, own: Path) -> list[Donor]:
@@ -46,7 +56,7 @@ def find_donors(folder: Path, own: Path) -> list[Donor]:
     roots = [folder] if (folder / "lineage.json").is_file() else sorted(p.parent for p in folder.glob("*/lineage.json"))
     own = own.resolve()
     return [
-        Donor(paths, LineageState.load(paths.lineage))
+        Donor(paths, LineageState.load(paths.lineage), _recipe_of(paths))
         for root in roots
         if (paths := RunPaths(root.resolve())).root != own
     ]
@@ -60,13 +70,13 @@ class Reuse:
         self._donors = donors
 
     def adopt_compute(self, context: RunContext) -> None:
-        """A run that has computed nothing yet computes as the first donor whose recipe says the same of it: a probe of
-        its own might choose otherwise, and then nothing trained could be taken."""
+        """A run that has computed nothing yet computes as the first donor that does what its recipe asks for: a probe
+        of its own might choose otherwise, and then nothing trained could be taken."""
         if context.state.compute:
             return
         for donor in self._donors:
-            recipe = _recipe_of(donor)
-            if donor.state.compute and recipe is not None and recipe.compute == context.recipe.compute:
+            asked = donor.says_of_compute(context.recipe).compute
+            if donor.state.compute and donor.recipe is not None and donor.recipe.compute == asked:
                 context.state.compute = dict(donor.state.compute)
                 context.save_state()
                 return
@@ -92,7 +102,8 @@ class Reuse:
         other = "" if found.code_digest == code_digest() else f", made by other code ({found.code_digest})"
         context.screen.say(f"{stage.title:<17} taken over from {donor.paths.root.name}{other}")
         # Where that run had taken it over itself, its maker is nearer to the truth, but may be gone.
-        return replace(found, taken_from=source)
+        own = recipe_digest(recipe_of(context.recipe, stage.name), stage.sections)
+        return replace(found, taken_from=source, recipe_digest=own)
 
     def _unlike(self, context: RunContext, stage: Stage, donor: Donor) -> tuple[int, str] | None:
         """None where the donor's is what would come out here; else why not, the closer the higher the number."""
@@ -100,11 +111,10 @@ class Reuse:
         record = donor.state.stages.get(stage.name)
         if record is None or not record.done:
             return 0, "no run there has done it"
+        asked = donor.says_of_compute(context.recipe)
         for needed in self._closure(stage):
             theirs = donor.state.stages.get(needed.name)
-            if theirs is None or theirs.recipe_digest != recipe_digest(
-                recipe_of(context.recipe, needed.name), needed.sections
-            ):
+            if theirs is None or theirs.recipe_digest != recipe_digest(recipe_of(asked, needed.name), needed.sections):
                 return 1, f"{name} differs in {', '.join(needed.sections)} or seed"
         ours = {need: context.state.stages[need].output for need in stage.needs}
         if differing := [need for need, output in ours.items() if record.inputs.get(need) != output]:
@@ -125,10 +135,10 @@ def _computing(state: LineageState) -> dict[str, Any]:
     return {name: value for name, value in state.compute.items() if name != "reason"}
 
 
-def _recipe_of(donor: Donor) -> Recipe | None:
+def _recipe_of(paths: RunPaths) -> Recipe | None:
     try:
-        return load_recipe(donor.paths.recipe)
-    except RecipeError:  # written by another version: it fits nothing
+        return load_recipe(paths.recipe)
+    except RecipeError:
         return None
 
 

@@ -99,10 +99,11 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
 
 @torch.no_grad()
 def serve(model: nn.Module) -> None:
-    """Puts codes in the place of the weights of all experts that are rounded; nothing of them can be trained then."""
+    """Puts codes in the place of the weights of all experts that have any; nothing of them can be trained then."""
     for mixture in _mixtures(model):
-        if isinstance(mixture.experts, Experts) and mixture.experts.numerics is not None:
-            mixture.experts = ServedExperts(mixture.experts, mixture.experts.numerics)
+        experts = mixture.experts
+        if isinstance(experts, Experts) and experts.numerics is not None and experts.numerics.has_codes:
+            mixture.experts = ServedExperts(experts, experts.numerics)
     prepare(model)
 
 
@@ -139,7 +140,7 @@ def served_state(model: nn.Module) -> dict[str, Tensor]:
     weights = model.state_dict()
     state = dict(weights)
     for name, module in model.named_modules():
-        if isinstance(module, Experts) and module.numerics is not None:
+        if isinstance(module, Experts) and module.numerics is not None and module.numerics.has_codes:
             for weight in module.state_dict():
                 del state[f"{name}.{weight}"]
             served = ServedExperts(module, module.numerics).state_dict()
@@ -164,7 +165,7 @@ def _round_linears(name: str, module: nn.Module, numerics: Numerics) -> None:
 def _require_blocks(name: str, module: nn.Module, numerics: Numerics) -> None:
     """Both of a matrix's axes are contracted, one of them backwards. FP8's blocks fill up what is lacking."""
     for weight, matrix in module.named_parameters():
-        if numerics.rounding != "fp8_block" and any(size % numerics.block for size in matrix.shape[-2:]):
+        if numerics.rounding not in ("fp8_block", "bf16") and any(size % numerics.block for size in matrix.shape[-2:]):
             raise CannotQuantise(
                 f"{name}.{weight} is {list(matrix.shape[-2:])}: under {numerics.rounding}, whose backward pass has "
                 f"blocks of {numerics.block} along either axis, it needs multiples of {numerics.block}"

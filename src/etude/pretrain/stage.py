@@ -146,7 +146,7 @@ def _finish(context: StageContext, plan: StagePlan, before: dict[str, float]) ->
     if context.name == "mtp":  # one number each: drafts of untrained heads are noise, kept under their own names
         result |= after
     result |= {"steps": plan.total_steps, "compute": str(context.compute), "inputs": plan.inputs}
-    if context.recipe.precision.experts != "bf16":
+    if context.recipe.precision.rounds:
         result["precision"] = str(context.recipe.precision)
     plan.masters.restore()
     tokenizer = context.tokenizer_file if context.tokenizer_file.exists() else None

@@ -12,10 +12,11 @@ from etude.recipe.section import Section
 class PrecisionRecipe(Section):
     LATER: ClassVar[frozenset[str]] = frozenset({"kernels"})
     experts: Literal["bf16", "nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"] = "bf16"
-    """Formats of the routed experts' matmuls, in training and in the engine. "bf16" leaves them in the compute dtype.
-    "nvfp4": forward in NVFP4 with one outer scale per token, backward in MXFP8. "nvfp4_tensor": likewise, but one outer
-    scale for all tokens of a matmul, as stock NVFP4 has it: what a token becomes depends on its batch. "mxfp8" and
-    "fp8_block" (activations 1 x 128, weights 128 x 128): both ways. The router is never rounded."""
+    """Formats of the routed experts' matmuls, in training and in the engine. "bf16" leaves them in the compute dtype;
+    with `emulate` it rounds their operands to bf16, whatever the rest is computed in. "nvfp4": forward in NVFP4 with
+    one outer scale per token, backward in MXFP8. "nvfp4_tensor": likewise, but one outer scale for all tokens of a
+    matmul, as stock NVFP4 has it: what a token becomes depends on its batch. "mxfp8" and "fp8_block" (activations
+    1 x 128, weights 128 x 128): both ways. The router is never rounded."""
     also: list[Literal["shared", "attention"]] = []
     """What else is rounded like the experts: the shared expert; attention's projections of queries, latent and output.
     The one from the latent to keys and values never is, since the engine absorbs it into the queries."""
@@ -38,14 +39,19 @@ class PrecisionRecipe(Section):
     fast-math kernels do, in place of dividing. 22 is what fast division on GPUs is sure of: an error of 2 ulp."""
 
     @property
+    def rounds(self) -> bool:
+        """Whether anything has other numbers than the compute dtype gives."""
+        return self.experts != "bf16" or self.emulate
+
+    @property
     def by_kernels(self) -> bool:
         """Whether layers of experts are made of kernels, rather than of torch's own matmuls or of emulated ones."""
-        return self.kernels in ("triton", "reference") if self.experts == "bf16" else not self.emulate
+        return not self.emulate if self.rounds else self.kernels in ("triton", "reference")
 
     def __str__(self) -> str:
         since = "" if self.since == "pretrain" else f", since {self.since}"
         invariant = ", batch-invariant" if self.invariant else ""
-        if self.experts == "bf16":
+        if not self.rounds:
             return f"no matmul is rounded{invariant and invariant + since}"
         backward = "mxfp8" if self.experts.startswith("nvfp4") else self.experts
         where = ", ".join(["routed experts", *self.also])
@@ -55,14 +61,14 @@ class PrecisionRecipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> PrecisionRecipe:
-        if self.experts == "bf16" and self.also:
+        if not self.rounds and self.also:
             raise ValueError("also rounds like experts, which round nothing: choose a format or set also = []")
         if self.invariant and self.experts == "nvfp4_tensor":
             raise ValueError(
                 "invariant does not go with nvfp4_tensor, whose scale depends on all tokens of a batch: "
                 'set experts = "nvfp4" or invariant = false'
             )
-        if self.experts != "bf16" and self.kernels not in ("auto", "reference" if self.emulate else "triton"):
+        if self.rounds and self.kernels not in ("auto", "reference" if self.emulate else "triton"):
             raise ValueError(
                 f'kernels = "{self.kernels}" does not go with emulate = {str(self.emulate).lower()}: rounded matmuls '
                 "are emulated by the reference, and not emulated by triton"

@@ -27,8 +27,8 @@ from etude.model.precision import (
 from etude.model.precision import rounded as rounded_module
 from etude.model.precision.rounded import rounded_linear, rounded_matmul
 
-ROUNDINGS = ["nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"]
-PER_ROW = ["nvfp4", "mxfp8", "fp8_block"]
+ROUNDINGS = ["nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block", "bf16"]
+PER_ROW = ["nvfp4", "mxfp8", "fp8_block", "bf16"]
 LOADS = [(96, 0, 32, 128), (128, 128, 128, 128), (0, 0, 64, 0), (32,)]
 LARGEST_ROUNDING = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
 
@@ -57,17 +57,23 @@ def activations(rounding: str, x: Tensor) -> Tensor:
             return exact(quantise_nvfp4(x, per="tensor"))
         case "mxfp8":
             return exact(quantise_mxfp8(x))
+        case "bf16":
+            return x.bfloat16().double()
     return exact(quantise_block_fp8(x, rows=1))
 
 
 def weight(rounding: str, w: Tensor, absmax: Tensor) -> Tensor:
     """One expert's [M, K]; `absmax` is that of all that are multiplied with the same input."""
+    if rounding == "bf16":
+        return w.bfloat16().double()
     if rounding.startswith("nvfp4"):
         return exact(quantise_nvfp4(w, outer=outer_scale(absmax.float())))
     return exact(quantise_mxfp8(w) if rounding == "mxfp8" else quantise_block_fp8(w))
 
 
 def backwards(rounding: str, x: Tensor) -> Tensor:
+    if rounding == "bf16":
+        return x.bfloat16().double()
     return exact(quantise_block_fp8(x, rows=1) if rounding == "fp8_block" else quantise_mxfp8(x))
 
 

@@ -11,6 +11,9 @@ Invariant: an operand's rows lie along the axis that its matmul contracts, and b
 | `nvfp4_tensor` | NVFP4 per tensor | likewise | MXFP8 |
 | `mxfp8` | MXFP8 | MXFP8 | MXFP8 |
 | `fp8_block` | FP8, 1 x 128 | FP8, 128 x 128 | the same: W's codes of the forward pass, 1 x 128 for all else |
+| `bf16` | bf16 | bf16 | bf16 |
+
+The last one has no codes: its numbers are their own. It is for studies whose compute dtype is another.
 
 What an operand stands for is `values * outer`. Values are exact in the dtype that they come in: what NVFP4 and MXFP8
 have inside is exact in bf16. NVFP4's outer scales are not: they multiply the matmul's fp32 sums.
@@ -27,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from etude.model.errors import CannotQuantise
 from etude.model.precision import fp8, mxfp8
 from etude.model.precision.formats import Quantised, dequantise
 from etude.model.precision.fp8 import fake_block_fp8, quantise_block_fp8
@@ -37,7 +41,7 @@ from etude.model.tiles import tiled
 if TYPE_CHECKING:  # this room runs where there is torch and nothing else
     from etude.recipe.precision import PrecisionRecipe
 
-Rounding = Literal["nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"]
+Rounding = Literal["bf16", "nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +76,14 @@ class Numerics:
     @classmethod
     def of(cls, recipe: PrecisionRecipe) -> Numerics | None:
         """None: nothing is rounded."""
-        if recipe.experts == "bf16":
+        if not recipe.rounds:
             return None
         return cls(recipe.experts, frozenset(recipe.also), recipe.reciprocal_bits, recipe.invariant)
 
     @property
     def block(self) -> int:
-        """Of the backward pass: tokens of an expert are filled up to a multiple, so that no block has two experts'."""
+        """Of the backward pass: tokens of an expert are filled up to a multiple, so that no block has two experts', and
+        of bf16, which has none, so that matmuls meet few shapes."""
         return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
@@ -93,6 +98,12 @@ class Numerics:
                 return Operand(fake_mxfp8(x, _exact(x.dtype)))
             case "fp8_block":
                 return Operand(fake_block_fp8(x, torch.float32, rows=1))
+            case "bf16":
+                return Operand(_in_bf16(x))
+
+    @property
+    def has_codes(self) -> bool:
+        return self.rounding != "bf16"
 
     def codes(self, weights: Sequence[Tensor]) -> list[Quantised]:
         """Weights [E, M, K] that one input is multiplied with. In NVFP4 those of an expert share an outer scale, since
@@ -106,6 +117,8 @@ class Numerics:
                 return [quantise_mxfp8(weight) for weight in weights]
             case "fp8_block":
                 return [quantise_block_fp8(weight) for weight in weights]
+            case "bf16":
+                raise CannotQuantise("bf16 has no codes and scales: its numbers are their own")
 
     def operand(self, codes: Sequence[Quantised], dtype: torch.dtype) -> Operand:
         """What the codes of weights stand for, side by side, where x has this dtype."""
@@ -120,6 +133,8 @@ class Numerics:
 
     def weights(self, weights: Sequence[Tensor], dtype: torch.dtype) -> Operand:
         """Forward, [E, sum of M, K]: by way of their codes, so that trainer and engine cannot differ."""
+        if not self.has_codes:
+            return Operand(torch.cat([_in_bf16(weight) for weight in weights], 1))
         return self.operand(self.codes(weights), dtype)
 
     def product(self, x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -170,15 +185,19 @@ class Numerics:
         """dy, or dy and x transposed."""
         if self.rounding == "fp8_block":
             return fake_block_fp8(x, torch.float32, rows=1)
-        return fake_mxfp8(x, _exact(x.dtype))
+        return fake_mxfp8(x, _exact(x.dtype)) if self.has_codes else _in_bf16(x)
 
     def _transposed(self, weight: Tensor) -> Tensor:
         """[E, M, K] -> [E, K, M]."""
         if self.rounding == "fp8_block":
             return fake_block_fp8(weight, torch.float32).mT
-        return fake_mxfp8(weight.mT, _exact(weight.dtype))
+        return fake_mxfp8(weight.mT, _exact(weight.dtype)) if self.has_codes else _in_bf16(weight.mT)
+
+
+def _in_bf16(x: Tensor) -> Tensor:
+    return x.detach().to(torch.bfloat16).to(_exact(x.dtype))
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
-    """A dtype that holds MXFP8's values: fp16 has not their reach."""
+    """A dtype that holds the values of MXFP8, and of bf16: fp16 has not their reach."""
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32

@@ -52,7 +52,7 @@ def kernels_for(precision: PrecisionRecipe, device: torch.device | str) -> Exper
 
 
 def _derived(precision: PrecisionRecipe, device: torch.device) -> str:
-    if precision.experts == "bf16":
+    if not precision.rounds:
         return "torch"
     if precision.emulate:
         return "reference"
