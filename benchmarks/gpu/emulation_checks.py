@@ -17,8 +17,9 @@ from etude.model.precision.numerics import Rounding
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 NEAR = 5e-3
 """In norm: sums in another order take a number that is quantised afterwards across a tie now and then."""
-OFTEN = 1e-4
-"""Of 95 in 100 log-probs: the difference between trainer and engine that other sums make."""
+OFTEN = 1e-3
+"""Of 95 in 100 log-probs: what other sums make between trainer and engine, and ties that they cross. One scale for all
+tokens makes ten times as much."""
 
 
 def references_are_bit_equal(device: str) -> str:

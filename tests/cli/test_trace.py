@@ -220,7 +220,7 @@ def test_a_secret_that_was_planted_anywhere_is_in_no_export(
     )
     bad = ToolCall("2", "edit", None, put("raw", "edit"), "broken")
     event = ToolEvent(0, 0, "write", put("raw", "write f"), True, True, 0.1, put("output"), 3)
-    files = {put("path", "f"): (put("before").encode(), put("now").encode())}
+    files = {put("path", "f"): (put("before").encode(), put("now", "y").encode())}
     turn = Turn(put("text"), put("thinking"), (good, bad))
     record.turned(turn, [event, event], [Message(Role.USER, put("told"))], TraceUsage(turns=1), files, {})
     record.stopped("error", put("error"))

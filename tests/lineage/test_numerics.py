@@ -47,8 +47,8 @@ def test_every_format_is_measured_on_the_latest_stage(run: RunPaths, report: Num
 
 
 NAMED: list[dict[str, Any]] = [
-    {"kernels": "torch", "invariant": True},
-    {"kernels": "triton"},
+    {"kernels": "torch", "invariant": True, "emulate": False},
+    {"kernels": "triton", "emulate": False},
     {"kernels": "reference"},
     {"experts": "mxfp8", "kernels": "triton", "emulate": False},
     {"experts": "mxfp8", "kernels": "reference", "also": ["shared"]},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from etude.cli.main import STORE
+from etude.cli.sandboxes import STORE
 from etude.cli.tasks.opening import kept_environments
 from etude.tasks import Task, TaskError, Verdict, open_verifier
 from etude.tasks.gate import stored_evidence
