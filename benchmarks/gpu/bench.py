@@ -23,7 +23,8 @@ class Sizes:
     """Experts, and rows of all, which are the tokens that have come to them: the largest first, since what is tuned is
     tuned on the first."""
     layers: tuple[tuple[int, int], ...]
-    """Experts, and tokens of eight choices each among them. A layer has eight times as many rows."""
+    """Experts, and tokens that choose among them. A layer has `choices` times as many rows."""
+    choices: int
     copied: int
     dense: int
     runs: int
@@ -35,12 +36,15 @@ K2 = Sizes(
     rows=32768,
     loads=((48, 32768), (48, 4096), (8, 32768), (8, 4096)),
     layers=((48, 4096), (48, 32768), (8, 4096)),
+    choices=8,
     copied=2**30,
     dense=8192,
     runs=12,
 )
-TINY = Sizes(hidden=128, inner=256, rows=32, loads=((8, 24),), layers=((8, 4),), copied=2**10, dense=32, runs=1)
-"""To try the rows themselves, where there is no GPU too."""
+TINY = Sizes(
+    hidden=128, inner=128, rows=32, loads=((3, 6),), layers=((2, 4),), choices=2, copied=2**10, dense=32, runs=1
+)
+"""To try the rows themselves, where there is no GPU too: a block of each, since an interpreter takes its time."""
 
 
 @dataclass

@@ -127,10 +127,10 @@ def _first_rows_differ(made: Quantised | tuple[Quantised, Quantised], x: Tensor,
 
 
 def _moves(bench: Bench) -> Iterator[Row]:
-    (experts, tokens), hidden = bench.sizes.layers[0], bench.sizes.hidden
+    (experts, tokens), hidden, choices = bench.sizes.layers[0], bench.sizes.hidden, bench.sizes.choices
     x = torch.randn(tokens, hidden, device=bench.device).bfloat16()
-    picked = torch.rand(tokens, experts, device=bench.device).topk(8).indices
-    gates = torch.rand(tokens, 8, device=bench.device)
+    picked = torch.rand(tokens, experts, device=bench.device).topk(choices).indices
+    gates = torch.rand(tokens, choices, device=bench.device)
     placement = place(picked, experts, multiple=32)
     rows = reference.permute(x, placement)
 
@@ -141,11 +141,11 @@ def _moves(bench: Bench) -> Iterator[Row]:
     def back() -> Row:
         unpermute = choose("unpermute", "triton", "bf16", bench.device)
         wanted = reference.unpermute(rows, placement, gates)
-        read = tokens * 8 * hidden * rows.element_size()
+        read = tokens * choices * hidden * rows.element_size()
         return _moving(bench, lambda: unpermute(rows, placement, gates), read, lambda y: _share_unequal(y, wanted))
 
-    yield bench.row("permute", f"{tokens}x8 of {hidden}", there)
-    yield bench.row("unpermute", f"{tokens}x8 of {hidden}", back)
+    yield bench.row("permute", f"{tokens}x{choices} of {hidden}", there)
+    yield bench.row("unpermute", f"{tokens}x{choices} of {hidden}", back)
 
 
 def _share_unequal(found: Tensor, wanted: Tensor) -> float:
@@ -261,12 +261,13 @@ def apart(found: Tensor, wanted: Tensor) -> float:
 
 def _layer(bench: Bench, experts: int, tokens: int) -> Iterator[Row]:
     """Forward and backward of a whole layer of experts, as the model runs it: weights are quantised in every pass."""
-    device, hidden, inner = bench.device, bench.sizes.hidden, bench.sizes.inner
+    device, hidden, inner, choices = bench.device, bench.sizes.hidden, bench.sizes.inner, bench.sizes.choices
     x, grad = (torch.randn(tokens, hidden, device=device).bfloat16() for _ in range(2))
-    gates, picked = torch.rand(tokens, 8, device=device), torch.rand(tokens, experts, device=device).topk(8).indices
+    gates = torch.rand(tokens, choices, device=device)
+    picked = torch.rand(tokens, experts, device=device).topk(choices).indices
     shapes = ((inner, hidden), (inner, hidden), (hidden, inner))
     weights = [(torch.randn(experts, n, k, device=device) / k**0.5).bfloat16() for n, k in shapes]
-    flops = 2 * 9 * tokens * 8 * inner * hidden
+    flops = 2 * 9 * tokens * choices * inner * hidden
     by_torch: dict[str, Any] = {}
 
     def row(implementation: str, format: str) -> Row:
@@ -288,7 +289,7 @@ def _layer(bench: Bench, experts: int, tokens: int) -> Iterator[Row]:
             }
 
         name = f"layer {format} {implementation}"
-        return bench.row(name, f"{experts}x{inner}x{hidden}, {tokens} tokens of 8", measured)
+        return bench.row(name, f"{experts}x{inner}x{hidden}, {tokens} tokens of {choices}", measured)
 
     yield row("torch", "bf16")
     for format in LAYERS:
