@@ -49,7 +49,7 @@ gpu:                      ## what needs a GPU, with the torch that is there
 
 gpu-record: setup         ## make gpu-record FROM=gpu.jsonl: keep in docs/results.md what make gpu printed, here or elsewhere
 	@test -n "$(FROM)" || { echo "usage: make gpu > gpu.jsonl, then: make gpu-record FROM=gpu.jsonl"; exit 2; }
-	@$(PY) benchmarks/gpu/record.py $(FROM)
+	@$(PY) benchmarks/gpu/record.py "$(FROM)"
 
 clean:                    ## remove .venv and caches, keep runs
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -121,9 +121,10 @@ CLAIM = Claim(
     headline=(
         Told("future_mean_per_tensor", "per tensor, another future moves a log-prob by {} nats on average", ".3f"),
         Told("batch_mean_per_tensor", "another batch by {}", ".3f"),
-        Told("share_of_others", "in all others, bits differ at {} of positions", ".0%"),
+        Told("share_of_others", "in all others, bits differ at {} % of positions", ".2g", 100.0),
     ),
     draw=draw,
+    measured=2,
 )
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ def conclude(rows: Rows) -> dict[str, Any]:
     found: dict[str, Any] = {"ended": all_ended(rows)}
     for arm in ARMS:
         runs = list(rows.of(arm).values())
+        found[f"seconds_{arm}"] = [run["seconds"] for run in runs]
         found[f"steps_{arm}"] = [len(run["curves"]["reward"]) for run in runs]
         for name, figure in FIGURES.items():
             found |= stated(f"{name}_{arm}", of_seeds([value for value in map(figure, runs) if value is not None]))

@@ -21,9 +21,12 @@ def rows_of(printed: str) -> list[str]:
     lines: list[dict[str, Any]] = []
     for line in filter(str.strip, printed.splitlines()):
         try:
-            lines.append(json.loads(line))
+            read = json.loads(line)
         except json.JSONDecodeError as error:
             raise NoResults(f"a line is no JSON: {line[:60]!r}") from error
+        if not isinstance(read, dict):
+            raise NoResults(f"a line is no JSON object: {line[:60]!r}")
+        lines.append(read)
     if not lines or not {"device", "date", "code"} <= lines[0].keys() or "rows" not in lines[-1]:
         raise NoResults("it does not begin with a device and end with rows")
     first, last = lines[0], lines[-1]
@@ -41,7 +44,7 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         rows = rows_of(asked.printed.read_text(encoding="utf-8"))
-    except (OSError, NoResults) as error:
+    except (OSError, UnicodeDecodeError, NoResults) as error:
         print(f"gpu-record: {asked.printed}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
         return 2
     with asked.results.open("a", encoding="utf-8") as out:

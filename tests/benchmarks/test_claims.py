@@ -619,17 +619,25 @@ def test_one_leaking_position_of_one_seed_is_the_opposite_of_none() -> None:
     kept = Rows(rows, claim.name)
     found = claim.conclude(kept)
     assert (claim.verdict(kept, found), found["share_of_others"]) == (Verdict.SHOWN, 0.0)
-    assert "in all others, bits differ at 0% of positions" in headline(claim.headline, found)
+    assert "in all others, bits differ at 0 % of positions" in headline(claim.headline, found)
     last = rows[-1].figures
     leaking = replace(rows[-1], figures={**last, "mxfp8": {**last["mxfp8"], "batch_share": 0.001}})
     kept = Rows([*rows[:-1], leaking], claim.name)
-    assert claim.verdict(kept, claim.conclude(kept)) == Verdict.OPPOSITE
+    found = claim.conclude(kept)
+    assert claim.verdict(kept, found) == Verdict.OPPOSITE
+    assert "bits differ at 0.1 % of positions" in headline(claim.headline, found)
 
 
 def test_a_run_that_ended_in_its_first_step_has_neither_curve_nor_probe(tmp_path) -> None:
     claim = next(claim for claim in CLAIMS if claim.name == "precision_rl")
     rows = rows_of(claim)
-    nothing = {"curves": {name: [] for name in rows[0].figures["curves"]}, "probes": [], "dev": None, "changed": None}
+    nothing = {
+        "curves": {name: [] for name in rows[0].figures["curves"]},
+        "probes": [],
+        "dev": None,
+        "changed": None,
+        "seconds": 9.0,
+    }
     end = {"ended": {"step": 0, "why": "nan"}}
     rows = [replace(r, figures=nothing | end) if r.arm.startswith("nvfp4") else r for r in rows]
     found = claim.conclude(Rows(rows, claim.name))

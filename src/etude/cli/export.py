@@ -11,7 +11,7 @@ def export_command(run: Path, folder: Path, stage: str | None, experts: str | No
     from etude.lineage.numerics import STAGES
 
     found = finished_stage(run, stage, STAGES)
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LineageError(f"{folder} is there already: name a folder that is new or empty")
     from etude.model import load_hf, save_hf
 

@@ -173,7 +173,8 @@ class RayRemote:
             alive, detail = False, str(late)
         place = self._place
         if not alive or place is None:
-            return Health(False, place.pid if place else None, place.incarnation if place else 0, 0.0, detail)
+            pid, incarnation, here = (place.pid, place.incarnation, place.here) if place else (None, 0, False)
+            return Health(False, pid, incarnation, 0.0, detail, here)
         seconds_up = max(time.time() - place.started, 0.0)
         return Health(True, place.pid, place.incarnation, seconds_up, here=place.here)
 
@@ -251,7 +252,7 @@ class RayRemote:
                 return line
             if line is not None or self._actor is None or self._place is None:
                 self._place = await self._found(method).place.remote()
-            self._line = await Line.open(self._place.door) if self._place.host == socket.gethostname() else None
+            self._line = await Line.open(self._place.door) if self._place.here else None
             return self._line
 
     def _found(self, method: str) -> Any:

@@ -42,10 +42,11 @@ class Donor:
 
     def says_of_compute(self, ours: Recipe) -> Recipe:
         """Our recipe in this run's words, if what we ask for is what it says, or what its probe found."""
-        if self.recipe is None or not self.state.compute:
+        dtype = self.state.compute.get("dtype_name")
+        if self.recipe is None or dtype is None:
             return ours
         said = self.recipe.compute
-        found = said.model_copy(update={"dtype": self.state.compute["dtype_name"]})
+        found = said.model_copy(update={"dtype": dtype})
         return ours.model_copy(update={"compute": said}) if ours.compute == found else ours
 
 

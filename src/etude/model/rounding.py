@@ -82,8 +82,12 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
     """From here on the network computes so, forward and backward, whatever it was told before. The router, the dense
     layers, the embedding, the head and attention's way from the latent to keys and values are never rounded."""
     for module in model.modules():
+        if isinstance(module, ServedExperts):
+            raise CannotQuantise("a served network has codes in place of weights: restore it before it is rounded anew")
         if isinstance(module, Experts | Linear):
             module.numerics = None
+        if isinstance(module, Linear):
+            module.served = None
     if numerics is None:
         return
     for name, module in model.named_modules():

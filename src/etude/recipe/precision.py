@@ -29,7 +29,7 @@ class PrecisionRecipe(Section):
     kernels: Literal["auto", "torch", "triton", "reference"] = "auto"
     """Who computes the routed experts. "torch": torch's own matmuls, grouped where that pays, of bf16 alone. "triton":
     our kernels, of bf16, "mxfp8" and "fp8_block". "reference": plain torch that kernels are held against; rounded, it
-    is what `emulate` stands for. "auto": "torch" for bf16, "reference" to emulate, else "triton" on a GPU that
+    is what `emulate` stands for. "auto": "reference" to emulate, "torch" for bf16 else, else "triton" on a GPU that
     multiplies the format's codes. What is named and cannot be had is refused."""
     invariant: bool = False
     """Batch invariance: the logits of a sequence have the same bits whatever else is in the batch and however it was
