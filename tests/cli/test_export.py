@@ -52,6 +52,15 @@ def test_another_stage_with_its_experts_in_any_format(run: RunPaths, tmp_path: P
     assert load_codes(tmp_path)
 
 
+def test_one_that_was_killed_begins_anew(run: RunPaths, tmp_path: Path) -> None:
+    half = tmp_path / ".agent.partial"
+    half.mkdir()
+    (half / "model.safetensors.partial").write_text("half")
+    export_command(run.root, tmp_path / "agent", None, None)
+    assert [file.name for file in tmp_path.iterdir()] == ["agent"]
+    assert not list((tmp_path / "agent").glob("*.partial"))
+
+
 def test_what_is_there_is_not_written_over(run: RunPaths, tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     for folder in (tmp_path, tmp_path / "notes"):

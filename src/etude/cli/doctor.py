@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from etude.cli.errors import finish
+from etude.cli.options import StageOption
 
 doctors = typer.Typer(
     help="Look into a run: what low precision does to its checkpoint.",
@@ -24,10 +25,7 @@ def _group() -> None:
 @doctors.command()
 def numerics(
     folder: Annotated[Path, typer.Argument(help="A run folder, for example runs/tiny; or a checkpoint of anybody's.")],
-    stage: Annotated[
-        str | None,
-        typer.Option(help="Which stage's model: pretrain, long, mtp, sft, continued or rl; the latest if not given."),
-    ] = None,
+    stage: StageOption = None,
     formats: Annotated[
         str, typer.Option(help="bf16, nvfp4, nvfp4_tensor, mxfp8, fp8_block, with commas; all that fit if not given.")
     ] = "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from etude.lineage.state import LineageError, finished_stage
@@ -15,8 +16,12 @@ def export_command(run: Path, folder: Path, stage: str | None, experts: str | No
         raise LineageError(f"{folder} is there already: name a folder that is new or empty")
     from etude.model import load_hf, save_hf
 
+    folder = folder.resolve()
+    aside = folder.with_name(f".{folder.name}.partial")  # interrupted, the same command begins anew
+    shutil.rmtree(aside, ignore_errors=True)
     tokenizer = found.paths.tokenizer if found.paths.tokenizer.exists() else None
-    save_hf(load_hf(found.model), folder, tokenizer, experts=experts)
+    save_hf(load_hf(found.model), aside, tokenizer, experts=experts)
+    aside.replace(folder)
     before, after = (sum(file.stat().st_size for file in where.iterdir()) for where in (found.model, folder))
     said = f", its experts in {experts}: {after / 1e6:.1f} MB of {before / 1e6:.1f}" if experts else ""
     print(f"{folder}: {found.stage} of {run}{said}")

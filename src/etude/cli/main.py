@@ -25,6 +25,7 @@ from etude.cli.options import (
     ResumeOption,
     SessionsOption,
     ShellOption,
+    StageOption,
     ToolSecondsOption,
     TurnsOption,
 )
@@ -262,10 +263,7 @@ def report(run_folder: RunFolder) -> None:
 def export(
     run_folder: RunFolder,
     folder: Annotated[Path, typer.Argument(help="Where the checkpoint goes: a folder that is new or empty.")],
-    stage: Annotated[
-        str | None,
-        typer.Option(help="Which stage's model: pretrain, long, mtp, sft, continued or rl; the latest if not given."),
-    ] = None,
+    stage: StageOption = None,
     experts: Annotated[
         str | None,
         typer.Option(help="Quantise the routed experts: mxfp8, nvfp4, fp8_block or fp8_row; as they are if not given."),

@@ -37,3 +37,7 @@ AllowOption = Annotated[
     typer.Option(help="With --here, what needs no yes: write, execute, fetch; 'write:src/**', 'execute:git status'."),
 ]
 DenyOption = Annotated[list[str] | None, typer.Option(help="With --here, what is refused; it beats --allow.")]
+StageOption = Annotated[
+    str | None,
+    typer.Option(help="Which stage's model: pretrain, long, mtp, sft, continued or rl; the latest if not given."),
+]

@@ -79,8 +79,9 @@ def compute_with(model: nn.Module, recipe: PrecisionRecipe) -> None:
 
 
 def round_with(model: nn.Module, numerics: Numerics | None) -> None:
-    """From here on the network computes so, forward and backward, whatever it was told before. The router, the dense
-    layers, the embedding, the head and attention's way from the latent to keys and values are never rounded."""
+    """From here on the network computes so, forward and backward, whatever it was told of rounding before; kernels are
+    `compute_with`'s to choose. The router, the dense layers, the embedding, the head and attention's way from the
+    latent to keys and values are never rounded."""
     for module in model.modules():
         if isinstance(module, ServedExperts):
             raise CannotQuantise("a served network has codes in place of weights: restore it before it is rounded anew")
