@@ -30,7 +30,7 @@ def changed(paths: RunPaths) -> dict[str, dict[str, float]]:
     division does; of weights, and of activations on demonstrations that SFT held out."""
     import torch
 
-    from etude.lineage.numerics import STAGES, held_out_sequences
+    from etude.lineage.numerics import held_out_sequences
     from etude.lineage.state import dtype_of, finished_stage
     from etude.model import Numerics, load_hf
     from etude.model.block import MixtureOfExperts
@@ -38,7 +38,7 @@ def changed(paths: RunPaths) -> dict[str, dict[str, float]]:
     from etude.model.precision import quantise_nvfp4
     from etude.training.compute import DTYPES
 
-    found = finished_stage(paths.root, "sft", STAGES)
+    found = finished_stage(paths.root, "sft")
     model = load_hf(found.model, DTYPES[dtype_of(found.paths)])
     tokens = held_out_sequences(found, model.config.max_position_embeddings, _SEQUENCES)
     experts = {

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+from tests.cli.here import etude
 
-ETUDE = str(Path(sys.executable).with_name("etude"))
 
-
-def build(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [ETUDE, "sandbox", "build", str(folder), "--store", str(folder.parent / "store"), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def build(folder: Path, *options: str) -> CompletedProcess[str]:
+    return etude("sandbox", "build", folder, "--store", folder.parent / "store", *options)
 
 
 @pytest.fixture
@@ -34,12 +31,12 @@ def test_steps_and_output_are_shown_beside_the_id(context: Path) -> None:
     again = build(context, "--target", "one", "--arg", "word=hello")
     assert again.stderr.splitlines()[3] == "    as before"
     assert again.stdout == shown.stdout
-    lists = [ETUDE, "sandbox", "images", "list", "--store", str(context.parent / "store")]
-    listed = subprocess.run(lists, capture_output=True, text=True, check=True)
+    lists = ("sandbox", "images", "list", "--store", context.parent / "store")
+    listed = etude(*lists)
     _, row = listed.stdout.splitlines()
     assert row.startswith(image)
     assert row.endswith(f"built from {context}/Dockerfile")
-    whole = subprocess.run([*lists, "--all"], capture_output=True, text=True, check=True)
+    whole = etude(*lists, "--all")
     steps = [line for line in whole.stdout.splitlines() if line.endswith("  a step, a snapshot or single files")]
     assert row in whole.stdout.splitlines()
     assert len(whole.stdout.splitlines()) == 2 + len(steps)
@@ -68,5 +65,5 @@ def test_mistakes_are_one_line(context: Path, options: tuple[str, ...], words: s
 
 
 def test_help_teaches() -> None:
-    shown = subprocess.run([ETUDE, "sandbox", "build", "--help"], capture_output=True, text=True, check=True)
+    shown = etude("sandbox", "build", "--help")
     assert "  etude sandbox build ." in shown.stdout

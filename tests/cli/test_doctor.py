@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from safetensors.torch import load_file, save_file
+from tests.cli.here import etude
 from tests.lineage.examined import examined_run
 
 from etude.cli.numerics import numerics_command
@@ -16,17 +16,14 @@ from etude.journal import RunPaths
 from etude.lineage import LineageError
 from etude.model import PoisonedWeights
 
-ETUDE = str(Path(sys.executable).with_name("etude"))
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
     return examined_run(tmp_path_factory.mktemp("examined") / "run", dtype="bfloat16")
 
 
-def numerics(run: RunPaths, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [ETUDE, "doctor", "numerics", str(run.root), *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+def numerics(run: RunPaths, *args: str) -> CompletedProcess[str]:
+    return etude("doctor", "numerics", run.root, *args)
 
 
 def test_a_table_and_a_picture(run: RunPaths) -> None:
@@ -71,16 +68,17 @@ def test_a_poisoned_checkpoint_is_code_1_and_one_line(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_anybodys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = examined_run(tmp_path / "run").model("rl")
-    assert numerics_command(folder, None, [], 8, as_json=False) == 0
+    assert numerics_command(folder, None, [], None, as_json=False) == 0
     assert capsys.readouterr().out == f"{folder}: a checkpoint; its weights alone are looked at\n\nblessed\n"
     assert not (folder / "plots").exists()
-    with pytest.raises(LineageError, match="is a checkpoint and no run"):
-        numerics_command(folder, "rl", [], 8, as_json=False)
+    for stage, formats, sequences in (("rl", [], None), (None, ["bf16"], None), (None, [], 2)):
+        with pytest.raises(LineageError, match="is a checkpoint and no run"):
+            numerics_command(folder, stage, formats, sequences, as_json=False)
     tensors = load_file(folder / "model.safetensors")
     tensors["model.norm.weight"][0] = float("nan")
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(PoisonedWeights, match=r"is not blessed: model\.norm\.weight has 1 of 64 numbers"):
-        numerics_command(folder, None, [], 8, as_json=False)
+        numerics_command(folder, None, [], None, as_json=False)
     assert capsys.readouterr().out.endswith("not blessed\n")
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli import here
 from tests.view.folder import write_run
 
 import etude
@@ -136,7 +137,10 @@ def test_a_bug_shows_itself() -> None:
 
 def etude_says(*args: str, user: int | None = None) -> tuple[int, str]:
     """Code and the one line."""
-    done = subprocess.run([ETUDE, *args], capture_output=True, text=True, check=False, user=user)
+    if user is None:
+        done = here.etude(*args)
+    else:
+        done = subprocess.run([ETUDE, *args], capture_output=True, text=True, check=False, user=user)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     return done.returncode, done.stderr

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.cli.here import etude
 from tests.lineage.examined import VOCAB, examined_run
 
 from etude.cli.export import export_command
@@ -84,8 +83,6 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_mistake_is_one_line_and_code_2(tmp_path: Path) -> None:
-    etude = str(Path(sys.executable).with_name("etude"))
-    command = [etude, "export", str(tmp_path), str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = etude("export", tmp_path, tmp_path / "out")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"etude: {tmp_path} is not a run folder: it has no recipe.toml; train one with `etude run`\n"

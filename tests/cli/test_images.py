@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.cli import here
 
 from etude.cli.images import parse_size
 from etude.sandbox import ImageError
 
-ETUDE = str(Path(sys.executable).with_name("etude"))
-
-
-def etude(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([ETUDE, "sandbox", "images", *args], capture_output=True, text=True, check=False)
+etude = partial(here.etude, "sandbox", "images")
 
 
 def test_an_image_comes_and_goes(tmp_path: Path) -> None:

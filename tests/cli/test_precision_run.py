@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli.here import etude
 
 from etude.journal import RunPaths, read_metrics
 from etude.model import load_hf
+from etude.pretrain import measure
 from etude.weights import WeightStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-ETUDE = str(Path(sys.executable).with_name("etude"))
+HELD_OUT_TOKENS = 1_024
+"""That losses are measured on: bf16 is slow where a processor has none, and nothing here is about what was learnt."""
 SMALL = [
     "cluster.backend=inline",
     "compute.dtype=bfloat16",
+    "compute.threads=1",
     "model.hidden_size=64",
     "model.num_hidden_layers=2",
     "model.intermediate_size=128",
@@ -48,6 +51,13 @@ SMALL = [
 """So short a training solves nothing: what fails is trained on too."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def measured_on_little() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(measure, "HELD_OUT_TOKENS", HELD_OUT_TOKENS)
+        yield
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With one in which nothing is rounded; the others take from it what does not depend on that."""
@@ -57,8 +67,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def etude_run(runs: Path, name: str, *more: str) -> str:
-    command = [ETUDE, "run", "recipes/tiny.toml", "--runs", str(runs), "--name", name, *more, *SMALL]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1500)
+    done = etude("run", "recipes/tiny.toml", "--runs", runs, "--name", name, *more, *SMALL)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -91,18 +100,8 @@ def test_all_stages_and_rl(runs: Path, experts: str, invariant: bool) -> None:
 
 def assert_blessed(paths: RunPaths, experts: str) -> None:
     """By the doctor, on what the run itself has trained in its format."""
-    command = [
-        ETUDE,
-        "doctor",
-        "numerics",
-        str(paths.root),
-        "--json",
-        "--formats",
-        f"bf16,{experts}",
-        "--sequences",
-        "2",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    asked = ["--json", "--formats", f"bf16,{experts}", "--sequences", "2"]
+    done = etude("doctor", "numerics", paths.root, *asked)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert (found["stage"], found["own"], found["dtype"]) == ("rl", experts, "bfloat16")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli import here
 from tests.tasks.formats.harbor_tasks import VERSIONS, greeting, two_steps
 from tests.tasks.formats.swebench.repository import classic, make_repository, write_rows
 
@@ -22,14 +23,10 @@ from etude.tasks import Split, Task, make_tasks, open_source
 from etude.tasks.seal.base import Book, look_at_base
 from etude.trace import Trace, write_traces
 
-ETUDE = str(Path(sys.executable).with_name("etude"))
 VERBS = ("list", "show", "make", "check", "grade", "import", "export", "overlap")
 
 
-def etude(*words: object, given: str = "") -> subprocess.CompletedProcess[str]:
-    command = [ETUDE, "tasks", *map(str, words)]
-    env = {**os.environ, "COLUMNS": "80"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, input=given, env=env)
+etude = partial(here.etude, "tasks")
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,7 +22,7 @@ from etude.sandbox import Box, BoxSpec, EmbeddedSandboxes, Feature, Limits, Sand
 from etude.sandbox.embedded.cgroups import BoxCgroup, Cgroups, Hierarchy, find_hierarchies
 from etude.sandbox.embedded.cgroups.files import V2, set_limits
 from etude.sandbox.embedded.cgroups.finding import Mount, own_cgroup, read_mounts
-from etude.sandbox.embedded.cgroups.owners import PREFIX, remove_dead
+from etude.sandbox.embedded.cgroups.owners import PREFIX, locked_folder, remove_dead
 from etude.sandbox.inside.memory import MemoryEvents
 
 HAVE = bool(find_hierarchies())
@@ -82,6 +84,26 @@ def test_version_2_is_set_by_its_own_names(tmp_path: Path) -> None:
         assert events.struck()
         assert not events.struck(), "asked once, told once"
     assert box.memory_bytes() == 4096
+
+
+@pytest.mark.parametrize("before", ["open", "flock"])
+def test_a_janitor_may_come_before_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
+    """Of another process: what has no lock yet looks like a dead owner's."""
+    module = {"open": os, "flock": fcntl}[before]
+    step, removed = getattr(module, before), []
+
+    def hurried(*args: Any) -> Any:
+        monkeypatch.setattr(module, before, step)
+        removed.extend(remove_dead(tmp_path))
+        return step(*args)
+
+    monkeypatch.setattr(module, before, hurried)
+    folder, lock = locked_folder(tmp_path)
+    assert [tmp_path / name for name in removed] != [folder]
+    assert len(removed) == 1
+    assert remove_dead(tmp_path) == [], "it is locked"
+    os.close(lock)
+    assert remove_dead(tmp_path) == [folder.name]
 
 
 @needs_cgroups

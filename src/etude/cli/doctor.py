@@ -29,7 +29,9 @@ def numerics(
     formats: Annotated[
         str, typer.Option(help="bf16, nvfp4, nvfp4_tensor, mxfp8, fp8_block, with commas; all that fit if not given.")
     ] = "",
-    sequences: Annotated[int, typer.Option(min=1, help="Held-out demonstrations to measure on, at most.")] = 8,
+    sequences: Annotated[
+        int | None, typer.Option(min=1, help="Held-out demonstrations to measure on, at most; 8 if not given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Measure what each number format does to a checkpoint, and refuse to bless one that is poisoned.

@@ -9,9 +9,7 @@ from etude.lineage.state import LineageError, finished_stage
 
 
 def export_command(run: Path, folder: Path, stage: str | None, experts: str | None) -> int:
-    from etude.lineage.numerics import STAGES
-
-    found = finished_stage(run, stage, STAGES)
+    found = finished_stage(run, stage)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LineageError(f"{folder} is there already: name a folder that is new or empty")
     from etude.model import load_hf, save_hf

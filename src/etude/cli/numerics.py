@@ -10,14 +10,17 @@ from pathlib import Path
 from etude.journal import RunPaths
 
 
-def numerics_command(run: Path, stage: str | None, formats: Sequence[str], sequences: int, as_json: bool) -> int:
-    from etude.lineage.numerics import examine, examine_checkpoint
+def numerics_command(run: Path, stage: str | None, formats: Sequence[str], sequences: int | None, as_json: bool) -> int:
+    from etude.lineage.numerics import SEQUENCES, examine, examine_checkpoint
+    from etude.lineage.state import LineageError
     from etude.model import PoisonedWeights
     from etude.model.precision.fence import told
     from etude.view.numerics import draw_numerics, numerics_table
 
     lone = (run / "config.json").is_file() and not RunPaths(run).recipe.is_file()
-    report = examine_checkpoint(run, stage, formats) if lone else examine(run, stage, formats, sequences)
+    if lone and (stage is not None or formats or sequences is not None):
+        raise LineageError(f"{run} is a checkpoint and no run: a stage, formats and sequences are asked for of runs")
+    report = examine_checkpoint(run) if lone else examine(run, stage, formats, sequences or SEQUENCES)
     found = asdict(report) | {"blessed": not report.faults}
     if report.formats:
         draw_numerics(found, RunPaths(run).plots / "numerics.png")

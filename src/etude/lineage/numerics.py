@@ -25,8 +25,8 @@ from etude.rl.agreement import CHUNK, Agreement, Scored, after, agreement, fed, 
 from etude.training.compute import DTYPES
 
 FORMATS: tuple[str, ...] = get_args(PrecisionRecipe.model_fields["experts"].annotation)
-STAGES = ("rl", "continued", "sft", "mtp", "long", "pretrain")
-"""The latest first."""
+SEQUENCES = 8
+"""Held-out demonstrations that are measured on, where nobody says how many."""
 _SAMPLED = 64
 """Tokens that the engine adds to a prompt, at most."""
 
@@ -59,11 +59,13 @@ class NumericsReport:
     """What is worth a look, and blessed all the same: rows that may have been cut off when they were quantised."""
 
 
-def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), sequences: int = 8) -> NumericsReport:
+def examine(
+    run: Path, stage: str | None = None, formats: Sequence[str] = (), sequences: int = SEQUENCES
+) -> NumericsReport:
     """Without `formats`: all that fit. A format that was asked for and does not fit is refused (CannotQuantise)."""
     if unknown := [name for name in formats if name not in FORMATS]:
         raise LineageError(f"there is no format {unknown[0]!r}: expected some of {', '.join(FORMATS)}")
-    found = finished_stage(run, stage, STAGES)
+    found = finished_stage(run, stage)
     recipe, folder = found.recipe, found.model
     report = NumericsReport(str(run), found.stage, str(folder), dtype_of(found.paths), recipe.precision.experts)
     report.faults, report.doubts = checkpoint_faults(folder), checkpoint_doubts(folder)
@@ -98,10 +100,8 @@ def examine(run: Path, stage: str | None = None, formats: Sequence[str] = (), se
     return report
 
 
-def examine_checkpoint(folder: Path, stage: str | None = None, formats: Sequence[str] = ()) -> NumericsReport:
+def examine_checkpoint(folder: Path) -> NumericsReport:
     """Anybody's: its numbers, codes and scales as they are stored. What is computed with them is measured of a run."""
-    if stage is not None or formats:
-        raise LineageError(f"{folder} is a checkpoint and no run: it has no stages, and formats are measured of runs")
     report = NumericsReport(str(folder), "", str(folder), "", "")
     report.faults, report.doubts = checkpoint_faults(folder), checkpoint_doubts(folder)
     return report

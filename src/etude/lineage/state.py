@@ -17,6 +17,9 @@ from etude.journal import RunPaths, write_atomically
 from etude.recipe import Recipe, load_recipe
 from etude.recipe.precision import PrecisionRecipe
 
+MODELS = ("rl", "continued", "sft", "mtp", "long", "pretrain")
+"""The stages that leave a model, the latest first."""
+
 
 class LineageError(Exception):
     """The run cannot go on: one line that says why and what to do."""
@@ -77,7 +80,7 @@ class Finished:
         return self.paths.model(self.stage)
 
 
-def finished_stage(run: Path, asked: str | None, stages: Sequence[str]) -> Finished:
+def finished_stage(run: Path, asked: str | None = None, stages: Sequence[str] = MODELS) -> Finished:
     """The stage that is asked for, else the first of `stages` that has left a model."""
     paths = RunPaths(run)
     if not paths.recipe.is_file():

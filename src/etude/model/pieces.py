@@ -16,6 +16,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from etude.model.tiles import product
+
 QUERY_ROWS = 16
 """Tokens times heads of a piece: a row that decodes has one token, so many more would be computed for nothing."""
 KEYS = 64
@@ -102,12 +104,12 @@ def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: floa
     for begin in range(0, pairs, PAIRS):
         at = slice(begin, begin + PAIRS)
         keys_nsw = latents_fw.index_select(0, pieces.keys_ns[at].flatten()).view(PAIRS, KEYS, width)
-        scores = torch.bmm(q_pmw.index_select(0, pieces.piece_n[at]), keys_nsw.mT).to(torch.float32).mul_(scale)
+        scores = product(q_pmw.index_select(0, pieces.piece_n[at]), keys_nsw.mT).to(torch.float32).mul_(scale)
         scores.view(PAIRS, queries, heads, KEYS).masked_fill_(pieces.hidden_nqs[at].unsqueeze(2), float("-inf"))
         peak = torch.amax(scores, -1).clamp_(min=UNSEEN)
         weights = scores.sub_(peak.unsqueeze(-1)).exp_()
         peak_nm[at], total_nm[at] = peak, weights.sum(-1)
-        mixed_nmw[at] = torch.bmm(weights.to(q_thw.dtype), keys_nsw)
+        mixed_nmw[at] = product(weights.to(q_thw.dtype), keys_nsw)
     peak_pcm = peak_nm[pieces.pairs_pc]
     share_pcm = (peak_pcm - peak_pcm.amax(1, keepdim=True)).exp_()
     total_pm = torch.zeros_like(share_pcm[:, 0])

@@ -7,10 +7,14 @@ call are computed alike. SiLU and sigmoid are put together from `exp`, whose num
 lie; torch's own take another routine for what is left over at the end of a tensor.
 
 Gradients are those of ordinary matmuls: a batch's are a sum over its rows, whichever way that is taken.
+
+On a processor without arithmetic in bf16 its matmuls are those of fp32, rounded once: the same but for the order of
+sums, and several times as fast as what torch has for such a case (docs/log.md).
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, cast
 
 import torch
@@ -24,6 +28,21 @@ ROWS_BF16 = 128
 
 def tile_rows(dtype: torch.dtype) -> int:
     return ROWS_BF16 if dtype == torch.bfloat16 else ROWS
+
+
+def as_multiplied(x: Tensor) -> Tensor:
+    """An operand of a matmul, in the dtype that it is computed in here."""
+    return x.to(torch.float32) if x.dtype == torch.bfloat16 and x.is_cpu and not _has_bf16() else x
+
+
+@functools.cache
+def _has_bf16() -> bool:
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Of matrices, or of as many of them on either side; without a gradient."""
+    return (as_multiplied(left) @ as_multiplied(right)).to(left.dtype)
 
 
 def linear(x: Tensor, weight_mk: Tensor) -> Tensor:
@@ -68,11 +87,11 @@ def filled(x: Tensor, rows: int) -> Tensor:
 def tiled(x_rk: Tensor, weight_mk: Tensor) -> Tensor:
     """x W^T, without a gradient."""
     rows = tile_rows(x_rk.dtype)
-    x = filled(x_rk, rows).contiguous()
-    y = x.new_empty(len(x), len(weight_mk))
+    x, weight = as_multiplied(filled(x_rk, rows)).contiguous(), as_multiplied(weight_mk)
+    y = x.new_empty(len(x), len(weight))
     for part, out in zip(x.split(rows), y.split(rows), strict=True):
-        torch.mm(part, weight_mk.T, out=out)
-    return y[: len(x_rk)]
+        torch.mm(part, weight.T, out=out)
+    return y[: len(x_rk)].to(x_rk.dtype)
 
 
 class _Linear(torch.autograd.Function):
@@ -85,24 +104,25 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (dy,), (x, weight) = grads, ctx.saved_tensors
         dx, dw = ctx.needs_input_grad
-        return dy @ weight if dx else None, dy.T @ x if dw else None
+        return product(dy, weight) if dx else None, product(dy.T, x) if dw else None
 
 
 class _Grouped(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        y = x.new_empty(*x.shape[:-1], weight.shape[1])
-        for part, out in zip(x, y, strict=True):
-            torch.bmm(part, weight.mT, out=out)
-        return y
+        tiles, weights = as_multiplied(x), as_multiplied(weight)
+        y = tiles.new_empty(*x.shape[:-1], weight.shape[1])
+        for part, out in zip(tiles, y, strict=True):
+            torch.bmm(part, weights.mT, out=out)
+        return y.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (dy,), (x, weight) = grads, ctx.saved_tensors
         dy_grm, x_grk = (part.transpose(0, 1).flatten(1, 2) for part in (dy, x))
-        dx = torch.bmm(dy_grm, weight).unflatten(1, (-1, x.shape[2])).transpose(0, 1)
-        return dx if ctx.needs_input_grad[0] else None, dy_grm.mT @ x_grk if ctx.needs_input_grad[1] else None
+        dx = product(dy_grm, weight).unflatten(1, (-1, x.shape[2])).transpose(0, 1)
+        return dx if ctx.needs_input_grad[0] else None, product(dy_grm.mT, x_grk) if ctx.needs_input_grad[1] else None
 
 
 class _Silu(torch.autograd.Function):

@@ -277,7 +277,7 @@ def test_large_and_closed_files_and_pipes(folder, monkeypatch):
 def test_a_pattern_that_ripgrep_cannot_read_is_told(folder):
     write(folder, {"a": b"probe\n"})
     with opened(folder) as grep:
-        for text in ("probe(", "probe{2", "a\nb", "a\0b", "\ud800"):
+        for text in ("probe(", "probe{2", "a\nb", "a\0b", "\ud800", "x" * 10**6):
             with pytest.raises(BadPattern, match=r"."):
                 grep.search(Pattern(text))
         with pytest.raises(BadPattern):

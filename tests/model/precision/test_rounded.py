@@ -206,12 +206,19 @@ def test_a_row_is_its_own_unless_the_scale_is_the_tensors(rounding: str, seed: i
     assert torch.equal(first[:-1], again[:-1]) == (rounding in PER_ROW)
 
 
-@given(seed=seeds, bits=st.integers(5, 12))
-@settings(max_examples=15)
-def test_division_by_a_rough_reciprocal_moves_results(seed: int, bits: int) -> None:
-    x, weights, cuts, _ = random_case((64, 32), torch.float32, seed)
+@pytest.mark.parametrize("bits", [5, 8, 10, 12])
+def test_division_by_a_rough_reciprocal_moves_results(bits: int) -> None:
+    """Of few rows it may move none: with twelve bits one code in some thousands is another."""
+    x, weights, cuts, _ = random_case((512, 512), torch.float32, 0)
     ieee, rough = (rounded_matmul(x, weights, cuts, Numerics("nvfp4", reciprocal_bits=n)) for n in (None, bits))
     assert not torch.equal(ieee, rough)
+
+
+@given(seed=seeds, bits=st.integers(5, 12))
+@settings(max_examples=15)
+def test_no_rough_reciprocal_moves_them_far(seed: int, bits: int) -> None:
+    x, weights, cuts, _ = random_case((64, 32), torch.float32, seed)
+    ieee, rough = (rounded_matmul(x, weights, cuts, Numerics("nvfp4", reciprocal_bits=n)) for n in (None, bits))
     assert float((ieee - rough).norm() / ieee.norm()) < 0.2
 
 

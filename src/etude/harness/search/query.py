@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from etude.harness.search.grams import GRAM, Hashes, fold, hashes
 from etude.harness.search.regex import Choice, Node, Repeat, Sequence, Text, Unread, literal, parse
 
+MOST_LETTERS = 10_000
+"""Of a pattern that is read: one of a million would take minutes."""
 MOST_OPTIONS = 24
 """Strings that a run may stand for before it is cut."""
 MOST_COPIES = 4
@@ -53,7 +55,9 @@ ANY = All()
 
 
 def need_of(pattern: Pattern) -> Need:
-    """ANY where the pattern is not understood, or says too little."""
+    """ANY where the pattern is not understood, or says too little or too much."""
+    if len(pattern.text) > MOST_LETTERS:
+        return ANY
     read: Callable[..., Node] = literal if pattern.fixed else parse
     try:
         need = _need(read(pattern.text, ignore_case=pattern.ignore_case))

@@ -7,6 +7,7 @@ not named on the command line, since ripgrep treats a named file otherwise (bina
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
@@ -173,6 +174,8 @@ class Ripgrep:
             except ValueError:
                 raise BadPattern("a pattern can hold neither a zero byte nor half a character") from None
             except OSError as error:
+                if error.errno == errno.E2BIG:
+                    raise BadPattern("the pattern is longer than a command may be") from None
                 raise SearchFailed(f"cannot search {os.fsdecode(root)}: {error.strerror}") from None
             with process:
                 if not _ends(process, seconds):

@@ -22,7 +22,7 @@ import xxhash
 from etude.sandbox.contract import Sandboxes
 from etude.sandbox.images.host_base import PYTHON, SYSTEM
 from etude.sandbox.images.image import HOST
-from etude.tasks.seal.needles import LEAST, LONGEST, SPACE, Needle, Needles, Twin
+from etude.tasks.seal.needles import LEAST, LONGEST, WITHIN_LINES, Needle, Needles, Twin
 from etude.tasks.seal.peel import TooMuch, unfold
 from etude.tasks.seal.root import PIECE_BYTES, Root, members, owner_of, run
 from etude.tasks.seal.scan import SealReport, box_of, scan_some
@@ -32,7 +32,6 @@ _FORMAT = "etude-base/2"
 _LIST = (resources.files("etude.tasks.box") / "list_files.py").read_bytes()
 _AT_ONCE = 4_000_000
 """Lines that are held before those said again are left out."""
-_WITHIN_LINES = SPACE.replace(b"\n", b"")
 _Numbers = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.uint32]
 
@@ -168,7 +167,7 @@ def _numbers(path: str, data: bytes) -> Iterator[int]:
     try:
         for _, content in unfold(path, data):
             if b"\0" not in content:
-                lines = content.translate(None, _WITHIN_LINES).split(b"\n")
+                lines = content.translate(None, WITHIN_LINES).split(b"\n")
                 yield from (xxhash.xxh3_64_intdigest(line[:LONGEST]) for line in lines if len(line) >= LEAST)
     except TooMuch:
         return

@@ -10,6 +10,7 @@ may be of Python's own library, or its fix be an idiom.
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,11 +18,13 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain, zip_longest
 from pathlib import Path, PurePosixPath
+from threading import Lock
 
 import numpy as np
 import xxhash
 
 SPACE = b" \t\r\n\f\v"
+WITHIN_LINES = SPACE.replace(b"\n", b"")
 LEAST = 24
 """Bytes of a line without white space, below which two programs may well agree by chance."""
 LEAST_QUOTED = 20
@@ -199,12 +202,11 @@ class _Library:
     """Python's own, without white space: about 8 MB of text, and a number for each of its lines."""
 
     def __init__(self) -> None:
-        top = Path(sysconfig.get_path("stdlib"))
-        left_out = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
-        files = sorted(path for path in top.rglob("*.py") if left_out.isdisjoint(path.relative_to(top).parts))
-        lines = [squeezed(line)[:LONGEST] for path in files for line in path.read_bytes().split(b"\n")]
+        files = [path.read_bytes() for path in sorted(_modules(sysconfig.get_path("stdlib")))]
+        lines = [line[:LONGEST] for data in files for line in data.translate(None, WITHIN_LINES).split(b"\n")]
         self._text = b"".join(lines)
-        self._lines = np.unique(np.array([xxhash.xxh3_64_intdigest(line) for line in set(lines)], dtype=np.uint64))
+        numbers = (xxhash.xxh3_64_intdigest(line) for line in set(lines))
+        self._lines = np.unique(np.fromiter(numbers, dtype=np.uint64))
 
     def says(self, needle: Needle) -> bool:
         """Of a whole line this is known at once; else all the text is looked through."""
@@ -215,6 +217,22 @@ class _Library:
         return rank < len(self._lines) and bool(self._lines[rank] == number)
 
 
-@cache
+def _modules(top: str) -> Iterator[Path]:
+    left_out = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
+    for folder, below, names in os.walk(top):
+        below[:] = set(below) - left_out
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+
+_reading = Lock()
+
+
 def _library() -> _Library:
+    """Read once, by whichever thread is the first: the others wait, since all at once would take as long as in turn."""
+    with _reading:
+        return _read()
+
+
+@cache
+def _read() -> _Library:
     return _Library()

@@ -20,9 +20,12 @@ def locked_folder(place: Path) -> tuple[Path, int]:
     while True:
         folder = place / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         folder.mkdir()
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # A janitor came first.
+            continue
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir():  # Else a janitor came between the two steps.
+        if folder.is_dir():  # Else one came between these two steps.
             with contextlib.suppress(OSError):
                 hand_on_controllers(folder, vacate=False)
             return folder, lock
