@@ -1,6 +1,8 @@
 # One entry per thing a person wants to do. Everything runs in .venv, made on first use.
 PY := .venv/bin/python
 RECIPE ?= recipes/tiny.toml
+# Tests start thousands of processes: what these import is compiled once, also where the environment says otherwise.
+test test-full smoke: export PYTHONDONTWRITEBYTECODE :=
 # Files in their order: sorted by how many tests they have, those with a single long one would come last.
 PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20
 

@@ -1,17 +1,27 @@
 """What all tests share: no property has a deadline, nor need its examples be made quickly, since a busy machine says
 nothing about it; that of a slow test ends only what hangs; and assertions in what tests share, the contract suites
-above all, explain themselves like those of the tests. Kernels in Triton are interpreted, which must be said before
-anything imports it."""
+above all, explain themselves like those of the tests. Kernels in Triton are interpreted, and torch has one thread where
+nobody asks for more, as there is a test on every core; those that ask for two do not spin while they wait for one
+another. All of it must be said before anything imports them.
+
+Temporary files are kept in memory where there is enough: tests make and remove some hundred thousand, which takes a
+disk minutes."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ["TRITON_INTERPRET"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["GOMP_SPINCOUNT"] = "2000"
+IN_MEMORY, ROOM_BYTES = "/dev/shm", 8 << 30
+if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free >= ROOM_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 pytest.register_assert_rewrite("tests.contract", "tests.sandbox")

@@ -12,6 +12,7 @@ from typing import Any
 import _arms
 import _claim
 import everything
+import mtp
 import pytest
 import table
 from _arms import Run
@@ -36,6 +37,7 @@ def shrunk(tmp_path: Path, monkeypatch) -> Path:
         file.write_text(re.sub(r"^steps = (\d+)$", lambda m: f"steps = {int(m[1]) // SHRINK}", said, flags=re.M))
     shutil.copy(Path(__file__).with_name("base.toml"), recipes)
     monkeypatch.setattr(_arms, "RECIPES", recipes)
+    monkeypatch.setattr(mtp, "ROUNDS", 1)
     monkeypatch.setattr(etude.view, "write_report", lambda paths: paths.report)  # seconds each, and no claim reads it
     before = signal.getsignal(signal.SIGTERM)
     yield tmp_path
@@ -88,6 +90,7 @@ def test_every_claim_is_run_told_and_not_run_again(shrunk, monkeypatch, capsys) 
         raise AssertionError(f"{run.name} has its row")
 
     monkeypatch.setattr(Run, "go", never)
+    monkeypatch.setattr(_claim, "draw", lambda *_: None)  # seconds each, and they are drawn
     _claim.main(*claims, arguments=arguments)
     assert _lines(capsys.readouterr().out).keys() == told.keys()
     assert read_all(rows) == found

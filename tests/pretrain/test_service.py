@@ -1,15 +1,12 @@
 """The service: streams, stops when left, resumes after kill -9 to the same bits, and fails with its own errors."""
 
 import asyncio
-import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
+from tests.pretrain.lives import begin, end
 
 from etude.pretrain import PretrainError, StageService
 
@@ -19,19 +16,7 @@ from .conftest import STAGES
 pytestmark = pytest.mark.timeout(1800)
 
 PATIENCE = 300.0
-"""With one process that loads torch and trains some steps; it ends what hangs."""
-PROGRAM = """
-import asyncio, json, os, signal, sys
-from etude.pretrain import StageService
-
-async def main():
-    service = StageService(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
-    async for progress in service.run():
-        if progress["step"] >= int(sys.argv[4]):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-asyncio.run(main())
-"""
+"""With one process that trains some steps; it ends what hangs."""
 
 
 def plain(recipe, stage, **changes):
@@ -80,25 +65,9 @@ def test_an_error_of_the_stage_reaches_the_stream(before):
         collect(StageService("sft", run, plain(recipe, "sft")))
 
 
-def start(stage, run, data, dies_at=1_000):
-    words = [sys.executable, "-c", PROGRAM, stage, str(run), json.dumps(data), str(dies_at)]
-    return subprocess.Popen(words, start_new_session=True)
-
-
-def killed(process, seconds):
-    """Whether the kill came before the end."""
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        return True
-    return False
-
-
-def wait_for_step(path, step, process):
+def wait_for_step(path, step, life):
     deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline and process.poll() is None:
+    while time.monotonic() < deadline and life.is_alive():
         if path.exists() and path.read_text().count("\n") >= step:
             return
         time.sleep(0.002)
@@ -109,10 +78,9 @@ def test_kill_9_in_the_middle_changes_no_bit(finished, before):
     # Checkpoints at every step, then by the clock: where they fall must not matter.
     for step, seconds in ((2, 0.0), (8, 0.02)):
         changed = plain(recipe, "pretrain", log_every=1, checkpoint_seconds=seconds)
-        assert start("pretrain", run, changed, dies_at=step).wait(PATIENCE) == -signal.SIGKILL
+        assert end(begin("pretrain", run, changed, dies_at=step), PATIENCE) == -signal.SIGKILL
     assert not (run / "stages" / "pretrain" / "result.json").exists()
-    last = start("pretrain", run, plain(recipe, "pretrain"))
-    assert last.wait(PATIENCE) == 0
+    assert end(begin("pretrain", run, plain(recipe, "pretrain")), PATIENCE) == 0
     assert stage_bits(run, "pretrain") == stage_bits(finished[0], "pretrain")
 
 
@@ -122,9 +90,10 @@ def test_many_kills_at_any_moment_change_no_bit(finished, before, stage):
     run, recipe = before(stage)
     metrics = run / "stages" / stage / "metrics.jsonl"
     for round_number in range(8):
-        process = start(stage, run, plain(recipe, stage, log_every=1, checkpoint_seconds=0.0))
-        wait_for_step(metrics, 1 + round_number, process)
-        killed(process, 0.003 * round_number)
-    last = start(stage, run, plain(recipe, stage))
-    assert last.wait(PATIENCE) == 0
+        life = begin(stage, run, plain(recipe, stage, log_every=1, checkpoint_seconds=0.0))
+        wait_for_step(metrics, 1 + round_number, life)
+        if end(life, 0.003 * round_number) is None:
+            life.kill()
+            life.join()
+    assert end(begin(stage, run, plain(recipe, stage)), PATIENCE) == 0
     assert stage_bits(run, stage) == stage_bits(finished[0], stage)

@@ -52,7 +52,7 @@ def run_as_nobody(
     python = _interpreter()
     if python is None:
         pytest.skip("no interpreter of this version that an ordinary user may run")
-    folder = Path(tempfile.mkdtemp(prefix="etude-nobody-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="etude-nobody-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT", "/tmp")))
     try:
         os.chown(folder, _NOBODY, _NOBODY)
         shown, source, packages = _within_reach(folder)
@@ -66,6 +66,7 @@ def run_as_nobody(
                 "PATH": "/usr/bin:/bin",
                 "HOME": str(folder),
                 "TMPDIR": str(folder),
+                "PYTEST_DEBUG_TEMPROOT": str(folder),
                 "PYTHONPATH": ":".join(map(str, (source / "src", source, *packages))),
                 "PYTHONDONTWRITEBYTECODE": "1",
             },

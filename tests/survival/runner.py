@@ -210,7 +210,9 @@ def _mounts(folder: Path) -> list[str]:
 
 
 def _segments() -> list[str]:
-    return os.listdir("/dev/shm")  # noqa: PTH208
+    """Folders are those of other tests."""
+    with os.scandir("/dev/shm") as entries:
+        return [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
 
 
 def _orphan_segments(before: frozenset[str]) -> list[str]:
@@ -226,12 +228,11 @@ def _proc(file: str) -> Iterator[str]:
                 yield (entry / file).read_text(errors="replace")
 
 
-def prepared(root: Path) -> Path:
-    """A run folder whose stages up to SFT are done."""
+def prepared(root: Path) -> None:
+    """Makes a run folder whose stages up to SFT are done."""
     command = [sys.executable, str(Path(__file__).with_name("prepare.py")), str(RECIPE), str(root)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WHOLE_RUN_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return root
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,13 +48,20 @@ def test_a_missing_capability_is_named_with_its_knob(tmp_path: Path, prefix: tup
         assert run.left_behind() == []
 
 
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """`tmp_path` may lie in /dev/shm, which another one hides."""
+    with tempfile.TemporaryDirectory(prefix="etude-survival-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 @as_root
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE)
-def test_a_poor_machine_will_do(base: Path, tmp_path: Path) -> None:
+def test_a_poor_machine_will_do(base: Path, on_disk: Path) -> None:
     """/dev/shm of 64 MB, a home that cannot be written to; and a second run in the same folder is refused."""
     small = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh")
-    with rl_run(base, tmp_path / "run", prefix=small, env={"HOME": "/proc/1"}) as run:
+    with rl_run(base, on_disk / "run", prefix=small, env={"HOME": "/proc/1"}) as run:
         run.start()
         run.wait(lambda run: run.count("Trained") > 0)
         with cleared(Run(run.root)) as second:
