@@ -21,6 +21,9 @@ from etude.sandbox.oci.api import Engine
 
 _PATIENCE = 60.0
 _PREFIX = "etude-oci-"
+_MEMORY = "/dev/shm"
+_PLACE = _MEMORY if os.environ.get("PYTEST_DEBUG_TEMPROOT", "").startswith(_MEMORY) else "/tmp"
+"""As for all files of the tests: engines write databases, and wait for the disk each time."""
 
 
 def _path() -> str:
@@ -247,7 +250,7 @@ def own_engine(kind: type[Kind]) -> Iterator[Kind]:
         if not psutil.pid_exists(pid):
             its_kind(left).remove()
     # Short: podman wants its folders' paths to have 50 characters at most, a socket's path has at most 107.
-    engine = kind(Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind.kind}-{os.getpid()}-", dir="/tmp")))
+    engine = kind(Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind.kind}-{os.getpid()}-", dir=_PLACE)))
     try:
         engine.start()
         yield engine
@@ -257,7 +260,7 @@ def own_engine(kind: type[Kind]) -> Iterator[Kind]:
 
 def _folders() -> Iterator[tuple[Path, type[OwnEngine], int]]:
     """Of all engines like this, also those that killed runs have left: whose each is."""
-    for folder in Path("/tmp").glob(f"{_PREFIX}*-*-*"):
+    for folder in Path(_PLACE).glob(f"{_PREFIX}*-*-*"):
         *_, kind, pid, _ = folder.name.split("-")
         if kind in ENGINES and folder.stat().st_uid == os.geteuid():
             yield folder, ENGINES[kind], int(pid)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,18 @@ def test_what_is_no_folder_and_what_is_not_there(tmp_path: Path) -> None:
             (tmp_path / name).symlink_to("folder")
         remove_tree(str(tmp_path / name))
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_several_janitors_leave_nothing_and_do_not_fail(tmp_path: Path, closed: bool) -> None:
+    for turn in range(20):
+        top = tmp_path / f"top-{turn}"
+        for branch in ("a", "b"):
+            nest(tmp_path / branch, 60, "long" * 60, closed=closed)
+        top.mkdir()
+        for branch in ("a", "b"):
+            (tmp_path / branch).chmod(0o700)
+            (tmp_path / branch).rename(top / branch)
+        with ThreadPoolExecutor(3) as janitors:
+            list(janitors.map(remove_tree, [str(top)] * 3))
+        assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import os
 import stat
@@ -12,41 +14,65 @@ import stat
 _LONG = 512
 """Bytes of a path below the top; what lies below a longer one is moved up first: the kernel walks every path from its
 beginning, and takes none of more than 4096 bytes."""
+_LIFTED = itertools.count()
 
 
 def remove_tree(top: str) -> None:
-    """Whatever it is; nothing where nothing is. OSError for what cannot be removed."""
+    """Whatever it is; nothing where nothing is. OSError for what cannot be removed. Several janitors may be at work."""
     if os.path.islink(top) or not os.path.isdir(top):
         if os.path.lexists(top):
             os.unlink(top)
         return
-    lifted, long = itertools.count(), len(os.fsencode(top)) + _LONG
+    long = len(os.fsencode(top)) + _LONG
     todo = [top]
     while todo:
         folder = todo[-1]
         try:
-            with os.scandir(folder) as found:
-                entries = list(found)
-            inner = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-            for entry in entries:
-                if not entry.is_dir(follow_symlinks=False):
-                    os.unlink(entry.path)
+            inner = _emptied_of_files(folder)
+            if len(os.fsencode(folder)) > long:
+                inner = [_lifted(place, top) for place in inner]
             if not inner:
                 os.rmdir(folder)
                 todo.pop()
+            todo += inner
         except FileNotFoundError:
-            todo.pop()  # Another janitor is at work as well.
-            continue
+            todo.pop()  # Another janitor was first; what it has moved is found from above.
         except PermissionError:
-            if stat.S_IMODE(os.lstat(folder).st_mode) & 0o700 == 0o700:
+            if not _opened(folder):
                 raise
-            os.chmod(folder, 0o700)
-            continue
-        for name in inner:
-            place = f"{folder}/{name}"
-            if len(os.fsencode(folder)) > long:
-                os.chmod(place, 0o700)  # Moving a folder writes its "..".
-                higher = f"{top}/.lifted-{os.getpid()}-{next(lifted)}"
-                os.rename(place, higher)
-                place = higher
-            todo.append(place)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not _filled(folder):
+                raise
+
+
+def _emptied_of_files(folder: str) -> list[str]:
+    """The folders in it."""
+    with os.scandir(folder) as found:
+        entries = list(found)
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.path)
+    return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def _lifted(place: str, top: str) -> str:
+    os.chmod(place, 0o700)  # Moving a folder writes its "..".
+    higher = f"{top}/.lifted-{os.getpid()}-{next(_LIFTED)}"
+    os.rename(place, higher)
+    return higher
+
+
+def _opened(folder: str) -> bool:
+    """Whether it was the folder's mode that denied something, which is mended now."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_IMODE(os.lstat(folder).st_mode) & 0o700 == 0o700:
+            return False
+        os.chmod(folder, 0o700)
+    return True
+
+
+def _filled(folder: str) -> bool:
+    """Since it was looked into, as by another janitor that lifts folders to here."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
+        return any(found)
+    return True
