@@ -62,7 +62,7 @@ def shared_memory(processes: list[str]) -> set[Path]:
         with suppress(OSError):  # Some of the family only help it to start.
             fields = [line.split(maxsplit=5) for line in Path(f"/proc/{who.split()[0]}/maps").read_text().splitlines()]
             found |= {Path(words[5]) for words in fields if words[5:] and words[5].startswith("/dev/shm/")}
-    return {path for path in found if path.exists()}
+    return {path for path in found if path.exists() and not path.is_relative_to(sys.prefix)}
 
 
 def ports(processes: list[str]) -> set[str]:
