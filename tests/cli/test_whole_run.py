@@ -39,6 +39,8 @@ SMALL = [
     "rl.steps=2",
     "rl.prompts_per_step=2",
     "rl.group=2",
+    "harness.max_tokens=192",
+    "harness.max_turn_tokens=48",
     "evaluation.samples=1",
     "evaluation.one_edit=1",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,14 @@ def test_casting_keeps_the_router_bias_in_fp32(model_of: Any, tmp_path: Path) ->
     assert bias.dtype == torch.float32
     assert torch.equal(bias, model_of().state_dict()["layers.1.mlp.gate.e_score_correction_bias"])
     assert load_hf(tmp_path, torch.float32).embed_tokens.weight.dtype == torch.float32
+
+
+def test_loading_takes_no_compiler_along(model_of: Any, tmp_path: Path) -> None:
+    """torch loads its own, for a second or more, where a tensor without memory is filled by chance."""
+    save_hf(model_of(), tmp_path)
+    look = "import sys; from etude.model import load_hf; load_hf(sys.argv[1]); print('torch._dynamo' in sys.modules)"
+    command = [sys.executable, "-c", look, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_the_tokenizer_travels_along(model_of: Any, tmp_path: Path) -> None:
