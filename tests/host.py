@@ -18,7 +18,7 @@ def one_look_at_the_host() -> Iterator[None]:
     seen: dict[object, Base] = {}
 
     async def looked(sandboxes: Sandboxes) -> Base:
-        key = (type(sandboxes), base._SHOWN)
+        key = (type(sandboxes), base._SHOWN, base._FORMAT)
         if key not in seen:
             seen[key] = await look_at_base(sandboxes)
         return seen[key]

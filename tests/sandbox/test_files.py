@@ -1,8 +1,10 @@
-"""Listing below a folder: what is counted, what has gone meanwhile, and how much is too much."""
+"""Listing below a folder: what is counted, what has gone meanwhile, and how much is too much; and ways through ".."."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -65,3 +67,30 @@ def test_what_is_mounted_is_entered_by_name_alone(tmp_path: Path) -> None:
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
+
+
+_RENAMES = """
+import os, sys
+os.mkdir("x")
+print(flush=True)
+while True:
+    os.rename("x", "y")
+    os.rename("y", "x")
+"""
+
+
+def test_a_way_up_is_found_while_somebody_renames(tmp_path: Path) -> None:
+    """Anything, anywhere on the machine: the kernel then gives up one such way in twenty."""
+    (tmp_path / "top/a/b").mkdir(parents=True)
+    (tmp_path / "top/file").touch()
+    command = [sys.executable, "-c", _RENAMES]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as busy:
+        try:
+            assert busy.stdout is not None
+            busy.stdout.readline()
+            top = os.open(tmp_path / "top", os.O_PATH)
+            for _ in range(5000):
+                os.close(kernel.openat2(top, "a/../a/b/../../file", os.O_RDONLY, 0, kernel.RESOLVE_BENEATH))
+            os.close(top)
+        finally:
+            busy.kill()

@@ -32,6 +32,8 @@ _NUMBERS = {
     "aarch64": {"clone": 220, "ptrace": 117, "pivot_root": 41, "seccomp": 277, **_SINCE_2018},
 }
 LONGEST_OPTION = 255
+_TRIES = 1000
+"""The kernel gives up a way through ".." whenever anybody on the machine renames or mounts something meanwhile."""
 MACHINE = os.uname().machine
 _CALL = _NUMBERS.get(MACHINE, {})
 # PyDLL keeps the interpreter's lock over the call: after a raw clone the child must find it held by itself.
@@ -154,10 +156,14 @@ def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> i
     """Raises OSError like os.open; magic links are never followed."""
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve | RESOLVE_NO_MAGICLINKS)
     name = ctypes.c_char_p(os.fsencode(path))
-    try:
-        return _syscall("openat2", "openat2", directory, name, ctypes.c_char_p(how), ctypes.c_size_t(24))
-    except StepFailed as failure:
-        raise OSError(failure.number, os.strerror(failure.number), path) from None
+    tries = 0
+    while True:
+        try:
+            return _syscall("openat2", "openat2", directory, name, ctypes.c_char_p(how), ctypes.c_size_t(24))
+        except StepFailed as failure:
+            tries += 1
+            if failure.number != errno.EAGAIN or tries == _TRIES:
+                raise OSError(failure.number, os.strerror(failure.number), path) from None
 
 
 def ptrace(request: int, thread: int, address: int, data: int | bytes | ctypes.Array[ctypes.c_char]) -> None:
