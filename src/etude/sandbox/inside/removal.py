@@ -51,7 +51,8 @@ def _emptied_of_files(folder: str) -> list[str]:
         entries = list(found)
     for entry in entries:
         if not entry.is_dir(follow_symlinks=False):
-            os.unlink(entry.path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(entry.path)
     return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
