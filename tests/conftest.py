@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,6 +36,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_look_at_the_host() -> Iterator[None]:
+    """The command lists the host's 100,000 files once, for a second; tests make environments anew by the hundred.
+
+    Where no test of the session has loaded them, neither does this: what an ordinary user runs has little to load."""
+    environments = sys.modules.get("etude.tasks.environment.environments")
+    if environments is None:
+        yield
+        return
+    from etude.tasks.seal import base
+
+    seen: dict[object, base.Base] = {}
+
+    async def looked(sandboxes: Any) -> base.Base:
+        key = (type(sandboxes), base._SHOWN, base._FORMAT)
+        if key not in seen:
+            seen[key] = await base.look_at_base(sandboxes)
+        return seen[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environments, "look_at_base", looked)
+        yield
 
 
 @pytest.fixture

@@ -5,7 +5,5 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.host import one_look_at_the_host  # noqa: F401
-
 CLAIMS = Path(__file__).resolve().parents[2] / "benchmarks" / "claims"
 sys.path[:0] = [place for place in (str(CLAIMS), str(CLAIMS.parent)) if place not in sys.path]

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.host import one_look_at_the_host  # noqa: F401
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.host import one_look_at_the_host  # noqa: F401
 
 from etude.recipe import Recipe
 from etude.rollout import GatedSandboxes, RolloutSetup

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.host import one_look_at_the_host  # noqa: F401
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
