@@ -1,13 +1,14 @@
 # One entry per thing a person wants to do. Everything runs in .venv, made on first use.
 PY := .venv/bin/python
 RECIPE ?= recipes/tiny.toml
+SLACK ?= 1
 # Tests start thousands of processes: what these import is compiled once, also where the environment says otherwise.
-test test-full smoke: export PYTHONDONTWRITEBYTECODE :=
+test test-full soak smoke: export PYTHONDONTWRITEBYTECODE :=
 # One worker more than the least number of cores, since they wait for a fifth of their time. Files in their order: sorted
 # by how many tests they have, those with a single long one would come last.
-PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20
+PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup tools quickstart test test-full lint smoke bench claims gpu gpu-record clean
+.PHONY: setup tools quickstart test test-full test-times soak lint smoke bench claims gpu gpu-record clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -24,11 +25,17 @@ tools:                    ## install what the sandbox's tests compare with (podm
 quickstart: setup         ## train a tiny agent through every stage and show that each helped
 	@.venv/bin/etude run $(RECIPE)
 
-test: setup               ## the tests, under 10 minutes
-	$(PYTEST) -m "not slow and not gpu"
+test: setup               ## the tests, under 5 minutes
+	$(PYTEST) --junitxml=.pytest_cache/test.xml -m "not slow and not gpu"
 
-test-full: setup tools    ## the slow tests: kills, resumes, whole stages
-	$(PYTEST) -m "slow and not gpu"
+test-full: setup tools    ## the slow tests: kills, resumes, whole stages, under 15 minutes
+	$(PYTEST) --junitxml=.pytest_cache/test-full.xml -m "slow and not soak and not gpu"
+
+test-times: setup         ## the slowest tests of the last runs; fails above 20 s in test, 90 s in test-full [SLACK=2]
+	@$(PY) scripts/test_times.py --slack $(SLACK)
+
+soak: setup tools         ## make soak [ROOM=sandbox]: what is exhaustive, hours in all; its results go to docs/soak.md
+	@$(PY) scripts/soak.py $(ROOM)
 
 lint: setup               ## format, lint, types, architecture
 	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }

@@ -32,8 +32,16 @@ pytest.register_assert_rewrite("tests.contract", "tests.sandbox")
 SLOW_SECONDS = 1800
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before `-m` chooses: contracts' cases beyond their core, what soak implies, and how long a slow test may hang."""
     for item in items:
+        case = getattr(item, "cls", None)
+        mark = getattr(case, "beyond_core", None)
+        if mark is not None and not any(part in item.name for part in case.core):  # type: ignore[union-attr]
+            item.add_marker(mark)
+        if item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 

@@ -50,7 +50,7 @@ def go_here(run: Run, runs: Path, until: str) -> None:
     assert run_command(_arms.RECIPES / run.arm.recipe, run.overrides, runs, run.name, False, runs, until) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_every_claim_is_run_told_and_not_run_again(shrunk, monkeypatch, capsys) -> None:
     monkeypatch.setattr(Run, "go", go_here)

@@ -20,6 +20,8 @@ class TestMemoryCells(SandboxContract):
 
 @pytest.mark.slow
 class TestFolderCells(SandboxContract):
+    beyond_core = pytest.mark.soak
+
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: EmbeddedSandboxes(tmp_path / "boxes", memory_cells=False)

@@ -20,6 +20,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 class TestOci(SandboxContract):
+    beyond_core = pytest.mark.soak
     listing = "ls -lA --time-style=+%s"
     in_a_row = 20
     generations = 40
@@ -30,7 +31,7 @@ class TestOci(SandboxContract):
 
 
 @for_root
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_it_holds_over_an_engine_that_an_ordinary_user_runs() -> None:
     """podman without root: there the box's root is not the host's, so boxes have one."""

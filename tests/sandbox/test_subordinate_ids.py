@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.contract.sandbox import CORE
 from tests.sandbox.as_nobody import for_root, pytest_as_nobody, run_as_nobody
 from tests.sandbox.test_images_ordinary_user import SUITES
 
@@ -12,17 +13,21 @@ from tests.sandbox.test_images_ordinary_user import SUITES
 @for_root
 class TestSubordinateIds:
     @pytest.mark.slow
+    def test_the_core_of_the_contract_holds(self) -> None:
+        pytest_as_nobody("test_contract.py", options=["-k", f"MemoryCells and ({' or '.join(CORE)})"], lend_ids=True)
+
+    @pytest.mark.soak
     @pytest.mark.timeout(900)
     @pytest.mark.parametrize("cells", ["MemoryCells", "FolderCells"])
     def test_the_whole_contract_holds(self, cells: str) -> None:
         pytest_as_nobody("test_contract.py", options=["-k", cells], timeout=800, lend_ids=True)
 
-    @pytest.mark.slow
+    @pytest.mark.soak
     @pytest.mark.timeout(600)
     def test_nothing_outlives_its_owner(self) -> None:
         pytest_as_nobody("test_embedded.py", timeout=500, lend_ids=True)
 
-    @pytest.mark.slow
+    @pytest.mark.soak
     def test_programs_get_out_by_their_policy(self) -> None:
         pytest_as_nobody("test_egress_boxes.py", lend_ids=True)
 
@@ -43,10 +48,10 @@ class TestSubordinateIds:
     def test_the_keeper_of_trees(self) -> None:
         pytest_as_nobody("keeper_cases.py", lend_ids=True)
 
-    @pytest.mark.slow
+    @pytest.mark.soak
     def test_a_debian_from_its_packages(self) -> None:
         pytest_as_nobody("test_images_debootstrap.py", lend_ids=True)
 
-    @pytest.mark.slow
+    @pytest.mark.soak
     def test_images(self) -> None:
         pytest_as_nobody(*SUITES, options=["-m", "not slow"], lend_ids=True)

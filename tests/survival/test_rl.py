@@ -43,6 +43,7 @@ def strike(run: Run, victim: str, moment) -> None:
     run.wait(lambda run: run.restarts(victim) > 0)
 
 
+@pytest.mark.soak
 def test_two_undisturbed_lockstep_runs_are_bit_equal(base: Path, undisturbed, tmp_path: Path) -> None:
     with rl_run(base, tmp_path / "again", "rl.mode=sync") as run:
         assert run.start().finish_rl().final_weights() == undisturbed
@@ -83,7 +84,7 @@ def test_free_running_survives_its_services(base: Path, tmp_path: Path) -> None:
         assert run.left_behind() == []
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.soak)])
 def test_the_same_command_goes_on_after_the_drivers_death(base: Path, undisturbed, tmp_path: Path, mode: str) -> None:
     with rl_run(base, tmp_path / "run", f"rl.mode={mode}") as run:
         for moment in (finished(1), sampling(1), training(2), evaluating(1)):

@@ -1,8 +1,13 @@
 """What every sandbox backend must do.
 
-A backend's test module subclasses SandboxContract and gives a `make` fixture.
+A backend's test module subclasses SandboxContract and gives a `make` fixture. A subclass for a mode that shares most of
+its code with another one sets `beyond_core = pytest.mark.soak`: `make test-full` then runs the cases of CORE alone, and
+`make soak` all.
 """
 
+from __future__ import annotations
+
+import pytest
 from tests.contract.sandbox.background import BackgroundCases
 from tests.contract.sandbox.commands import CommandCases
 from tests.contract.sandbox.egress import EgressCases
@@ -16,7 +21,13 @@ from tests.contract.sandbox.support import Make
 from tests.contract.sandbox.terminals import TerminalCases
 from tests.contract.sandbox.trees import TreeCases
 
-__all__ = ["Make", "SandboxContract"]
+__all__ = ["CORE", "Make", "SandboxContract"]
+
+CORE = (
+    *("exit_codes", "whole_tree", "no_network", "out_of_sight", "no_rights", "snapshot_and_fork", "second_user"),
+    *("full_disk", "concurrent", "children_are_equal", "own_ways"),
+)
+"""Parts of test names: one case for each promise that a mode could break by itself."""
 
 
 class SandboxContract(
@@ -32,4 +43,5 @@ class SandboxContract(
     ForkCases,
     EndCases,
 ):
-    pass
+    core = CORE
+    beyond_core: pytest.MarkDecorator | None = None

@@ -40,6 +40,8 @@ class OwnFleet(FleetSandboxes):
 
 @pytest.mark.slow
 class TestFleet(SandboxContract):
+    beyond_core = pytest.mark.soak
+
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: OwnFleet(tmp_path / "boxes")

@@ -103,7 +103,7 @@ def test_a_variant_that_never_ends_or_is_no_python_has_no_outcome() -> None:
     assert (endless, broken, exits) == (None, None, None)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", PYTHON)
 def test_packages_have_many_proven_bugs_and_other_honest_forms(name: str) -> None:
     package = read_package(name)
@@ -116,7 +116,7 @@ def test_packages_have_many_proven_bugs_and_other_honest_forms(name: str) -> Non
     assert all(ast.parse(data) for other in others for path, data in other.items() if path.endswith(".py"))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_no_function_of_a_package_is_one_of_another_split() -> None:
     found: dict[Split, set[str]] = {split: set() for split in Split}
     for kin in kins(*PYTHON):

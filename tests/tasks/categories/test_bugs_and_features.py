@@ -76,13 +76,13 @@ def test_a_package_of_node_says_which_lines_may_be_written_otherwise(name: str) 
     assert sum(other[path] != data for path, data in package.files.items()) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("source", ["debugging", "features"])
 def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path, source: str) -> None:
     gated(boxes, tmp_path, source)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_tasks_in_node_are_gated(boxes: Boxes, tmp_path: Path) -> None:
     tasks = [
         task

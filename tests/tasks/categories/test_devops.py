@@ -132,6 +132,6 @@ def test_a_malformed_task_is_named(task: Task, tmp_path: Path) -> None:
             open_verifier(bad)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path) -> None:
     gated(boxes, tmp_path, "devops")

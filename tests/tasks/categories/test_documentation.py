@@ -192,6 +192,6 @@ def called(module: str, source: str) -> tuple[str, object]:
     return name, names[name]("aab", 1)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_tasks_pass_the_gate(boxes: Boxes, tmp_path: Path) -> None:
     gated(boxes, tmp_path, "documentation")

@@ -80,6 +80,6 @@ def test_a_build_that_does_not_end_is_ended(boxes: Boxes, task: Task) -> None:
     assert "limit of time" in verdict.reason
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path) -> None:
     gated(boxes, tmp_path, "images")

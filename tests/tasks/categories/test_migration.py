@@ -270,7 +270,7 @@ def test_the_reference_is_run_once_for_solutions_side_by_side_and_not_on_their_a
     assert scripted.stand.cpu_seconds == [1.0] * 3
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path) -> None:
     gated(boxes, tmp_path, "migration")
 

@@ -293,6 +293,6 @@ def test_a_wrong_setting_is_named(task: Task) -> None:
         open_verifier(replace(task, verifier={**task.verifier, "size": -1}))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_tasks_pass_the_gate(boxes: Boxes, tmp_path: Path) -> None:
     gated(boxes, tmp_path, "refactor")

@@ -298,7 +298,7 @@ def test_an_example_is_one_expression_on_what_the_library_makes_public() -> None
     assert (finding.text, finding.example) == ("not `a` as in , no", "f(1)")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_nearly_every_bug_of_a_package_can_be_shown_by_one_expression() -> None:
     for name in PYTHON:
         package = read_package(name)
@@ -317,6 +317,6 @@ def test_a_malformed_task_is_named(task: Task, tmp_path: Path) -> None:
         task.directory = before
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path) -> None:
     gated(boxes, tmp_path, "review")

@@ -155,6 +155,6 @@ def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
     assert found["changes the tests"].evidence.touched_protected == ("tests/test_modes.py",)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path) -> None:
     gated(boxes, tmp_path, "workflows")

@@ -56,10 +56,15 @@ def test_no_cheat_succeeds_in_a_quick_environment(boxes: Boxes, tmp_path: Path) 
 @pytest.mark.parametrize(
     "name",
     [
-        "pytest-prices", "pytest-pages", "pytest-raises", "pytest-src-layout", "pytest-table", "unittest-table",
-        "unittest-ledger", "unittest-history",
-        "node-cart", "node-slugs", "cases-scores", "script-build", "workflow-check", "image-build",
+        "pytest-prices", "node-cart", "cases-scores", "script-build", "workflow-check", "image-build",
         "review-calc", "migration-bill", "mutation-calc",
+        *(
+            pytest.param(name, marks=pytest.mark.soak)
+            for name in (
+                "pytest-pages", "pytest-raises", "pytest-src-layout", "pytest-table", "unittest-table",
+                "unittest-ledger", "unittest-history", "node-slugs",
+            )
+        ),
     ],
 )  # fmt: skip
 def test_no_cheat_succeeds(boxes: Boxes, tmp_path: Path, name: str) -> None:
@@ -70,7 +75,7 @@ def test_no_cheat_succeeds(boxes: Boxes, tmp_path: Path, name: str) -> None:
     assert uncaught(boxes, tasks) == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_no_cheat_succeeds_in_real_packages(boxes: Boxes, tmp_path: Path) -> None:
     tasks = real_environments(tmp_path, CACHE)
     for (task, what), verdict in honest(boxes, tasks).items():
