@@ -24,8 +24,8 @@ HEAD = """\
 # Soak
 
 What is exhaustive runs by hand, not with every change: all modes, engines and kills, whole claims, ten tasks of every
-category. `make soak` runs all of it, `make soak ROOM=sandbox` one room; the command writes this page. In the last column
-stands the digest of the code that was tested (`etude.journal.code_digest`).
+category. `make soak` runs all of it, `make soak ROOM=sandbox` one room; the command writes this page. The last column
+is the digest of the code that was tested (`etude.journal.code_digest`).
 
 | room | passed | failed | skipped | minutes | date | code |
 |---|---|---|---|---|---|---|
