@@ -8,7 +8,7 @@ test test-full soak smoke: export PYTHONDONTWRITEBYTECODE :=
 # by how many tests they have, those with a single long one would come last.
 PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup tools quickstart test test-full test-times soak lint smoke bench claims gpu gpu-record clean
+.PHONY: setup tools quickstart test test-full test-times soak lint smoke bench results claims gpu gpu-record clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -46,10 +46,13 @@ lint: setup               ## format, lint, types, architecture
 smoke: setup              ## the whole line shrunk to minutes, with assertions
 	@$(PY) scripts/smoke.py
 
-bench: setup              ## make bench NAME=deltas [RECORD=1]: one benchmark, one JSON line last; RECORD keeps it in docs/results.md
+bench: setup              ## make bench NAME=deltas [RECORD=1]: one benchmark, one JSON line last; RECORD keeps it in docs/results
 	@test -n "$(NAME)" || { echo "usage: make bench NAME=...; there are: $$(ls benchmarks/[a-z]*.py benchmarks/claims/[a-z]*.py | grep -v /table.py | sed 's:benchmarks/::; s:\.py::' | tr '\n' ' ')"; exit 2; }
 	@test -f "benchmarks/$(NAME).py" || { echo "there is no benchmarks/$(NAME).py"; exit 2; }
 	@RECORD=$(RECORD) $(PY) benchmarks/$(NAME).py
+
+results: setup            ## docs/results.md, from the rows that benchmarks recorded
+	@$(PY) benchmarks/results.py
 
 claims: setup             ## the README's table of claims, from the rows of docs/claims/rows.jsonl alone
 	@$(PY) benchmarks/claims/table.py
@@ -57,7 +60,7 @@ claims: setup             ## the README's table of claims, from the rows of docs
 gpu:                      ## what needs a GPU, with the torch that is there
 	@sh benchmarks/gpu/run.sh
 
-gpu-record: setup         ## make gpu-record FROM=gpu.jsonl: keep in docs/results.md what make gpu printed, here or elsewhere
+gpu-record: setup         ## make gpu-record FROM=gpu.jsonl: keep in docs/results what make gpu printed, here or elsewhere
 	@test -n "$(FROM)" || { echo "usage: make gpu > gpu.jsonl, then: make gpu-record FROM=gpu.jsonl"; exit 2; }
 	@$(PY) benchmarks/gpu/record.py "$(FROM)"
 

@@ -1,7 +1,7 @@
-"""What every benchmark shares: a steady clock, one JSON line last, and the line of docs/results.md.
+"""What every benchmark shares: a steady clock, one JSON line last, and the row that is kept of it.
 
-`make bench NAME=...` prints; `make bench NAME=... RECORD=1` also appends the result to docs/results.md, with date,
-machine, command and the digest of the code that was measured.
+`make bench NAME=...` prints; `make bench NAME=... RECORD=1` also appends the result to docs/results/rows.jsonl, with
+date, machine, command and the digest of the code that was measured. `make results` draws docs/results.md from the rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from etude.journal import code_digest
 from etude.lineage import this_machine
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results.md"
+ROWS = Path(__file__).resolve().parent.parent / "docs" / "results" / "rows.jsonl"
 
 
 def alternating(ours: Callable[[], object], peer: Callable[[], object], *, runs: int = 3) -> tuple[float, float]:
@@ -35,7 +35,7 @@ def alternating(ours: Callable[[], object], peer: Callable[[], object], *, runs:
 
 
 def finish(name: str, result: dict[str, Any]) -> None:
-    """Prints the result, and keeps it where asked to."""
+    """Prints the result as one JSON line, and records it where RECORD is set."""
     line = {"bench": name, **{key: _short(value) for key, value in result.items()}, "machine": machine()}
     if os.environ.get("RECORD", "0") not in ("", "0"):
         record(f"make bench NAME={name}", line)
@@ -43,20 +43,21 @@ def finish(name: str, result: dict[str, Any]) -> None:
 
 
 def record(command: str, line: dict[str, Any]) -> None:
-    """Appends one row to docs/results.md."""
+    """Appends one row to docs/results/rows.jsonl."""
     shown = {key: value for key, value in line.items() if key not in ("bench", "machine")}
     row = result_row(datetime.now(UTC).strftime("%Y-%m-%d"), command, shown, line["machine"], code_digest())
-    with RESULTS.open("a", encoding="utf-8") as out:
+    with ROWS.open("a", encoding="utf-8") as out:
         out.write(row)
 
 
-def result_row(date: str, command: str, shown: dict[str, Any], machine: str, code: str) -> str:
-    values = json.dumps(shown)[1:-1].replace('"', "").replace("|", "/")
-    return f"| {' | '.join((date, f'`{command}`', values, machine, code[:12]))} |\n"
+def result_row(date: str, command: str, result: dict[str, Any], machine: str, code: str) -> str:
+    """One line of docs/results/rows.jsonl."""
+    row = {"date": date, "command": command, "result": result, "machine": machine, "code": code[:12]}
+    return json.dumps(row, ensure_ascii=False) + "\n"
 
 
 def machine() -> str:
-    """With what else it was doing."""
+    """CPUs, their kind, memory, Python, and the load by whatever else ran."""
     found = this_machine()
     python = ".".join(map(str, sys.version_info[:2]))
     here = f"{found['cpus']} CPUs, {found['kind']}, {found['memory_gib']:.0f} GiB"

@@ -1,4 +1,4 @@
-"""Keeps what `make gpu` printed, here or elsewhere: each row of its last line becomes one of docs/results.md."""
+"""Records what `make gpu` printed, here or elsewhere: each row of its last line is kept in docs/results/rows.jsonl."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from _report import RESULTS, result_row
+from _report import ROWS, result_row
 
 
 class NoResults(Exception):
@@ -40,7 +40,7 @@ def rows_of(printed: str) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("printed", type=Path, help="what `make gpu` printed, in a file")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the rows are appended")
+    parser.add_argument("--results", type=Path, default=ROWS, help="where the rows are appended")
     asked = parser.parse_args()
     try:
         rows = rows_of(asked.printed.read_text(encoding="utf-8"))

@@ -96,9 +96,9 @@ def printed(gpu: str | None) -> str:
 
 
 def recorded(folder: Path, text: str) -> tuple[subprocess.CompletedProcess[str], str]:
-    file, results = folder / "gpu.jsonl", folder / "results.md"
+    file, results = folder / "gpu.jsonl", folder / "rows.jsonl"
     file.write_text(text)
-    results.write_text("| date |\n")
+    results.write_text("{}\n")
     command = [sys.executable, str(SCRIPT.with_name("record.py")), str(file), "--results", str(results)]
     return subprocess.run(command, capture_output=True, text=True, check=False), results.read_text()
 
@@ -106,15 +106,15 @@ def recorded(folder: Path, text: str) -> tuple[subprocess.CompletedProcess[str],
 def test_what_it_printed_elsewhere_is_kept_row_by_row(tmp_path: Path) -> None:
     done, results = recorded(tmp_path, printed("NVIDIA H100"))
     assert done.returncode == 0, done.stderr
-    rows = [line.split(" | ") for line in results.splitlines()[1:]]
-    assert [row[2] for row in rows] == [
-        "checks: 3, failed: [], tokens_per_second: {decode: 9}",
-        "kernel: quantise mxfp8, shape: 4x32, gb_s: 7, ratio_peak: 0.5, max_error: 0.0",
-        "kernel: forward fp8_block triton, shape: up, not_measured: time was up",
+    rows = [json.loads(line) for line in results.splitlines()[1:]]
+    assert [row.pop("result") for row in rows] == [
+        {"checks": 3, "failed": [], "tokens_per_second": {"decode": 9}},
+        {"kernel": "quantise mxfp8", "shape": "4x32", "gb_s": 7, "ratio_peak": 0.5, "max_error": 0.0},
+        {"kernel": "forward fp8_block triton", "shape": "up", "not_measured": "time was up"},
     ]
-    for row in rows:
-        where = ["NVIDIA H100, torch 2.11.0, CUDA 12.8", "abababababab |"]
-        assert [*row[:2], *row[3:]] == ["| 2026-01-02", "`make gpu`", *where]
+    machine = "NVIDIA H100, torch 2.11.0, CUDA 12.8"
+    whole = {"date": "2026-01-02", "command": "make gpu", "machine": machine, "code": "abababababab"}
+    assert rows == [whole] * 3
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,6 @@ def test_what_it_printed_elsewhere_is_kept_row_by_row(tmp_path: Path) -> None:
 )
 def test_what_is_not_its_output_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
     done, results = recorded(tmp_path, text)
-    assert (done.returncode, done.stdout, results) == (2, "", "| date |\n")
+    assert (done.returncode, done.stdout, results) == (2, "", "{}\n")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,51 @@
+"""How long each check of `.ci/run` takes in a fresh clone of the last commit.
+
+    make bench NAME=ci
+
+Needs the network for `make setup`. A check that fails ends the benchmark with its last lines; what the checks print is
+kept in ci.log in the clone, whose folder is named first and removed at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from _report import finish
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS = {
+    "setup_s": "setup",
+    "tools_s": "tools",
+    "lint_s": "lint",
+    "test_s": "test",
+    "full_s": "test-full",
+    "smoke_s": "smoke",
+}
+
+
+def main() -> None:
+    # What this environment has of its own must not help the clone.
+    environment = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    with tempfile.TemporaryDirectory(prefix="etude-ci-") as folder:
+        clone = Path(folder, "etude")
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        print(f"in {clone}", file=sys.stderr)
+        seconds: dict[str, float] = {}
+        for key, target in STEPS.items():
+            begun = time.monotonic()
+            with (clone / "ci.log").open("a") as log:
+                code = subprocess.call(["make", target], cwd=clone, env=environment, stdout=log, stderr=log)
+            seconds[key] = time.monotonic() - begun
+            print(f"make {target}: {seconds[key]:.0f} s", file=sys.stderr)
+            if code:
+                raise SystemExit("\n".join((clone / "ci.log").read_text().splitlines()[-30:]))
+        finish("ci", {**seconds, "whole_s": sum(seconds.values())})
+
+
+if __name__ == "__main__":
+    main()
