@@ -1,6 +1,8 @@
-"""Draws docs/pictures/chat.svg: a scripted session on the screen of `etude chat`, at a question for permission.
+"""Draws what `etude chat` looks like, from a scripted session on its real screen.
 
-From the repository's root: python -m scripts.chat_picture docs/pictures/chat.svg
+From the repository's root: python -m scripts.chat_picture docs/pictures
+
+chat.svg is the question for permission; session.svg is the whole session as a film, which a browser plays in a loop.
 """
 
 from __future__ import annotations
@@ -18,18 +20,72 @@ from tests.cli.screen.parts import screen, write_files
 from etude.cli.fronts import Rules
 
 SIZE = (96, 36)
+ASKED = "check.py fails, mend it"
+SECONDS = 2.0
+"""For each frame of the film but those of typing."""
 
 
-async def draw(target: Path) -> None:
+async def draw(folder: Path) -> None:
+    film: list[tuple[str, float]] = []
     with tempfile.TemporaryDirectory() as home:
         os.environ["HOME"] = home
-        folder = write_files(Path(home) / "larger")
-        async with screen(folder, SESSION, size=SIZE, rules=Rules(here=True, allow=("execute:python",))) as seen:
-            await seen.say("check.py fails, mend it")
+        own = write_files(Path(home) / "larger")
+        async with screen(
+            own, SESSION, size=SIZE, rules=Rules(here=True, allow=("execute:python", "execute:seq"))
+        ) as seen:
+
+            def frame(seconds: float) -> str:
+                drawn = seen.app.export_screenshot(title="etude chat --here")
+                # The picture must need nothing from elsewhere.
+                film.append((re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL), seconds))
+                return film[-1][0]
+
+            frame(SECONDS / 2)
+            for end in range(6, len(ASKED), 6):
+                await seen.pilot.press(*(key if key.isalpha() else NAMES[key] for key in ASKED[end - 6 : end]))
+                await seen.pilot.pause()
+                frame(0.3)
+            await seen.pilot.press(*(key if key.isalpha() else NAMES[key] for key in ASKED[end:]))
+            await seen.pilot.pause()
+            frame(0.6)
+            await seen.pilot.press("enter")
             await seen.until("Change, on this machine?")
-            drawn = seen.app.export_screenshot(title="etude chat --here")
-    # The picture must need nothing from elsewhere.
-    target.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
+            (folder / "chat.svg").write_text(frame(2 * SECONDS), encoding="utf-8")
+            await seen.pilot.press("y")
+            await seen.idle()
+            frame(3 * SECONDS)
+    (folder / "session.svg").write_text(as_film(film), encoding="utf-8")
+
+
+NAMES = {" ": "space", ".": "full_stop", ",": "comma"}
+
+
+def as_film(frames: list[tuple[str, float]]) -> str:
+    """One SVG that shows each of these for its seconds, again and again; without animation the last one is seen."""
+    whole, begin = sum(seconds for _, seconds in frames), 0.0
+    box = re.search(r'viewBox="([^"]+)"', frames[0][0])
+    assert box is not None
+    style, shown = [], []
+    for number, (drawn, seconds) in enumerate(frames):
+        start, end = 100 * begin / whole, 100 * (begin + seconds) / whole
+        style.append(
+            f"@keyframes shown{number} {{ 0%, {start:.2f}% {{ visibility: hidden }}"
+            f" {start + 0.01:.2f}%, {end:.2f}% {{ visibility: visible }} {min(end + 0.01, 100):.2f}%, 100%"
+            f" {{ visibility: {'visible' if end >= 100 else 'hidden'} }} }}"
+        )
+        style.append(f".frame{number} {{ animation: shown{number} {whole:.1f}s step-end infinite }}")
+        shown.append(
+            drawn.replace("<svg ", f'<svg class="frame{number} rich-frame" ', 1).replace(
+                'class="rich-terminal" ', "", 1
+            )
+        )
+        begin += seconds
+    inner = "\n".join(shown)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box[1]}"><style>\n'
+        + "\n".join(style)
+        + f"\n</style>\n{inner}\n</svg>\n"
+    )
 
 
 if __name__ == "__main__":
