@@ -54,7 +54,7 @@ bench: setup              ## make bench NAME=deltas [RECORD=1]: one benchmark, o
 results: setup            ## docs/results.md, from the rows that benchmarks recorded
 	@$(PY) benchmarks/results.py
 
-claims: setup             ## the README's table of claims, from the rows of docs/claims/rows.jsonl alone
+claims: setup             ## the table of docs/claims.md and the README's verdicts, from docs/claims/rows.jsonl alone
 	@$(PY) benchmarks/claims/table.py
 
 gpu:                      ## what needs a GPU, with the torch that is there

@@ -1,4 +1,7 @@
-"""The README's table of claims, from the rows alone: printed, put between its markers, and the plots drawn again."""
+"""The table of claims, from the rows alone: printed, put between its markers in docs/claims.md; and the plots again.
+
+The README lists the verdicts alone, between markers of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from everything import claims
 
 from etude.journal import write_atomically
 
-BEGIN, END = "<!-- claims -->", "<!-- end of claims -->"
+TABLE = ("<!-- claims -->", "<!-- end of claims -->")
+VERDICTS = ("<!-- verdicts -->", "<!-- end of verdicts -->")
 NOT_YET = "not run yet"
 
 
@@ -30,6 +34,13 @@ def table(rows: Sequence[Row], plots: Path, page: Path) -> str:
         cells = (claim.says, claim.verdict(own, found) or "", told, _seeds(claim, own), f"`{_command(claim)}`")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def verdicts(rows: Sequence[Row]) -> str:
+    """One line for each claim: whether it is shown, and its sentence."""
+    found = [(claim, measured_alike(claim, rows)) for claim in claims()]
+    told = [(claim.verdict(own, claim.conclude(own)) or NOT_YET, claim.says) for claim, own in found]
+    return "\n".join(f"- **{verdict}**: {says}" for verdict, says in told)
 
 
 def measured_alike(claim: Claim, rows: Sequence[Row]) -> Rows:
@@ -65,25 +76,27 @@ def _command(claim: Claim) -> str:
     return f"make bench NAME=claims/{claim.name}"
 
 
-def put_into(page: Path, text: str) -> None:
+def put_into(page: Path, text: str, markers: tuple[str, str] = TABLE) -> None:
     """Replaces what stands between the markers; a page without them is left as it is."""
     whole = page.read_text(encoding="utf-8")
-    before, begin, rest = whole.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = whole.partition(markers[0])
+    _, end, after = rest.partition(markers[1])
     if begin and end:
-        write_atomically(page, f"{before}{BEGIN}\n{text}\n{END}{after}".encode())
+        write_atomically(page, f"{before}{begin}\n{text}\n{end}{after}".encode())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=Path, default=ROWS, help="the file of rows")
-    parser.add_argument("--page", type=Path, default=ROOT / "README.md", help="the page that holds the table")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs/claims.md", help="the page that holds the table")
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="the page that lists the verdicts")
     asked = parser.parse_args()
     rows = read_all(asked.rows)
     for claim in claims():
         draw(claim, measured_alike(claim, rows), asked.rows.parent)
     text = table(rows, asked.rows.parent, asked.page)
     put_into(asked.page, text)
+    put_into(asked.readme, verdicts(rows), VERDICTS)
     print(text)
 
 

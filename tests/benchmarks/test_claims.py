@@ -835,10 +835,13 @@ def test_seeds_are_told_apart_by_the_style_of_their_lines() -> None:
     assert not alone.legends
 
 
-def test_the_readme_holds_the_table_of_the_rows_that_are_kept() -> None:
-    page = _arms.ROOT / "README.md"
-    kept = page.read_text().partition(table.BEGIN + "\n")[2].partition("\n" + table.END)[0]
-    assert kept == table.table(read_all(), _arms.ROOT / "docs/claims", page)
+def test_the_pages_hold_what_the_kept_rows_say() -> None:
+    def between(page: Path, markers: tuple[str, str]) -> str:
+        return page.read_text().partition(markers[0] + "\n")[2].partition("\n" + markers[1])[0]
+
+    rows, page = read_all(), _arms.ROOT / "docs/claims.md"
+    assert between(page, table.TABLE) == table.table(rows, _arms.ROOT / "docs/claims", page)
+    assert between(_arms.ROOT / "README.md", table.VERDICTS) == table.verdicts(rows)
 
 
 def test_equal_recipes_share_a_run_and_a_changed_one_does_not() -> None:

@@ -130,7 +130,7 @@ def test_calls(turns: list[list[ToolCall]], strict: bool) -> None:
     holds_in_memory(turns, strict)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=10_000)
 @given(turns=played, strict=st.booleans())
 def test_ten_thousand_calls(turns: list[list[ToolCall]], strict: bool) -> None:
@@ -144,7 +144,7 @@ def test_calls_on_a_folder(turns: list[list[ToolCall]]) -> None:
         holds_on_disk(around, folder, turns)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_more_calls_on_a_folder() -> None:
     with guarded_folder() as (around, folder):
 
@@ -231,7 +231,7 @@ def test_words_of_a_model(name: str, written: Written) -> None:
     holds_for_words(name, written)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @every_format
 @settings(max_examples=500)
 @given(written=words)

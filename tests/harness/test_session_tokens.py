@@ -155,7 +155,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(range(2, 14), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, pytest.param(range(2, 14), marks=pytest.mark.soak)])
 def test_killed_at_any_moment_again_and_again_it_loads(tmp_path: Path, seed: int | range) -> None:
     for number in [seed] if isinstance(seed, int) else seed:
         _kill_twice(tmp_path / str(number), random.Random(number))

@@ -34,7 +34,7 @@ def test_the_checks_hold_with_torch_alone() -> None:
     assert all(pace > 0 for pace in last["tokens_per_second"].values())
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_without_a_gpu_it_says_so_in_one_line_and_interprets_the_kernels() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():

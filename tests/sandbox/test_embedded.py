@@ -67,7 +67,7 @@ def assert_nothing_is_left(root: Path, tree: list[psutil.Process]) -> None:
     assert list((root / "owners").iterdir()) == []
 
 
-@pytest.mark.parametrize("cells", ["memory", "folders"])
+@pytest.mark.parametrize("cells", ["memory", pytest.param("folders", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("victim", ["owner", "zygote"])
 def test_nothing_outlives_a_killed_owner(tmp_path: Path, cells: str, victim: str) -> None:
     if cells == "memory" and not probe_host().memory_cells:

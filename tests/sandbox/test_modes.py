@@ -211,7 +211,7 @@ CORE = "whole_tree or no_network or hosts_files or snapshot_and_fork or landlock
 
 @for_root
 @pytest.mark.parametrize(
-    "chosen", [pytest.param(CORE, id="core"), pytest.param("test", id="whole", marks=pytest.mark.slow)]
+    "chosen", [pytest.param(CORE, id="core"), pytest.param("test", id="whole", marks=pytest.mark.soak)]
 )
 def test_all_of_this_as_an_ordinary_user(chosen: str) -> None:
     pytest_as_nobody("test_modes.py", options=["-k", chosen])

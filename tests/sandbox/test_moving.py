@@ -125,7 +125,7 @@ class Ground:
         await box.destroy()
 
 
-@pytest.fixture(params=["memory", pytest.param("folders", marks=pytest.mark.slow)])
+@pytest.fixture(params=["memory", pytest.param("folders", marks=pytest.mark.soak)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bool]:
     return tmp_path / "boxes", request.param == "memory"
 

@@ -323,6 +323,6 @@ Fleet.TestCase.settings = settings(max_examples=60, stateful_step_count=50, dead
 TestFleet = Fleet.TestCase
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_it_holds_for_long() -> None:
     run_state_machine_as_test(Fleet, settings=settings(max_examples=300, stateful_step_count=80, deadline=None))
