@@ -25,7 +25,7 @@ tools:                    ## install what the sandbox's tests compare with (podm
 quickstart: setup         ## train a tiny agent through every stage and show that each helped
 	@.venv/bin/etude run $(RECIPE)
 
-test: setup               ## the tests, under 5 minutes
+test: setup tools         ## the tests, under 5 minutes
 	$(PYTEST) --junitxml=.pytest_cache/test.xml -m "not slow and not gpu"
 
 test-full: setup tools    ## the slow tests: kills, resumes, whole stages, under 15 minutes

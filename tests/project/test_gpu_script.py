@@ -66,7 +66,7 @@ def test_without_torch_or_triton_it_says_so_in_one_line(tmp_path: Path) -> None:
     assert len(found.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_rows_of_the_kernels_can_be_tried_without_a_gpu() -> None:
     pytest.importorskip("triton")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.sandbox.layer_model import Entry, to_tar
+from tests.sandbox.small_root import static_busybox
 
 from etude.sandbox.images.oci import MACHINE
 
-BUSYBOX = Path("/bin/busybox")
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = {
@@ -28,11 +28,14 @@ CONFIG = {
 
 
 def busybox_tar() -> bytes:
+    """A layer of a static busybox and its links. For tests that are marked `needs_busybox`."""
+    busybox = static_busybox()
+    assert busybox is not None, "the test needs_busybox"
     buffer = io.BytesIO(to_tar([]))
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         info = tarfile.TarInfo("bin/busybox")
-        info.size, info.mode, info.mtime = BUSYBOX.stat().st_size, 0o755, 1_000_000_000
-        with BUSYBOX.open("rb") as file:
+        info.size, info.mode, info.mtime = busybox.stat().st_size, 0o755, 1_000_000_000
+        with busybox.open("rb") as file:
             tar.addfile(info, file)
         for name in ("sh", "cat", "id", "ls", "stat", "pwd", "env"):
             info = tarfile.TarInfo(f"bin/{name}")

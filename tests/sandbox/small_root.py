@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import tarfile
 from pathlib import Path
 
+import pytest
+
 PASSWD = "root:x:0:0:root:/root:/bin/sh\napp:x:500:600:app:/home/app:/bin/sh\n"
 GROUP = "root:x:0:\napp:x:600:\nstaff:x:50:app\n"
 
 
-def has_busybox() -> bool:
+@functools.cache
+def static_busybox() -> Path | None:
+    """The busybox of this machine, where it needs no libraries."""
     program = shutil.which("busybox")
     if program is None:
-        return False
+        return None
     linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
-    return "not a dynamic executable" in linked.stdout + linked.stderr
+    return Path(program) if "not a dynamic executable" in linked.stdout + linked.stderr else None
+
+
+needs_busybox = pytest.mark.skipif(static_busybox() is None, reason="needs a static busybox")
 
 
 def write_root(tar: Path) -> Path:
@@ -24,8 +32,8 @@ def write_root(tar: Path) -> Path:
     folder = tar.with_suffix(".root")
     for name in ("usr/bin", "etc", "root", "home/app", "tmp", "var/lib"):
         (folder / name).mkdir(parents=True)
-    busybox = shutil.which("busybox")
-    assert busybox is not None
+    busybox = static_busybox()
+    assert busybox is not None, "the test needs_busybox"
     shutil.copy(busybox, folder / "usr/bin/busybox")
     names = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
     for name in names:

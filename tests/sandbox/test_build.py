@@ -18,7 +18,7 @@ import pytest
 import zstandard
 from tests.sandbox.as_nobody import for_root, pytest_as_nobody
 from tests.sandbox.kitchen import Kitchen, cooked, kitchen
-from tests.sandbox.small_root import has_busybox, write_root
+from tests.sandbox.small_root import needs_busybox, write_root
 
 from etude.sandbox import BuildFailed, Egress, EmbeddedSandboxes, Feature, ImageError
 from etude.sandbox.images.build import refuse_side_cars
@@ -26,7 +26,7 @@ from etude.sandbox.images.build.cache import BuildCache
 from etude.sandbox.images.build.members import MAX_FILE, Member, Source, pack
 from etude.sandbox.images.image import ImageConfig
 
-pytestmark = pytest.mark.skipif(not has_busybox(), reason="needs a static busybox")
+pytestmark = needs_busybox
 BUILDER = Path(__file__).with_name("builder.py")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.sandbox.oci_engine import Podman, own_engine
-from tests.sandbox.small_root import has_busybox, write_root
+from tests.sandbox.small_root import needs_busybox, write_root
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes
 from etude.sandbox.images.image import ImageConfig
@@ -21,7 +21,7 @@ from etude.sandbox.images.image import ImageConfig
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(Podman.missing()), reason="needs podman and runc"),
-    pytest.mark.skipif(not has_busybox(), reason="needs a static busybox"),
+    needs_busybox,
 ]
 
 Tree = dict[str, tuple[str, int, int, int, str]]

@@ -40,6 +40,7 @@ def test_what_does_not_end_is_ended() -> None:
     assert (ended.code, ended.said.split()[-1]) == (None, "here")
 
 
+@pytest.mark.soak
 def test_limits_hold_for_root() -> None:
     said = pytest_in_uml(CASES)
     assert "skipped" not in said, said

@@ -32,13 +32,15 @@ from tests.sandbox.image_files import (
     write_layout,
 )
 from tests.sandbox.layer_model import Entry, to_tar
+from tests.sandbox.small_root import needs_busybox, static_busybox
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, ImageError
 from etude.sandbox.images.importing import import_image
 from etude.sandbox.images.oci import MACHINE
 from etude.sandbox.images.store import ImageStore
 
-TARS = [busybox_tar(), second_layer()]
+pytestmark = needs_busybox
+TARS = [busybox_tar(), second_layer()] if static_busybox() else []
 
 
 @pytest.fixture

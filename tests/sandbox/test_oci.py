@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.contract.sandbox.support import in_loop, ok
 from tests.sandbox.oci_engine import OwnEngine, own_engine
+from tests.sandbox.small_root import needs_busybox, static_busybox
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import (
@@ -33,8 +34,6 @@ from etude.sandbox.oci.api import Engine
 from etude.sandbox.oci.endpoint import find_engine
 from etude.sandbox.oci.owner import OWNER, Owner, remove_dead
 
-BUSYBOX = Path("/bin/busybox")
-
 
 async def until(condition, patience: float = 60.0) -> None:
     """What the engine does by itself has no event of ours to wait for; each look takes the engine some milliseconds."""
@@ -50,9 +49,12 @@ async def nothing_of(engine: Engine, owner: Owner) -> bool:
 
 def busybox_root(folder: Path) -> Path:
     """The smallest root file system with a shell: one static program, no C library, no Python."""
+    busybox = static_busybox()
+    if busybox is None:
+        pytest.skip("needs a static busybox")
     for name in ("bin", "tmp", "etc"):
         (folder / name).mkdir(parents=True)
-    (folder / "bin/busybox").write_bytes(BUSYBOX.read_bytes())
+    (folder / "bin/busybox").write_bytes(busybox.read_bytes())
     (folder / "bin/busybox").chmod(0o755)
     for name in ("sh", "ls", "cat", "id", "stat", "pwd", "touch", "sleep"):
         (folder / "bin" / name).symlink_to("busybox")
@@ -171,7 +173,7 @@ async def test_an_image_is_found_again_by_the_next_backend(engine: OwnEngine, tm
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not BUSYBOX.exists(), reason="needs a static busybox")
+@needs_busybox
 class TestImages:
     @in_loop
     async def test_an_image_needs_neither_python_nor_a_c_library(self, engine: OwnEngine, tmp_path: Path) -> None:

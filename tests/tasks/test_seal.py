@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sandbox.small_root import has_busybox, write_root
+from tests.sandbox.small_root import needs_busybox, write_root
 from tests.tasks.ordinary_user import as_ordinary_user, passes
 
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
@@ -181,7 +181,7 @@ def test_a_copy_that_sealing_does_not_know_is_found_and_named(boxes: Boxes, tmp_
     with_leaky(boxes, tmp_path, play)
 
 
-@pytest.mark.skipif(not has_busybox(), reason="needs a static busybox: see scripts/test-tools.sh")
+@needs_busybox
 def test_where_the_image_has_no_git_the_history_is_squashed_elsewhere(boxes: Boxes, tmp_path: Path) -> None:
     directory = tmp_path / "small"
     tar = directory / "environment/root.tar"

@@ -11,7 +11,7 @@ import pytest
 from tests.contract.sandbox.support import PATIENCE, in_loop
 from tests.sandbox.fleet.test_fleet import ROOMY, a_fleet
 from tests.sandbox.image_files import Blobs, busybox_tar, put_image, second_layer
-from tests.sandbox.small_root import has_busybox, write_root
+from tests.sandbox.small_root import needs_busybox, write_root
 from tests.sandbox.test_registry import needs_registry, push, registry
 
 from etude.sandbox import BoxSpec, ImageError
@@ -20,7 +20,6 @@ from etude.sandbox.fleet.remote_box import RemoteBox
 
 # With a burst of one, boxes that are asked for together go to different hosts.
 APART = replace(ROOMY, host_rate=0.5, host_burst=1)
-needs_busybox = pytest.mark.skipif(not has_busybox(), reason="needs a static busybox")
 
 
 async def said_on_each_host(sandboxes: FleetSandboxes, image: str, command: str) -> dict[str, bytes]:
