@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.sandbox.support import ok
+from tests.needs import needs
 from tests.sandbox.egress_internet import Internet, small_internet
 from tests.sandbox.egress_scene import Scene, on_stage
 
@@ -74,6 +75,7 @@ CLIENTS = {
 }
 
 
+@needs("curl", "wget", "node", "perl", "openssl")
 @on_stage
 async def test_clients_over_tls_and_plain(stage: Scene) -> None:
     box = await stage.box(image=await stage.sandboxes.add_image(packages(*LIBRARIES)))
@@ -103,6 +105,7 @@ async def test_pip_installs(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> No
     assert b"No matching distribution" in failed.stderr
 
 
+@needs("npm", "node")
 @on_stage
 async def test_npm_installs(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = "https://packages.example"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.needs import needs
 
 from etude.sandbox import RequestRefused
 from etude.sandbox.egress import clients
@@ -63,12 +64,14 @@ def test_a_pip_that_fails_is_quoted(pip_file: Path, monkeypatch: pytest.MonkeyPa
     assert "\n" not in str(refused.value)
 
 
+@needs("npm")
 def test_npm_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "npmrc").write_text("registry=https://packages.example/\n@team:registry=http://localhost:4873/\n")
     monkeypatch.setenv("npm_config_userconfig", str(tmp_path / "npmrc"))
     assert set(hosts_of("npm")) == {"packages.example", "localhost:4873"}
 
 
+@needs("npm")
 def test_the_files_of_a_project_have_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".npmrc").write_text("registry=https://elsewhere.example/\n")
     (tmp_path / "pip").mkdir()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.sandbox.support import ok
+from tests.needs import needs
 from tests.sandbox.egress_internet import Internet, small_internet
 from tests.sandbox.egress_scene import Scene, on_stage
 
@@ -50,12 +51,14 @@ get('http').then(() => get('https'));
 @pytest.mark.parametrize(
     "command",
     [
-        ["curl", "-6", "-sS", "https://index.example/page", "http://index.example/page"],
-        ["wget", "-6", "-qO-", "https://index.example/page", "http://index.example/page"],
-        ["python", "-c", PYTHON],
-        ["node", "-e", NODE],
+        pytest.param(command, marks=needs(*command[:1]) if command[0] != "python" else (), id=command[0])
+        for command in (
+            ["curl", "-6", "-sS", "https://index.example/page", "http://index.example/page"],
+            ["wget", "-6", "-qO-", "https://index.example/page", "http://index.example/page"],
+            ["python", "-c", PYTHON],
+            ["node", "-e", NODE],
+        )
     ],
-    ids=lambda command: command[0],
 )
 @on_stage
 async def test_clients_that_want_ipv6(stage: Scene, command: list[str]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.contract.sandbox import Make, SandboxContract
+from tests.needs import needs
 from tests.sandbox.as_nobody import for_root, pytest_as_nobody
 
 from etude.recipe.acting import SandboxRecipe
@@ -84,6 +85,7 @@ def cases(names: list[str]) -> type:
 
 
 @ordinary
+@needs("bwrap")
 class TestBubblewrap(cases(ANY + ISOLATED)):  # type: ignore[misc]
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:

@@ -6,11 +6,13 @@ import json
 
 import pytest
 from tests.contract.sandbox import CORE
+from tests.needs import needs
 from tests.sandbox.as_nobody import for_root, pytest_as_nobody, run_as_nobody
 from tests.sandbox.test_images_ordinary_user import SUITES
 
 
 @for_root
+@needs("newuidmap")
 class TestSubordinateIds:
     @pytest.mark.slow
     def test_the_core_of_the_contract_holds(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.needs import needs
 from tests.tasks.ordinary_user import as_ordinary_user, passes
 
 from etude.sandbox.contract import Feature
@@ -22,7 +23,7 @@ def test_boxes_of_an_ordinary_user() -> None:
     passes(*(f"verifiers/{name}" for name in SUITES))
 
 
-@pytest.mark.parametrize("runner", ["unittest", "node"])
+@pytest.mark.parametrize("runner", ["unittest", pytest.param("node", marks=needs("node"))])
 def test_a_verdict_is_sealed_where_a_second_user_runs_the_tests(boxes: Boxes, tmp_path: Path, runner: str) -> None:
     task = projects.project(tmp_path / "task", runner)
 

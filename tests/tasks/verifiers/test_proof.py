@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.needs import needs
 
 from etude.cli.tasks.words import grading_of
 from etude.tasks import Environments, Grader, Stand, Task, Verdict, reference_diff
@@ -53,7 +54,7 @@ class Process:
         return asyncio.run(run())
 
 
-@pytest.mark.parametrize("runner", ["unittest", "node"])
+@pytest.mark.parametrize("runner", ["unittest", pytest.param("node", marks=needs("node"))])
 def test_the_next_process_proves_nothing_again(boxes: Boxes, tmp_path: Path, runner: str) -> None:
     task = projects.project(tmp_path / "task", runner)
     process = Process(boxes, tmp_path)

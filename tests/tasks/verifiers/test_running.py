@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from tests.needs import needs
 
 from etude.sandbox.contract import Feature, Sandboxes
 from etude.tasks import Environments, Judgement, Stand, Task
@@ -179,6 +180,7 @@ def test_pytest_outcomes(boxes: Boxes, tmp_path: Path) -> None:
     assert agree(exam, account).judgement is Judgement.FAIL, account.log
 
 
+@needs("node")
 def test_node_outcomes(boxes: Boxes, tmp_path: Path) -> None:
     wanted = {
         "passes": "passed",

@@ -1,0 +1,18 @@
+"""Conditions of tests that need a program of the machine; `make tools` installs what apt and root allow.
+
+CI has all of them. What is skipped is said once, at the end of a session (tests/conftest.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    """Skips a test where one of these is missing on the usual path, which boxes have too."""
+    missing = [program for program in programs if shutil.which(program, path=_PATH) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}: make tools")
