@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import threading
 from pathlib import Path
@@ -91,12 +92,13 @@ class EndCases:
                 return out
 
             await one(0)
+            gc.collect()  # What earlier tests of this process dropped is not closed in between.
             threads, numbers = threading.active_count(), psutil.Process().num_fds()
             children = len(psutil.Process().children(recursive=True))
             assert await asyncio.gather(*(one(n) for n in range(50))) == [str(n) for n in range(50)]
             for number in range(self.in_a_row):
                 assert await one(number) == str(number)
-            assert psutil.Process().num_fds() == numbers
+            assert psutil.Process().num_fds() <= numbers
             # Two boxes may stand ready, of which none need have stood when the others were counted. More were made
             # ahead while fifty were wanted at once, and go as fewer are; the last one may still be ending.
             async with asyncio.timeout(PATIENCE):
