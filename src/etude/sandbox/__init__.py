@@ -1,6 +1,7 @@
-"""Boxes: their own files, processes and no network, forkable.
+"""Sandboxes: isolated, forkable boxes with their own files and processes, and no network unless a policy allows some.
 
-The contract; a backend that needs no daemon and no root; one over a container engine."""
+The package holds the backend contract, the embedded backend (no daemon, no root), and a backend over a container
+engine."""
 
 from etude.sandbox.contract import (
     Box,

@@ -1,4 +1,4 @@
-"""Where this host's own apt fetches from, and by which proxies: its sources, in both of their formats, and settings."""
+"""The apt settings of this host: the URLs its sources fetch from (both file formats), and the proxies it uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _WEB = re.compile(r"https?://\S+")
 
 
 def apt_addresses(sources: Path = SOURCES) -> list[str]:
-    """Each once, in apt's order, without the slash at the end; what cannot be read counts for nothing."""
+    """Returns the apt source URLs in file order, deduplicated, without trailing slashes. Unreadable files are
+    skipped."""
     found: list[str] = []
     for path in [sources / "sources.list", *sorted((sources / "sources.list.d").glob("*"))]:
         if path.suffix not in (".list", ".sources"):
@@ -27,8 +28,9 @@ def apt_addresses(sources: Path = SOURCES) -> list[str]:
 
 
 def proxy_variables() -> dict[str, str]:
-    """For a program that fetches as apt does: this host's variables, in the small letters that all programs read; for
-    what they leave open, apt's own settings."""
+    """Returns `http_proxy` and `https_proxy` for a program that fetches as apt does. They come from this host's
+    environment, and from apt's own settings where the environment says nothing. The names are in lower case, which
+    every program reads."""
     found = {}
     for kind in ("http", "https"):
         ask = ["apt-config", "dump", "--no-empty", "--format", "%v%n", f"Acquire::{kind}::Proxy"]
@@ -36,19 +38,20 @@ def proxy_variables() -> dict[str, str]:
             said = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=20).stdout.strip()
         except (OSError, subprocess.TimeoutExpired):
             continue
-        if _WEB.fullmatch(said):  # Not DIRECT.
+        if _WEB.fullmatch(said):  # apt also prints "DIRECT" here, which is no proxy.
             found[kind] = said
     return {f"{kind}_proxy": address for kind, address in (found | getproxies_environment()).items()}
 
 
 def _of_lines(lines: list[str]) -> list[str]:
-    """One source a line: deb [options] address suite components."""
+    """URLs of a sources.list file, which has one source per line: `deb [options] URL suite components`."""
     matches = (_LINE.match(line.partition("#")[0].strip()) for line in lines)
     return [match[1] for match in matches if match]
 
 
 def _of_stanzas(lines: list[str]) -> list[str]:
-    """Fields, one stanza for each source; a blank line ends it, and a field goes on in lines that are indented."""
+    """URLs of a deb822 .sources file. Each source is a stanza of fields that ends at a blank line; indented lines
+    continue a field. Disabled stanzas are skipped."""
     found: list[str] = []
     fields: dict[str, str] = {}
     name = ""

@@ -1,4 +1,5 @@
-"""How a command starts in a box of any backend: the environment below an image's own, and the line one would type."""
+"""How a command starts in a box of any backend: the default environment (the image's own variables override it), and
+the equivalent shell line."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ ENVIRONMENT = {
 
 
 def shell_line(command: list[str] | str, cwd: str | None, env: dict[str, str] | None) -> str:
-    """What one would type to run it again."""
+    """The shell line that would run this command again."""
     line = command if isinstance(command, str) else shlex.join(command)
     if env:
         words = [f"{name}={value}" for name, value in env.items()]

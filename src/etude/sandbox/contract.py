@@ -1,7 +1,8 @@
-"""The Sandbox noun: a box with its own files, processes and network (none), made from an image, forkable.
+"""The contract of a sandbox backend: a box made from an image, with its own files and processes, no network by default,
+and forkable.
 
-Every backend keeps this contract; tests/contract/sandbox/ is the suite that any of them, also a third party's, must
-pass. What a backend cannot do it leaves out of `features`, and refuses with `RequestRefused`.
+Every backend keeps this contract. tests/contract/sandbox/ is the suite that all of them must pass, third-party ones
+included. What a backend cannot do it leaves out of `features` and refuses with `RequestRefused`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from etude.sandbox.share import Share
 
 
 class SandboxError(Exception):
-    """The sandbox could not do what was asked; says what was expected, found, and what to do."""
+    """The sandbox could not do what was asked. The message says what was expected, what was found, and what to do."""
 
 
 class SandboxLost(SandboxError):
@@ -37,7 +38,8 @@ class RequestRefused(SandboxError):
 
 
 class HostOverloaded(SandboxError):
-    """A command's clock expired on a host that gave it no time: that says nothing about who wrote the command."""
+    """A command timed out on a host that gave it no CPU time, so the timeout says nothing about whoever wrote the
+    command."""
 
 
 class DiskFull(SandboxError):
@@ -45,16 +47,17 @@ class DiskFull(SandboxError):
 
 
 class ImageError(SandboxError):
-    """An image cannot be read, fetched or built; names the file, layer or line, what was expected and found."""
+    """An image cannot be read, fetched or built. The message names the file, layer or line, what was expected and
+    found."""
 
 
 class BuildFailed(ImageError):
-    """What a Dockerfile says does not work: its author's doing, whereas every other error is the host's."""
+    """The Dockerfile itself does not work. This is its author's fault, whereas every other error is the host's."""
 
     def __init__(self, message: str, limit: str = "") -> None:
         super().__init__(message)
         self.limit = limit
-        """As an ExecResult's, "disk" among them; empty where no limit was met."""
+        """The limit that a step hit, as in `ExecResult.limit`, or "disk"; empty if none was hit."""
 
 
 class Feature(StrEnum):
@@ -66,15 +69,16 @@ class Feature(StrEnum):
     MEMORY_LIMIT = "memory_limit"
     PROCESS_LIMIT = "process_limit"
     DISK_LIMIT = "disk_limit"
-    """`disk_mb` is held by the kernel; else only single files are limited."""
+    """The kernel enforces `disk_mb`. Without it only the size of single files is limited."""
     SECOND_USER = "second_user"
-    """Commands can run under a user that the agent's processes cannot touch: what a sealed grader needs."""
+    """Commands can run as a user that the agent's processes cannot touch, which a sealed grader needs."""
     ROOT_USER = "root_user"
-    """Commands can run as the box's root, with rights over the box alone: what package managers need."""
+    """Commands can run as the box's root, whose rights cover the box only. Package managers need it."""
     PTY = "pty"
     BACKGROUND = "background"
     ISOLATED = "isolated"
-    """The host's files and processes are out of reach. Without it a backend is for trusted code only: no grading."""
+    """The host's files and processes are out of reach. A backend without it is for trusted code only and cannot
+    grade."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,31 +86,33 @@ class Limits:
     memory_mb: int = 512
     processes: int = 64
     cpu_seconds: int = 60
-    """CPU time of one command's processes."""
+    """Total CPU time of one command's processes."""
     file_mb: int = 64
-    """Largest single file."""
+    """Size of the largest single file."""
     disk_mb: int = 256
-    """What the box may add to its image."""
+    """How much the box may write on top of its image."""
     output_bytes: int = 1_000_000
-    """Kept of each of stdout and stderr; the rest is drained and counted."""
+    """Bytes kept of stdout and of stderr each. The rest is read and thrown away, and the result is marked truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """What a box may reach: hosts by name ("index.example", "*.packages.example"), ports 443 and 80, or "host:port".
+    """Which hosts a box may reach: by name ("index.example", "*.packages.example") on ports 443 and 80, or as
+    "host:port".
 
-    Nothing is reachable that no pattern names. Every request is logged under the policy's name.
+    Hosts that no pattern names cannot be reached. Every request is logged under the policy's name.
     """
 
     name: str = "none"
     allow: tuple[str, ...] = ()
     credentials: bool = False
-    """Authorization, cookies and the like pass; else they are taken out of every request."""
+    """Let Authorization headers, cookies and the like through; otherwise they are removed from every request."""
     private: bool = False
-    """Allowed names may lead to private addresses and to the host itself; else they are refused, whatever they mean."""
+    """Let allowed names resolve to private addresses and to the host itself; otherwise such addresses are always
+    refused."""
     proxy: str = field(default="", repr=False)
-    """The HTTP proxy by which all that is allowed is reached (http://[user:password@]host:port); empty: as the host's
-    own variables say. A box learns nothing of it."""
+    """The HTTP proxy through which all allowed hosts are reached (http://[user:password@]host:port). Empty: use the
+    host's own proxy variables. The box never sees it."""
 
 
 NO_EGRESS = Egress()
@@ -115,11 +121,11 @@ NO_EGRESS = Egress()
 @dataclass(frozen=True, slots=True)
 class BoxSpec:
     image: str
-    """An image id of the backend's store."""
+    """An image id of the backend's image store."""
     workdir: str = ""
-    """Where relative paths and commands start; empty: the image's own."""
+    """Folder where commands start and relative paths begin; empty: the image's own."""
     env: tuple[tuple[str, str], ...] = ()
-    """Over the image's own."""
+    """Variables that override the image's own."""
     limits: Limits = field(default_factory=Limits)
     egress: Egress = NO_EGRESS
     name: str = ""
@@ -128,68 +134,71 @@ class BoxSpec:
 @dataclass(slots=True)
 class ExecResult:
     code: int
-    """Exit code; 128 + signal for a killed command."""
+    """Exit code; 128 + signal number for a killed command."""
     stdout: bytes
     stderr: bytes
     seconds: float
     timed_out: bool = False
     truncated: bool = False
     limit: str = ""
-    """The limit that ended the command: "time", "cpu", "memory" or "file"; empty where the command ended by itself."""
+    """The limit that ended the command: "time", "cpu", "memory" or "file"; empty if the command ended by itself."""
     share: Share = field(default_factory=Share)
-    """Of the host's time, while it ran."""
+    """How much of the host's CPU time the command could get and did get while it ran."""
 
     @property
     def starved(self) -> bool:
-        """Its clock expired, and the host is to blame: whatever else it shows says nothing."""
+        """The command timed out because the host gave it too little CPU time, so the rest of the result says
+        nothing."""
         return self.timed_out and self.share.starved
 
 
 OnOutput = Callable[[int, bytes], None]
-"""Called with 1 (stdout) or 2 (stderr) and bytes as they come, at most `output_bytes` of each."""
+"""Callback for output as it arrives: called with 1 (stdout) or 2 (stderr) and bytes, at most `output_bytes` of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What a background command has said since the last look, and how it stands."""
+    """New output of a background command since the last poll, and its state."""
 
     output: bytes
-    """stdout and stderr together, in the order they came."""
+    """stdout and stderr interleaved, in the order they arrived."""
     skipped: int
-    """Bytes that were thrown away, oldest first, since nobody looked in time."""
+    """Number of bytes, oldest first, that were dropped because nobody polled in time."""
     code: int | None
-    """None while it runs; 128 + signal for a killed one."""
+    """None while the command runs; 128 + signal number for a killed one."""
     limit: str = ""
 
 
 @runtime_checkable
 class Process(Protocol):
-    """A background command. It ends with its box, with its time, or when it is killed: always as a whole tree."""
+    """A background command. It ends with its box, at its timeout, or when killed, always together with its whole
+    process tree."""
 
     @property
     def id(self) -> int: ...
 
     async def poll(self, *, wait: float = 0.0) -> Poll:
-        """Takes what is there; with `wait`, returns at the first output or at the end, at the latest after that time.
+        """Returns the output so far. With `wait`, blocks until there is output, the command ends, or that time has
+        passed.
 
-        Safe to call after the end: the output that is left, then none, with the same code."""
+        Safe to call after the end: it returns the remaining output, then none, always with the same code."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """To its stdin or terminal; RequestRefused once it has ended or closed its stdin, or reads so slowly that 1 MiB
-        waits."""
+        """Writes to the command's stdin or terminal. RequestRefused once the command has ended or closed its stdin, or
+        while 1 MiB is waiting for it to read."""
         ...
 
     async def close_stdin(self) -> None:
-        """End of input; on a terminal, the end-of-file character."""
+        """Closes stdin; on a terminal, sends the end-of-file character."""
         ...
 
     async def resize(self, rows: int, columns: int) -> None:
-        """RequestRefused without a terminal."""
+        """Sets the terminal's size; RequestRefused if the command has no terminal."""
         ...
 
     async def kill(self) -> None:
-        """Ends the tree. Safe to call twice."""
+        """Ends the whole process tree. Safe to call twice."""
         ...
 
 
@@ -204,16 +213,16 @@ class BoxStats:
     processes: int
     memory_bytes: int
     cpu_seconds: float
-    """Of all that has run in the box."""
+    """CPU time of everything that has run in the box."""
     disk_bytes: int
-    """What the box has added to its image."""
+    """Bytes that the box has written on top of its image."""
     seconds: float
-    """Since it was made."""
+    """Seconds since the box was made."""
 
 
 @runtime_checkable
 class Box(Protocol):
-    """One running sandbox. Paths are absolute inside the box, or relative to its workdir, which they cannot leave."""
+    """One running sandbox. Paths are absolute inside the box, or relative to its workdir, which they must not leave."""
 
     @property
     def id(self) -> str: ...
@@ -246,51 +255,55 @@ class Box(Protocol):
         user: str = "",
         terminal: Terminal | None = None,
     ) -> Process:
-        """Runs a command in the background, with a terminal of its own if asked."""
+        """Runs a command in the background, on its own terminal if one is asked for."""
         ...
 
     async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
-        """FileNotFoundError, IsADirectoryError and RequestRefused (too large, outside) as named."""
+        """Reads a file. Raises FileNotFoundError, IsADirectoryError, or RequestRefused (too large, outside the
+        workdir)."""
         ...
 
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None: ...
 
     async def list_files(self, path: str = ".") -> list[str]:
-        """All regular files below a directory, relative to it, sorted. Symbolic links are not followed, and what is
-        mounted below it (/proc, /dev, folders that the host lends) is not entered; RequestRefused beyond 100,000."""
+        """Lists all regular files below a directory, relative to it and sorted. Symbolic links are not followed, and
+        mounts below it (/proc, /dev, folders that the host lends) are not entered. RequestRefused beyond 100,000
+        files."""
         ...
 
     async def layout(self, paths: Sequence[str]) -> bytes:
-        """Of everything below these folders its path, kind, mode and, of a link, where it leads, in an order that
-        depends on nothing else; a folder that is not there has none. Equal layouts give equal bytes; what is mounted
-        below is named, not entered. RequestRefused beyond 100,000 names."""
+        """Lists path, kind, mode and link target of everything below these folders, in an order that depends on nothing
+        else, so equal layouts give equal bytes. Missing folders are skipped. Mount points are listed but not entered.
+        RequestRefused beyond 100,000 names."""
         ...
 
     async def read_tree(self, path: str = ".", *, max_bytes: int = 64 << 20, max_files: int = 10_000) -> bytes:
-        """A tar of a directory, itself first, as ".": files, folders and links as they are. Of a file: it alone, under
-        its own name. RequestRefused beyond the bounds."""
+        """Returns a tar of a directory: the directory itself first, as ".", then its files, folders and links as they
+        are. For a file, the tar holds that file alone, under its own name. RequestRefused beyond the bounds."""
         ...
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
-        """Unpacks a tar below a directory, made if absent. Members that name a place outside it, or would be written
-        through a link, and devices are refused before anything is written; so are sizes beyond the bounds."""
+        """Unpacks a tar into a directory, which is made if missing. Before anything is written, the tar is refused if a
+        member is a device, lies outside the directory or would be written through a link, or if it exceeds the
+        bounds."""
         ...
 
     async def stats(self) -> BoxStats: ...
 
     async def snapshot(self) -> str:
-        """Seals what the box has written into a new image and returns its id; the box goes on on top of it."""
+        """Saves what the box has written as a new image and returns its id; the box goes on running on top of that
+        image."""
         ...
 
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
-        """Children with the same files and no processes; BoxBusy unless nothing is writing or kill is set.
+        """Makes children with the same files and no processes. BoxBusy if a process is writing, unless `kill` is set.
 
-        `commands` of the parent says what would have to be run again for processes that a child should have."""
+        A child that needs its parent's processes must run them again: the parent's `commands` lists them."""
         ...
 
     @property
     def commands(self) -> list[str]:
-        """The commands this box and its ancestors have been given, oldest first."""
+        """The commands given to this box and its ancestors, oldest first."""
         ...
 
     async def destroy(self) -> None:
@@ -300,23 +313,23 @@ class Box(Protocol):
 
 @runtime_checkable
 class Sandboxes(Protocol):
-    """A backend: a store of images and the boxes made from them."""
+    """A backend: an image store and the boxes made from its images."""
 
     @property
     def features(self) -> frozenset[Feature]: ...
 
     async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
-        """Makes (or finds: images are content-addressed) an image: a base plus files under workdir."""
+        """Makes an image from a base and files under `workdir`, or finds the existing one: images are
+        content-addressed."""
         ...
 
     async def import_image(self, source: Path) -> str:
-        """A root file system from a folder, a tar (also compressed), or an OCI or `docker save` archive.
-
-        ImageError names what is damaged."""
+        """Imports a root file system from a folder, a tar (also compressed), or an OCI or `docker save` archive. The
+        ImageError for a damaged one names the damaged part."""
         ...
 
     async def pull_image(self, reference: str) -> str:
-        """From an OCI registry, as "registry/name:tag" or "...@sha256:..."."""
+        """Pulls an image from an OCI registry; the reference is "registry/name:tag" or "...@sha256:..."."""
         ...
 
     async def build_image(
@@ -329,7 +342,7 @@ class Sandboxes(Protocol):
         egress: Egress = NO_EGRESS,
         say: Callable[[str], None] | None = None,
     ) -> str:
-        """Builds a Dockerfile (by default the one in the context); steps that were built before are found again."""
+        """Builds a Dockerfile (by default the one in the context). Steps that were built before come from the cache."""
         ...
 
     async def create(self, spec: BoxSpec) -> Box: ...
@@ -341,32 +354,33 @@ class Sandboxes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BuildTerms:
-    """What a build on trial may take, and what its commands find."""
+    """Limits and environment of a trial build."""
 
     limits: Limits
-    """Of each step; `cpu_seconds` of all together."""
+    """Limits of each step, except that `cpu_seconds` is for all steps together."""
     seconds: float
-    """By the clock, of all together."""
+    """Wall-clock limit for all steps together."""
     env: tuple[tuple[str, str], ...] = ()
-    """Of the commands that are run, over the Dockerfile's own; no part of the image."""
+    """Variables for the commands that the build runs. They override the Dockerfile's own and are not part of the
+    image."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriedBuild:
     sandboxes: Sandboxes
-    """Has the image, until the trial ends."""
+    """The backend that holds the image until the trial ends."""
     image: str
-    """Empty where the build failed."""
+    """Image id; empty if the build failed."""
     failure: BuildFailed | None
     share: Share
-    """Of all steps together: they have one clock."""
+    """CPU-time share of all steps together, since they run under one clock."""
     memory_bytes: int
-    """The most that a step held."""
+    """Peak memory of any step."""
 
 
 @runtime_checkable
 class TriesBuilds(Protocol):
-    """A backend that can build without finding what was built before, and without leaving anything."""
+    """A backend that can build from scratch, without cached steps, and leaves nothing behind."""
 
     def try_build(
         self,
@@ -376,5 +390,6 @@ class TriesBuilds(Protocol):
         arguments: dict[str, str] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> AbstractAsyncContextManager[TriedBuild]:
-        """All that was made for the build is gone at the end. What the Dockerfile does is never raised."""
+        """Builds the context; everything made for the build is deleted on exit. A failure of the Dockerfile is reported
+        in `TriedBuild.failure`, never raised."""
         ...

@@ -1,7 +1,7 @@
-"""What this host gives to boxes: the mode, who holds which limit, and the knob for each thing that could be better.
+"""Reports what this host offers to boxes: the mode, who enforces which limit, and the setting that would improve each.
 
-It makes one box in a temporary folder and looks from inside, so it says what is so, not what should be. `judge` is
-pure: from what was seen to what is said.
+It makes one box in a temporary folder and looks from inside it, so it reports what is so, not what should be. `judge`
+is pure: it turns observations into findings.
 """
 
 from __future__ import annotations
@@ -39,23 +39,24 @@ class Finding:
     name: str
     good: bool
     held_by: str
-    """For a limit: kernel, cgroup, watch (pid 1 looks now and then) or nobody. Else a word for what there is."""
+    """Who enforces a limit: kernel, cgroup, watch (pid 1 checks periodically) or nobody. For other findings, one word
+    for what was found."""
     text: str
     knob: str = ""
-    """The command or setting that makes it better."""
+    """The command or setting that improves it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the embedded backend made of this host, and what a box of it looks like from inside."""
+    """What the embedded backend found out about this host, and what one of its boxes looks like from inside."""
 
     mode: Mode | None = None
     ids: IdRange | None = None
-    """Of boxes."""
+    """The range of ids that boxes get."""
     lack: Lack | None = None
-    """Why they have but one id."""
+    """Why boxes have only one id."""
     refusal: str = ""
-    """Why there is no box; its last part is the knob."""
+    """Why no box can be made; the last part of the text is the knob."""
     features: frozenset[Feature] = frozenset()
     controllers: frozenset[str] = frozenset()
     python: str = ""
@@ -121,7 +122,7 @@ def judge(seen: Seen, facts: Facts, others: list[Prospect]) -> list[Finding]:
 
 
 def _mode(seen: Seen, others: list[Prospect]) -> list[Finding]:
-    """The mode that `auto` takes, and what else could be asked for by name."""
+    """Findings for the mode that `auto` picks, and for the other modes that can be asked for by name."""
     findings = []
     if seen.mode is not None:
         findings.append(Finding("mode", True, seen.mode, _MODES[seen.mode]))

@@ -1,6 +1,7 @@
-"""Can an agent tell a box from a person's machine? The tells of fidelity.toml are asked in both, and compared.
+"""Can an agent tell a box from a person's machine? Runs the probes of fidelity.toml in a box and in a login, and
+compares.
 
-The login is one of an ordinary user of this host, with a terminal and the few variables that login programs set.
+The login is that of an ordinary user of this host, with a terminal and the few variables that login programs set.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _NOBODY = 65534
 class Tell:
     name: str
     asks: str
-    """A line of shell."""
+    """The probe: a line of shell."""
     differs: str = ""
     """Why a box may answer differently from a login; empty: it may not."""
     person: str | None = None
-    """What a person's machine answers, where the host itself may be an odd one."""
+    """What a person's machine answers, for cases where this host may itself be unusual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def report(tells: list[Tell], differences: list[Difference]) -> str:
 
 
 def script(tells: list[Tell]) -> str:
-    """Each answer between two marks, since a terminal adds what it likes."""
+    """A shell script that prints each answer between two marker bytes, since a terminal adds output of its own."""
     asked = (f"printf '\\001%s ' {tell.name}; ({tell.asks}\n) 2>/dev/null; printf '\\002\\n'" for tell in tells)
     return "\n".join(asked)
 
@@ -125,7 +126,8 @@ def ask_login(tells: list[Tell]) -> dict[str, str]:
         )
         os.close(theirs)
         said = b""
-        with process, contextlib.suppress(OSError):  # A terminal without a holder ends with an error.
+        # Reading from a terminal that nobody holds open any more fails with an error.
+        with process, contextlib.suppress(OSError):
             while data := os.read(ours, 1 << 16):
                 said += data
     finally:
@@ -142,7 +144,7 @@ def _set_size(terminal: int) -> None:
 
 
 def _ordinary_user() -> pwd.struct_passwd:
-    """Ourselves; for root, the first person of this host, else nobody."""
+    """The current user; for root, the first human user of this host, or else nobody."""
     if os.geteuid() != 0:
         return pwd.getpwuid(os.geteuid())
     people = (user for user in pwd.getpwall() if 1000 <= user.pw_uid < _NOBODY and user.pw_shell.endswith("sh"))

@@ -1,4 +1,5 @@
-"""Starting an interpreter that calls one function of ours and loads nothing of the project but what that needs."""
+"""Starts a Python interpreter that calls one function of ours and imports only the modules which that function
+needs."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# Stub packages keep out what the real ones would import.
+# Stub packages replace `etude` and `etude.sandbox`, so that their __init__ files import nothing.
 _BOOT = """
 import importlib, json, sys, types
 packages, path, module, function, arguments = json.loads(sys.argv[1])
@@ -20,7 +21,8 @@ getattr(importlib.import_module(module), function)(*arguments)
 
 
 def light_command(module: str, function: str, *arguments: int | str, path: Sequence[str] = ()) -> list[str]:
-    """The words of the command. Without a `path` for imports there is only the standard library beside our own."""
+    """The command line as a list of words. Without `path`, only the standard library and our own modules can be
+    imported."""
     here = Path(__file__).parent
     packages = {"etude": str(here.parent), "etude.sandbox": str(here)}
     told = json.dumps([packages, list(path), module, function, arguments])

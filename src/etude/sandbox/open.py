@@ -1,4 +1,4 @@
-"""From a recipe to a backend and to limits: the one place that knows every backend by name."""
+"""Turns a recipe into a backend and its limits. This is the only place that knows every backend by name."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: Fleet | None = None) -> Sandboxes:
-    """The backend that the recipe names, over images kept in `root`; SandboxUnavailable says what the host lacks.
+    """Opens the backend that the recipe names, with its images in `root`; SandboxUnavailable says what the host lacks.
 
-    Where the recipe wants boxes on the cluster's nodes, they are those of `fleet`, which whoever has the cluster opens.
+    If the recipe asks for boxes on the cluster's nodes, they are those of `fleet`, opened by whoever holds the cluster.
     """
     if recipe.hosts:
         if fleet is None:
@@ -38,7 +38,8 @@ def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: Fleet | None = None
 
 
 def beside(recipe: SandboxRecipe) -> SandboxRecipe:
-    """The same boxes, but in the process that opens them: what a fleet's host has, and who has no cluster."""
+    """The same recipe with boxes in the current process instead of on a fleet: for a fleet's host, or without a
+    cluster."""
     return recipe.model_copy(update={"hosts": 0})
 
 

@@ -1,4 +1,4 @@
-"""How this host itself gets to the web: directly, or through an HTTP proxy, as many companies have one.
+"""How this host itself reaches the web: directly, or through an HTTP proxy, as in many companies.
 
 Invariant: a proxy's login is sent to that proxy alone. It is in no message, log or repr, and never inside a box.
 """
@@ -25,11 +25,11 @@ class UpstreamProxy:
     host: str
     port: int
     login: str = field(default="", repr=False)
-    """user:password, or nothing."""
+    """"user:password", or empty."""
 
     @classmethod
     def parse(cls, text: str, where: str) -> UpstreamProxy:
-        """RequestRefused, which quotes nothing that could hold a login, for what is no address of a proxy."""
+        """Parses a proxy address. The RequestRefused for a bad one quotes nothing that could hold a login."""
         address = text if "://" in text else f"http://{text}"
         try:
             parts = urlsplit(address)
@@ -45,21 +45,21 @@ class UpstreamProxy:
 
     @property
     def url(self) -> str:
-        """Without the login."""
+        """The proxy's URL without the login."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     @property
     def authorization(self) -> str:
-        """The value of Proxy-Authorization; empty without a login."""
+        """Value of the Proxy-Authorization header; empty without a login."""
         return f"Basic {base64.b64encode(self.login.encode()).decode()}" if self.login else ""
 
 
 @dataclass(frozen=True, slots=True)
 class NoProxy:
-    """Hosts that are reached without the proxy: NO_PROXY.
+    """The hosts that are reached without the proxy, as listed in NO_PROXY.
 
-    A name stands for itself and all below it, with or without a dot or "*." ahead; "*" for everything. Addresses and
-    networks ("10.0.0.0/8") stand for hosts whose address lies there. Each may have a port."""
+    A name covers itself and all names below it, with or without a leading dot or "*."; "*" covers everything. Addresses
+    and networks ("10.0.0.0/8") cover hosts whose address lies in them. Each entry may have a port."""
 
     names: tuple[tuple[str, int | None], ...] = ()
     networks: tuple[tuple[_Network, int | None], ...] = ()
@@ -77,13 +77,14 @@ class NoProxy:
         return cls(tuple(names), tuple(networks))
 
     def cover(self, host: str, port: int) -> bool:
-        """Of a name or an address."""
+        """Whether this host, a name or an address, is reached without the proxy."""
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
             address = None
         name = host.lower().removesuffix(".")
-        if name == "localhost" or (address and address.is_loopback):  # A proxy's own is another machine's.
+        # On the proxy, localhost would be another machine.
+        if name == "localhost" or (address and address.is_loopback):
             return True
         if address and any(address in network for network, only in self.networks if only in (None, port)):
             return True
@@ -97,13 +98,13 @@ class NoProxy:
 class Proxies:
     http: UpstreamProxy | None = None
     https: UpstreamProxy | None = None
-    """For hosts that speak TLS."""
+    """Proxy for hosts that speak TLS."""
     exceptions: NoProxy = field(default_factory=NoProxy)
 
     @classmethod
     def of_host(cls) -> Proxies:
-        """By the variables that programs go by: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, in small letters
-        first. RequestRefused for an address that cannot be used."""
+        """Reads the usual variables: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, preferring their lower-case
+        names. RequestRefused for an address that cannot be used."""
         found = getproxies_environment()
 
         def proxy_for(kind: str) -> UpstreamProxy | None:
@@ -113,7 +114,8 @@ class Proxies:
         return cls(proxy_for("http"), proxy_for("https"), NoProxy.parse(found.get("no", "")))
 
     def way_to(self, host: str, port: int, *, tls: bool, addresses: Sequence[str] = ()) -> UpstreamProxy | None:
-        """None: directly. The host's addresses count where they are given and the exceptions name networks."""
+        """The proxy to use for this host, or None to connect directly. `addresses`, if given, are checked against the
+        exceptions that name networks."""
         proxy = self.https if tls else self.http
         if proxy is None or self.exceptions.cover(host, port):
             return None
@@ -121,7 +123,7 @@ class Proxies:
 
 
 def _split_port(word: str) -> tuple[str, int | None]:
-    """ "host:80", "[::1]:80"; an address of IPv6 without brackets has none."""
+    """Splits off the port of "host:80" or "[::1]:80". An IPv6 address without brackets has no port."""
     host, colon, port = word.rpartition(":")
     if colon and port.isascii() and port.isdigit() and (":" not in host or host.endswith("]")):
         return host, int(port)

@@ -1,10 +1,10 @@
-"""Whose fault is a wall clock that expired? The host's, where a run wanted CPU time and could not have it.
+"""Decides whether the host is to blame for a timeout: whether a run wanted CPU time and could not have it.
 
-A command that sleeps until its clock expires must not be excused, nor one that never ends though it had time enough, or
-no agent would ever be charged for them. So it counts that processes waited for a CPU during most of the run, that it
-took its share of the time, and that this was little: who sleeps does not. A limit in CPU time needs no such excuse: a
-busy host does not use it up. (What is left to a cheat is to compute at just its share on a host that is short of time,
-for an error.)
+A command that sleeps until its timeout must not be excused, nor one that never ends although it had enough CPU time;
+otherwise no agent would ever be charged for a timeout. The host is therefore blamed only if processes waited for a CPU
+during most of the run, and the run used the share of CPU time it was offered, and that share was small. A sleeping
+command does not use its share. A limit in CPU time needs no such excuse, since a busy host does not use it up. (One
+cheat is left: computing at exactly the offered share on an overloaded host turns a timeout into an error.)
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ from pathlib import Path
 
 _PRESSURE, _LOAD = Path("/proc/pressure/cpu"), Path("/proc/loadavg")
 WAITED = 0.5
-"""Share of the time in which somebody waited for a CPU, from which a host counts as short of it."""
+"""Fraction of the run during which some process waited for a CPU, from which on the host counts as short of CPU
+time."""
 ENOUGH = 0.4
-"""CPU time as a part of the clock: who had more has nothing to complain of, also where it keeps the host busy itself.
-Verifiers set their limit on CPU time to less, so that it comes first."""
+"""CPU time as a fraction of wall time. A run that had more cannot complain, even if it keeps the host busy itself.
+Verifiers set their CPU-time limit below this, so that the CPU limit is hit first."""
 TAKEN = 0.75
-"""Of the time that it would have been given, what a run that never slept has at least taken."""
+"""Minimum fraction of the offered CPU time that a run which never sleeps has used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a host had for a run, and what the run took of it. Those of runs under one clock are added up."""
+    """The CPU time that a host offered to a run, and what the run used of it. Shares of runs under one clock are added
+    up."""
 
     seconds: float = 0.0
-    """By the clock."""
+    """Wall-clock seconds."""
     waited: float = 0.0
-    """Of them, those in which some process of the host waited for a CPU."""
+    """Seconds of these in which some process on the host waited for a CPU."""
     given: float = 0.0
-    """CPU time of a process that never slept, beside all others that ran."""
+    """CPU seconds that a process which never sleeps would have got, beside all others that ran."""
     cpu_seconds: float = 0.0
-    """That the run took, with all that it started."""
+    """CPU seconds that the run and its child processes used."""
 
     def __add__(self, other: Share) -> Share:
         return Share(
@@ -47,18 +49,19 @@ class Share:
 
     @property
     def short(self) -> bool:
-        """The host had little time to give, whatever the run would have taken of it."""
+        """The host had little CPU time to give, whatever the run would have used of it."""
         return self.waited >= WAITED * self.seconds > 0 and self.given < ENOUGH * self.seconds
 
     @property
     def starved(self) -> bool:
-        """Never where nobody measured."""
+        """The host was short of CPU time, and the run used what it was offered. False if nothing was measured."""
         short = self.waited >= WAITED * self.seconds > 0
         return short and TAKEN * self.given <= self.cpu_seconds < ENOUGH * self.seconds
 
 
 class Watch:
-    """From its making on; kept by whoever owns the clock, on the host where the run is."""
+    """Measures the share of a run, from its construction on. It belongs to whoever owns the clock, on the host of the
+    run."""
 
     def __init__(self) -> None:
         self._began, self._load, self._waited = time.monotonic(), _load_per_core(), _waited()
@@ -67,18 +70,19 @@ class Watch:
         seconds, load = time.monotonic() - self._began, max(self._load, _load_per_core(), 1.0)
         waited = _waited()
         if waited is None or self._waited is None:
-            return Share(seconds, seconds, seconds / load, cpu_seconds)  # The load decides alone.
+            # Without pressure figures, the load decides alone.
+            return Share(seconds, seconds, seconds / load, cpu_seconds)
         return Share(seconds, waited - self._waited, seconds / load, cpu_seconds)
 
 
 def _load_per_core() -> float:
-    """Of the last minute or of now: a host may have become busy a moment ago."""
+    """The higher of the last minute's load and the current one, since a host may have become busy a moment ago."""
     average, *_, running = _LOAD.read_text().split()[:4]
     return max(float(average), float(running.partition("/")[0])) / (os.cpu_count() or 1)
 
 
 def _waited() -> float | None:
-    """Seconds in which some process has waited for a CPU, ever; None where the kernel does not say."""
+    """Total seconds since boot in which some process waited for a CPU; None if the kernel does not report them."""
     try:
         words = _PRESSURE.read_text().split()
     except OSError:

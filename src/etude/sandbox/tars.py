@@ -1,7 +1,8 @@
-"""Tars on their way into a box and out of it: judged as a whole before anything is written.
+"""Tars on their way into or out of a box, checked as a whole before anything is written.
 
-What a tar may hold: files, folders, symbolic links, and hard links to its own files. Every name stays below the folder
-it is unpacked in, no member lies below a link or a file, and counts and sizes are known before the first byte is used.
+A tar may hold files, folders, symbolic links, and hard links to its own files. Every name stays below the folder that
+the tar is unpacked in, no member lies below a link or a file, and counts and sizes are known before the first byte is
+used.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ _BROKEN = (tarfile.TarError, ValueError, OverflowError, EOFError, OSError, Recur
 class Member:
     name: str
     kind: str
-    """file, folder, link, or hard (a hard link)."""
+    """"file", "folder", "link", or "hard" (a hard link)."""
     mode: int
     uid: int = 0
     gid: int = 0
     modified: int = 0
     size: int = 0
     goal: str = ""
-    """Of a link, as it is; of a hard link, the name of a file before it."""
+    """Target of a symbolic link, unchanged; for a hard link, the name of an earlier file of the tar."""
     source: tarfile.TarInfo | None = None
 
     def entry(self) -> list[str | int]:
-        """As inside/trees.py takes it."""
+        """The list form that inside/trees.py takes."""
         return [self.name, self.kind, self.mode, self.uid, self.gid, self.modified, self.size, self.goal]
 
 
 class Tar:
-    """A tar that has been judged good. RequestRefused says what is wrong with one that has not."""
+    """A tar that has passed all checks. For a bad one, the constructor raises RequestRefused with the reason."""
 
     def __init__(self, data: bytes, *, max_bytes: int, max_files: int) -> None:
         if len(data) > max_bytes + (max_files + 2) * 4 * tarfile.RECORDSIZE:
@@ -57,7 +58,7 @@ class Tar:
         for info in self._infos():
             try:
                 member = _member(info)
-            except (ValueError, OverflowError) as error:  # A name that is no text, a time that is no number.
+            except (ValueError, OverflowError) as error:  # The name is not text, or the time is not a number.
                 raise RequestRefused(f"a damaged tar: member {info.name!r}: {error}") from None
             if member is None:
                 continue
@@ -81,14 +82,14 @@ class Tar:
                 raise RequestRefused(f"a damaged tar: {error or type(error).__name__}") from None
             if info is None:
                 return
-            # Before the next member is looked for: a negative size would lead back to this one for ever.
+            # Checked before the next member is read: a negative size would lead back to this one forever.
             if info.size < 0:
                 raise RequestRefused(f"a damaged tar: {info.name} has {info.size} bytes")
             yield info
 
     def batches(self, size: int) -> Iterator[list[Member]]:
-        """All members in order, cut where a batch would have more bytes than that; then the folders once more, which
-        can be closed to writing only when everything is in them."""
+        """Yields all members in order, in batches of at most `size` bytes, and then all folders again. Folders come
+        twice because their write permission can only be removed once everything is in them."""
         batch: list[Member] = []
         room = size
         for member in self.members:
@@ -117,7 +118,7 @@ class Tar:
 
 
 def _member(info: tarfile.TarInfo) -> Member | None:
-    """None for the folder itself."""
+    """The checked member; None for the unpacked folder itself."""
     name = _name(info.name)
     if name is None:
         return None
@@ -139,7 +140,7 @@ def _member(info: tarfile.TarInfo) -> Member | None:
 
 
 def _name(name: str) -> str | None:
-    """Without "." and doubled slashes; None for the folder itself."""
+    """The name without "." and doubled slashes; None for the unpacked folder itself."""
     if name.startswith("/") or "\0" in name:
         raise RequestRefused(f"member {name!r}: expected a path relative to the folder")
     steps = [step for step in name.split("/") if step not in ("", ".")]
@@ -155,7 +156,7 @@ def _require_place(name: str, kinds: dict[str, str]) -> None:
     while above:
         if kinds.get(above, "folder") != "folder":
             raise RequestRefused(f"member {name!r} lies below {above!r}, which the tar makes a {kinds[above]}")
-        # Known from here on: nothing may make a link or a file of it later.
+        # From here on the parent is known as a folder, so no later member may make it a link or a file.
         kinds[above] = "folder"
         above = above.rpartition("/")[0]
 
@@ -167,7 +168,7 @@ def _require_same_nature(member: Member, kinds: dict[str, str]) -> None:
 
 
 def pack(members: list[Member], contents: bytes) -> bytes:
-    """A tar of these; `contents` are the bytes of all files, in order."""
+    """Makes a tar of these members; `contents` are the bytes of all files, in order."""
     kinds = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
     target, view = io.BytesIO(), memoryview(contents)
     with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:

@@ -1,7 +1,7 @@
-"""The embedded backend: boxes from namespaces and overlayfs, without daemon, Docker or root.
+"""The embedded backend: boxes made of namespaces and overlayfs, without a daemon, Docker or root.
 
-Invariant: a box is one process tree under its own pid 1 and the cells of written files that it stands on, all held by
-the zygote. When the box, the backend, or the owner's process ends, in whatever way, they are gone.
+Invariant: a box is one process tree under its own pid 1, on top of the cells (written files) that it uses, and the
+zygote holds all of them. They are gone when the box, the backend or the owner's process ends, in whatever way.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from etude.sandbox.egress.gate import Door, EgressGate
 
 _INIT_MB = 16
-"""For pid 1 and what the kernel keeps for a box."""
+"""Memory for pid 1 and for what the kernel keeps per box."""
 
 
 class EmbeddedSandboxes:
     def __init__(self, root: Path, *, memory_cells: bool | None = None, upstream: Upstream | None = None) -> None:
-        """Starts the zygote (about 60 ms). `memory_cells` is chosen by the probe unless given; `upstream` says where
-        real hosts are that are not where their names say."""
+        """Starts the zygote (about 60 ms). `memory_cells` defaults to what the probe finds; `upstream` redirects hosts
+        that are not where their names resolve to."""
         self.host: Host = probe_host()
         self.memory_cells = self.host.memory_cells if memory_cells is None else memory_cells
         self.store = ImageStore(Path(root).absolute(), self.host.ids)
@@ -145,7 +145,8 @@ class EmbeddedSandboxes:
         arguments: dict[str, str] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> AsyncIterator[TriedBuild]:
-        """In a store and under a zygote of its own. It lies in this owner's scratch, so that it goes with its owner."""
+        """Builds in a separate store under a separate zygote. The store lies in this owner's scratch folder, so it is
+        removed together with the owner's."""
         place = self.store.scratch / f"trial-{secrets.token_hex(6)}"
         try:
             apart = EmbeddedSandboxes(place, memory_cells=self.memory_cells, upstream=self._upstream)
@@ -165,7 +166,7 @@ class EmbeddedSandboxes:
         return await self.create_over(replace(spec, workdir=spec.workdir or image.config.workdir), image, [])
 
     async def create_over(self, spec: BoxSpec, image: Image, below: list[Cell]) -> EmbeddedBox:
-        """A box on what other boxes have written, the top first, and on an image below that."""
+        """Makes a box on top of the cells `below` (topmost first), which lie on top of the image."""
         zygote = self._running_zygote()
         number = next(self._names)
         name, identity = spec.name or f"box-{number}", f"{self.store.owner}-{number}"
@@ -185,7 +186,8 @@ class EmbeddedSandboxes:
             "layers": layers_of(below, lease.paths),
             "base": image.base,
             "workdir": spec.workdir,
-            # Root's where an image says nothing else, as an engine does it; the agent's over the host's folders.
+            # The workdir belongs to the image's root by default, as with a container engine; over the host's folders,
+            # to the agent.
             "owner": USERS["agent"] if image.base == HOST else 0,
             "user": image.config.user,
             "single_id": USERS["agent"] if image.base == HOST else 0,
@@ -231,17 +233,19 @@ class EmbeddedSandboxes:
         return box
 
     def _new_cgroup(self, name: str, limits: Limits) -> BoxCgroup:
-        """Files in memory count too, and outlive the commands that wrote them: with room for all of them, there is
-        always a command for the kernel to end, and pid 1 is spared."""
+        """Makes the box's cgroup. Files in memory count too, and outlive the commands that wrote them. The limit leaves
+        room for all of them, so there is always a command for the kernel to kill, and pid 1 is spared."""
         if self.cgroups is None:
             return BoxCgroup([])
         mib = limits.memory_mb + _INIT_MB + SHM_MB + (limits.disk_mb if self.memory_cells else 0)
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
     def _door(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[Door, Lease]:
-        """A box's way out; and the image's layers, with the one on top that makes programs use it."""
+        """Returns the box's door through the egress gate, and the image's lease with one more layer on top, which makes
+        programs use the gate."""
         if self._egress is None:
-            from etude.sandbox.egress.gate import EgressGate  # Needs cryptography, which takes its time to load.
+            # Imported late: it needs cryptography, which is slow to load.
+            from etude.sandbox.egress.gate import EgressGate
 
             self._egress = EgressGate(self.store, self._upstream)
         stack = Stack(tuple(self.store.root / path for path in (*lease.paths, self._skeletons[image.base])))
@@ -250,7 +254,7 @@ class EmbeddedSandboxes:
 
     def new_cell(self, zygote: ZygoteClient) -> Cell:
         folder = "cells" if self.memory_cells else f"store/owners/{self.store.owner}/cells"
-        # The box can read the name: it must not tell how many others there are.
+        # The box can read this name, so it must not tell how many other boxes there are.
         return Cell(f"{folder}/{secrets.token_hex(6)}", zygote.release)
 
     def _running_zygote(self) -> ZygoteClient:
@@ -262,8 +266,9 @@ class EmbeddedSandboxes:
         return self._zygote
 
     async def keep(self, zygote: ZygoteClient, cell: Cell) -> str:
-        """Copies what nobody changes any more into the store; returns the layer's name."""
-        fresh = f"keep-{secrets.token_hex(6)}"  # ext4 chooses a place by the name: not always the same one.
+        """Copies a sealed cell, which nobody changes any more, into the store; returns the layer's name."""
+        # Random, because ext4 places a folder by its name: this spreads copies over the disk.
+        fresh = f"keep-{secrets.token_hex(6)}"
         digest = await zygote.copy([cell.upper], f"store/owners/{self.store.owner}/{fresh}")
         await asyncio.to_thread(self.store.adopt, self.store.scratch / fresh, digest)
         return digest

@@ -1,4 +1,4 @@
-"""A box of the embedded backend: what stands under it (cells, a cgroup, a lease on its image) and goes with it."""
+"""A box of the embedded backend, with the resources it holds until it ends: cells, a cgroup, a lease on its image."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class EmbeddedBox(ServedBox):
         self.cells, self.cgroup = cells, cgroup
         self.backend, self._gone = backend, gone
         self.sealing = asyncio.Lock()
-        """Forks that overlap seal one after the other; the later ones find nothing left to do."""
-        # A box whose zygote has died must see the end of its socket, whatever became of its death signal.
+        """Overlapping forks seal the box one after the other; the later ones find nothing left to seal."""
+        # If the zygote dies, the box must see its socket close, even if its death signal did not arrive.
         gone.add_done_callback(lambda _: channel.close() if channel.ready.done() else None)
 
     async def wait_until_ready(self) -> None:
@@ -59,7 +59,7 @@ class EmbeddedBox(ServedBox):
         done, _ = await asyncio.wait(waiting, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             raise SandboxLost(f"box {self.id} was not ready in {ANSWER_SECONDS:.0f} s")
-        # A box that failed says why on its own socket; what the zygote says may come first.
+        # A box that failed says why on its own socket, but the zygote's message may come first.
         refused = self._gone.done() and "error" in self._gone.result()
         if not refused:
             await asyncio.wait({self._channel.ready}, timeout=ANSWER_SECONDS)
@@ -77,8 +77,9 @@ class EmbeddedBox(ServedBox):
         raise SandboxUnavailable(advice(step, error))
 
     async def stats(self) -> BoxStats:
-        """Pid 1 sees what its processes hold, a cgroup the rest too; and it sees what its file system holds, which with
-        plain folders is the whole disk: they are measured here."""
+        """Box statistics. Pid 1 knows the memory of its processes; the cgroup, where there is one, knows all memory of
+        the box. Pid 1 measures disk use by the box's file system, which is the whole disk for cells in plain folders,
+        so those are measured here."""
         found = await super().stats()
         if (held := self.cgroup.memory_bytes()) is not None:
             found = replace(found, memory_bytes=held)
@@ -90,7 +91,8 @@ class EmbeddedBox(ServedBox):
     # -- frozen copies
 
     async def rehearse(self) -> list[str] | None:
-        """Of a frozen box: the files that its processes map for all to see, if these can go on over another root."""
+        """For a frozen box: whether its processes can continue on another root. If so, returns the files that they have
+        mapped shared, else None."""
         answer, _ = await self._ask({"op": "rehearse"})
         return answer.get("shared")
 

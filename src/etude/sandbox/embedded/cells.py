@@ -1,6 +1,7 @@
-"""Cells: what one box writes, in the zygote's world. A fork seals one, and it lives on below all who stand on it.
+"""Cells: the folders with what boxes write, in the zygote's world. A fork seals a cell, which then stays as a lower
+layer.
 
-A box holds the cells it stands on, its own first; the last holder's going removes a cell.
+A box holds all cells that it stands on, its own first. A cell is removed when its last holder drops it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ class Cell:
     remove: Callable[[str], None]
     holders: int = 0
     layer: str = ""
-    """Its name in the store, once a snapshot has needed it there. Only of sealed ones."""
+    """Name of its copy in the store, made when a snapshot needs one. Only sealed cells have it."""
 
     @property
     def upper(self) -> str:
@@ -35,5 +36,5 @@ def drop(cells: list[Cell]) -> None:
 
 
 def layers_of(sealed: list[Cell], image: tuple[str, ...]) -> list[str]:
-    """As the zygote sees them, the top first. `image` are paths in the store."""
+    """Layer paths as the zygote sees them, topmost first. `image` are paths relative to the store."""
     return [*(cell.upper for cell in sealed), *(f"store/{path}" for path in image)]

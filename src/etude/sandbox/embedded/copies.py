@@ -1,8 +1,8 @@
-"""Forks and snapshots: what a box has written is sealed, and others, and the box itself, go on on top of it.
+"""Forks and snapshots: what a box has written is sealed, and the box itself and others continue on top of it.
 
-A box is *restacked*: its cell becomes a layer below, the box gets a new cell, whatever the size in a few milliseconds.
-Processes that live are taken along to the new root (inside/moving.py). Where one cannot be, the box keeps its cell, and
-children get a copy.
+A box is *restacked*: its cell becomes a lower layer and the box gets a new cell, in a few milliseconds whatever the
+size. Live processes are moved to the new root (inside/moving.py). If one cannot be moved, the box keeps its cell, and
+its children get a copy.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEEPEST = 32
-"""Layers of an overlay: with more, the first look at a file becomes slow, and at some number a mount is refused. A fork
-that would reach it melts all cells of the box into one, which takes as long as copying them."""
+"""Maximum number of overlay layers: beyond it, the first access to a file becomes slow, and at some number the mount is
+refused. A fork that would reach it melts all cells of the box into one, which takes as long as copying them."""
 
 
 async def snapshot(box: EmbeddedBox) -> str:
@@ -39,7 +39,8 @@ async def snapshot(box: EmbeddedBox) -> str:
 
 
 async def _kept(box: EmbeddedBox) -> tuple[str, list[Cell]]:
-    """What the box has written since it was last sealed, as a layer; and the cells below, held for the caller."""
+    """Copies what the box has written since it was last sealed into a layer. Returns it with the cells below, which are
+    held for the caller."""
     async with box.frozen(kill=False):
         below = box.cells[1:]
         hold(below)
@@ -71,7 +72,8 @@ async def fork(box: EmbeddedBox, count: int, *, kill: bool) -> list[Box]:
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T], undo: Callable[[T], object]) -> T:
-    """Who gives up does so before or after: in between, nobody would know how the box stands."""
+    """Runs `work` to its end even if the caller is cancelled, and then undoes it: half-way, nobody would know the box's
+    state."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -88,7 +90,7 @@ async def _sealed(box: EmbeddedBox, *, kill: bool) -> list[Cell]:
 
 
 async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
-    """The cells that children stand on, held for the caller."""
+    """Seals the box and returns the cells that children stand on, held for the caller."""
     below = list(box.cells)
     if await box.zygote.untouched(box.id, below[0].path, layers_of(below[1:], box.lease.paths)):
         hold(below[1:])
@@ -107,7 +109,7 @@ async def _seal(box: EmbeddedBox, *, still: bool) -> list[Cell]:
 
 
 async def _melt(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
-    """With one new cell in the place of the first ones."""
+    """Copies the first `count` cells into one new cell; returns the stack with that cell in their place."""
     melted = box.backend.new_cell(box.zygote)
     hold([melted])
     try:
@@ -120,7 +122,7 @@ async def _melt(box: EmbeddedBox, below: list[Cell], count: int) -> list[Cell]:
 
 
 async def _restack(box: EmbeddedBox, below: list[Cell], *, still: bool) -> bool:
-    """False where somebody lives who cannot be taken along."""
+    """Moves the box onto a fresh cell; returns False if a live process cannot be moved along."""
     shared = [] if still else await box.rehearse()
     if shared is None:
         return False

@@ -1,6 +1,6 @@
-"""What keeps a host from giving more to boxes, and the exact command or setting that changes it.
+"""What keeps this host from offering more to boxes, and the exact command or setting that changes it.
 
-Pure but for `Facts.read`: every piece of advice can be seen on any machine by making up the facts.
+Pure except for `Facts.read`: every piece of advice can be produced on any machine from made-up facts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONTAINER = "start the container with --security-opt seccomp=unconfined --secur
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the host's files say; None where a file is missing."""
+    """What the host's files say; None if a file is missing."""
 
     root: bool = False
     user: str = "user"
@@ -33,10 +33,10 @@ class Facts:
     userns_clone: int | None = None
     max_namespaces: int | None = None
     cgroup_versions: frozenset[int] = frozenset({2})
-    """Mounted somewhere."""
+    """The versions that are mounted somewhere."""
     cgroups_writable: bool = False
     next_subordinate: int = 100_000
-    """An id above which nobody has subordinate ones."""
+    """An id at and above which nobody has subordinate ids."""
 
     @classmethod
     def read(cls, top: Path = Path("/")) -> Facts:
@@ -60,7 +60,7 @@ class Facts:
 
 
 def for_failure(step: str, facts: Facts) -> str:
-    """For a step of starting a box that failed (inside/kernel.py names it)."""
+    """Advice for a failed step of starting a box (named in inside/kernel.py)."""
     if step in _USERNS_STEPS:
         return _for_user_namespaces(facts)
     if step == STEP:
@@ -89,7 +89,7 @@ def _for_user_namespaces(facts: Facts) -> str:
 
 
 def for_users(lack: Lack, facts: Facts) -> str:
-    """So that boxes have more users than one."""
+    """How to give boxes more than one user."""
     if lack.what == "program":
         return "sudo apt-get install uidmap (other than on Debian and Ubuntu: the package with newuidmap)"
     if lack.what == "range":
@@ -102,7 +102,7 @@ def for_users(lack: Lack, facts: Facts) -> str:
 
 
 def for_cgroups(facts: Facts) -> str:
-    """So that the kernel holds the memory of a whole box."""
+    """How to let the kernel enforce the memory limit of a whole box."""
     if facts.container:
         return "start the container with --cgroupns=private and a writable /sys/fs/cgroup (--privileged has both)"
     if 2 not in facts.cgroup_versions:

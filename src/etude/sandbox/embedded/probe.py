@@ -1,4 +1,4 @@
-"""Which mode this host allows, and for a missing capability the one line that says how to get it."""
+"""Which mode this host allows; for a missing capability, one line that says how to get it."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from etude.sandbox.embedded.subuids import Lack, find_subordinate_ids
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside import kernel
 
-# Above the range that systemd-nspawn takes from, below 2^31; the second fits a container's usual 65,536 ids.
+# Above the range that systemd-nspawn uses and below 2^31; the second fits a container's usual 65,536 ids.
 _RANGES = ((2_000_000_000, 65_536), (32_768, 32_000))
 
 
 class Mode(StrEnum):
     ROOT = "root"
-    """Run by root: boxes get a range of unprivileged host ids of their own, so that every user of an image exists."""
+    """Run by root. Boxes get their own range of unprivileged host ids, so every user of an image exists."""
     SUBUID = "subuid"
-    """Run by an ordinary user with subordinate ids, which take the place of root's range."""
+    """Run by an ordinary user with subordinate ids, which serve as the range of ids."""
     USER = "user"
-    """Run by any other user: that user's id is the box's agent, or its root; there is no second user."""
+    """Run by any other user. That user's id is the box's agent, or its root; there is no second user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
     mode: Mode
     memory_cells: bool
-    """What a box writes lives in a size-limited memory file system, else in plain folders that only files limit."""
+    """What a box writes lives in a tmpfs with a size limit; otherwise in plain folders, where only single files are
+    limited."""
     ids: IdRange | None = None
-    """Of boxes; None: they have one id, the caller's own."""
+    """The range of ids for boxes; None: boxes have one id, the caller's own."""
     lack: Lack | None = None
-    """Why an ordinary user has no subordinate ids to give to boxes."""
+    """Why an ordinary user has no subordinate ids for boxes."""
 
 
 def probe_host() -> Host:
-    """SandboxUnavailable when it is certain that no box can be made; the zygote's start finds the rest."""
+    """Finds the mode. Raises SandboxUnavailable if it is certain that no box can be made; starting the zygote finds the
+    rest."""
     if platform.system() != "Linux" or kernel.MACHINE not in ("x86_64", "aarch64"):
         raise SandboxUnavailable(
             f"boxes need Linux on x86_64 or aarch64; this is {platform.system()} on {kernel.MACHINE}"
@@ -66,12 +68,12 @@ def probe_host() -> Host:
 
 
 def advice(step: str, error: str) -> str:
-    """One line: what failed, and the knob that grants it."""
+    """One line with what failed and the knob that fixes it."""
     return f"the sandbox cannot start ({error}): {knobs.for_failure(step, knobs.Facts.read())}"
 
 
 def _free_range() -> IdRange:
-    """Host ids in a row that are mapped here and belong to nobody."""
+    """A contiguous range of host ids that are mapped here and belong to nobody."""
     mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     for base, count in _RANGES:
         if any(first <= base and base + count <= first + length for first, _, length in mapped):
@@ -82,7 +84,8 @@ def _free_range() -> IdRange:
 
 
 def _memory_cells() -> bool:
-    """tmpfs keeps user.* attributes, which overlayfs needs, from Linux 6.6 on; asked, since kernels are patched."""
+    """Whether tmpfs keeps user.* attributes, which overlayfs needs. It does from Linux 6.6 on, but kernels are patched,
+    so it is tested where possible."""
     if not Path("/dev/shm").is_dir() or not os.access("/dev/shm", os.W_OK):
         return _release() >= (6, 6)
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:

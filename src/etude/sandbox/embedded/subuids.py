@@ -1,6 +1,6 @@
-"""The subordinate ids of an ordinary user: what /etc/subuid and /etc/subgid give, and whether it can really be had.
+"""The subordinate ids of an ordinary user, as /etc/subuid and /etc/subgid grant them.
 
-Invariant: what is found has been tried, as set-uid programs may be forbidden in many ways.
+Invariant: a range that is returned has been tried, since set-uid programs may be forbidden in many ways.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from etude.sandbox.inside.users import MAX_ID, USERS
 from etude.sandbox.light import light_command
 
 FEWEST = max(USERS.values()) + 1
-"""Every box has these users."""
+"""The fewest ids a box can have, since these users exist in every box."""
 FILES = ("etc/subuid", "etc/subgid")
 _TRY_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Why there are none."""
+    """Why there are no subordinate ids."""
 
     what: str
-    """"range", "program", or what was said where both are there."""
+    """"range", "program", or the error message if both are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Row:
 
 
 def read_rows(text: str) -> list[Row]:
-    """Lines that are not of the format count for nothing."""
+    """Parses the file. Malformed lines are skipped."""
     rows = []
     for line in text.splitlines():
         fields = line.split(":")
@@ -49,7 +49,7 @@ def read_rows(text: str) -> list[Row]:
 
 
 def longest(rows: list[Row], owners: set[str]) -> Row | None:
-    """The first of the longest that one of the names owns."""
+    """The longest range owned by one of the names; the first of several equal ones."""
     return max((row for row in rows if row.owner in owners), key=lambda row: row.count, default=None)
 
 
@@ -66,7 +66,7 @@ def find_subordinate_ids(top: Path = Path("/")) -> IdRange | Lack:
 
 
 def next_free(top: Path = Path("/")) -> int:
-    """Above all that anybody has: where a new range may begin."""
+    """The first id above all ranges of all users, where a new range may begin."""
     return max([100_000, *(row.first + row.count for name in FILES for row in _rows_in(top / name))])
 
 
@@ -87,7 +87,7 @@ def _own_names() -> set[str]:
 
 @functools.cache
 def _try(users: int, groups: int, count: int) -> str:
-    """Makes such a namespace once, and says what stood in the way."""
+    """Makes such a namespace once; returns the error message, or nothing."""
     command = light_command("etude.sandbox.inside.subordinate", "enter", users, groups, count)
     try:
         subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TRY_SECONDS, check=True)

@@ -1,4 +1,4 @@
-"""Folders for a backend that is needed for a while only."""
+"""Store folders for a backend that is needed only for a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from etude.sandbox.images.store import remove_store
 
 @contextmanager
 def temporary_store(prefix: str) -> Iterator[Path]:
-    """Goes at the end, also where what is in it belongs to ids of boxes. The backend must be closed by then."""
+    """A temporary folder that is removed at the end, including files that belong to box ids. Close the backend before
+    that."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield folder
@@ -23,7 +24,8 @@ def temporary_store(prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def store_in(folder: Path) -> Iterator[Path]:
-    """The same in a place of one's own, which a later owner finds again: what a killed one left there goes first."""
+    """Like `temporary_store`, at a given path that a later owner uses again. What a killed owner left there is removed
+    first."""
     forget_store(folder)
     folder.mkdir(parents=True, mode=0o700)
     try:
@@ -33,6 +35,6 @@ def store_in(folder: Path) -> Iterator[Path]:
 
 
 def forget_store(folder: Path) -> None:
-    """Nobody may be at work there."""
+    """Removes the store, if there is one. No backend may be using it."""
     if folder.exists():
         remove_store(folder, probe_host().ids)

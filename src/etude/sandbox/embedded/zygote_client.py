@@ -1,4 +1,4 @@
-"""The owner's side of the zygote: starts it, asks for boxes, learns when they have ended. One per backend instance."""
+"""The owner's side of the zygote: starts it, asks for boxes, and learns when they end. One per backend instance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _START_SECONDS = 20.0
 
 class ZygoteClient:
     def __init__(self, world: World) -> None:
-        """Blocks until the zygote stands (about 60 ms); SandboxUnavailable names what the host lacks."""
+        """Starts the zygote and blocks until it is ready (about 60 ms). SandboxUnavailable names what the host
+        lacks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
@@ -56,7 +57,7 @@ class ZygoteClient:
     # -- the event loop's part
 
     def attach(self) -> None:
-        """Listens on the running loop; a backend outlives asyncio.run(), its boxes do not."""
+        """Listens on the running event loop: a backend outlives asyncio.run(), its boxes do not."""
         loop = asyncio.get_running_loop()
         if self.alive and self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -114,9 +115,9 @@ class ZygoteClient:
     async def create(
         self, message: dict[str, Any], passed: Sequence[int], ended: Callable[[], None]
     ) -> asyncio.Future[dict[str, Any]]:
-        """Asks for a box; `passed` are its end of the owner's socket, its end of its gate's if the message names ports,
-        and the doors of its cgroups. The future ends when no process of it is left. `ended` is called then in any case,
-        also where the future's event loop has gone."""
+        """Asks for a box. `passed` holds the box's end of the owner's socket, its end of the gate's socket if the
+        message names ports, and the doors of its cgroups. The returned future resolves when no process of the box is
+        left. `ended` is called then in any case, even if the future's event loop is gone."""
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.gone[message["id"]] = future
         try:
@@ -131,7 +132,8 @@ class ZygoteClient:
         await self._send({"op": "destroy", "id": box})
 
     async def copy(self, sources: list[str], target: str, *, cell: str = "") -> str:
-        """Copies the sum of folders of the zygote's world, into a new cell if one is named; returns its digest."""
+        """Copies the merged folders (paths in the zygote's world) to `target`, in a new cell if one is named; returns
+        its digest."""
         answer = await self._ask({"op": "copy", "sources": sources, "target": target, "cell": cell})
         if "error" in answer:
             kinds = {"lost": SandboxLost, "disk_full": DiskFull, "refused": RequestRefused}
@@ -139,12 +141,12 @@ class ZygoteClient:
         return str(answer["digest"])
 
     async def untouched(self, box: str, cell: str, layers: list[str]) -> bool:
-        """Whether a box has written nothing in its cell on top of `layers`."""
+        """Whether the box has written nothing to its cell on top of `layers`."""
         return bool((await self._ask({"op": "untouched", "id": box, "cell": cell, "layers": layers})).get("untouched"))
 
     async def restack(self, box: str, cell: str, layers: list[str], shared: list[str]) -> str:
-        """Has a box go on in a new cell over `layers`; else returns why that could not be. None of the `shared` files,
-        which its processes see change, may be of the first layer."""
+        """Moves the box to a new cell over `layers`; returns why if that is impossible, else "". None of the `shared`
+        files, which its processes have mapped shared, may be in the first layer."""
         answer = await self._ask({"op": "restack", "id": box, "cell": cell, "layers": layers, "shared": shared})
         if answer.get("kind") == "lost":
             raise SandboxLost(f"box {box} ended while it was forked: {answer['error']}")
@@ -160,7 +162,7 @@ class ZygoteClient:
         return await future
 
     def release(self, cell: str) -> None:
-        """Has a cell removed; with the zygote it goes anyway."""
+        """Asks the zygote to remove a cell. If the zygote is dead, the cell is gone anyway."""
         message = {"op": "release", "cell": cell}
         try:
             self._control.send(json.dumps(message).encode())
@@ -176,7 +178,7 @@ class ZygoteClient:
             await self._send(message)
 
     def end(self) -> None:
-        """Closes the socket, which ends the zygote and every box, and collects it."""
+        """Closes the socket, which ends the zygote and every box, and reaps the zygote."""
         self.alive = False
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._control.fileno())

@@ -1,7 +1,7 @@
-"""Cgroups, where they can be had: limits of a whole box that the kernel itself holds.
+"""Cgroups, where they are available: limits of a whole box that the kernel itself enforces.
 
-Whether they can be had is found by trying: version 1 as root, version 2 as root or where it is handed on to a user.
-What a dead owner left is removed by the next `find`.
+Whether they are available is found by trying: version 1 as root; version 2 as root or where it is delegated to a user.
+Cgroups of dead owners are removed by the next `find`.
 """
 
 from etude.sandbox.embedded.cgroups.boxes import BoxCgroup, Cgroups

@@ -1,4 +1,4 @@
-"""Cgroups of one owner, and below them one per box and hierarchy."""
+"""The cgroups of one owner process, and below them one cgroup per box and hierarchy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from etude.sandbox.embedded.cgroups.finding import find_hierarchies
 from etude.sandbox.embedded.cgroups.owners import locked_folder, remove_dead, remove_folder
 
 _PIDS_OF_OURS = 1
-"""Pid 1 of the box counts too."""
+"""The box's pid 1 counts towards the process limit."""
 
 
 class BoxCgroup:
-    """The folders of one box. It is entered by writing "0" to each door, from within."""
+    """The cgroup folders of one box. A process enters by writing "0" to each door file."""
 
     def __init__(self, folders: list[tuple[Hierarchy, Path]], memory_bytes: int = 0) -> None:
         self._folders, self._limit = folders, memory_bytes
@@ -30,8 +30,8 @@ class BoxCgroup:
 
     @contextlib.contextmanager
     def doors(self) -> Iterator[list[int]]:
-        """Open descriptors for a process that cannot see the folders, with the rights of who opened them; behind the
-        doors, where the memory is held, the file of its events."""
+        """Yields open descriptors of the door files, for a process that cannot see the folders; they carry the rights
+        of whoever opened them. If the cgroup holds memory, the last descriptor is its memory-events file."""
         with contextlib.ExitStack() as stack:
             numbers = []
             for hierarchy, path in self._folders:
@@ -44,7 +44,8 @@ class BoxCgroup:
             yield numbers
 
     def memory_bytes(self) -> int | None:
-        """What counts towards the limit and could not be had back for the asking."""
+        """Memory that counts towards the limit, without pages that the kernel could reclaim at once. None without a
+        memory cgroup."""
         if self._memory is None:
             return None
         settings, path = self._memory
@@ -52,20 +53,21 @@ class BoxCgroup:
         return None if used is None else max(0, used - stat_of(path, settings.spare))
 
     def count_from_here(self) -> None:
-        """What the box has written so far is sealed and remains: its limit starts above that."""
+        """Raises the limit by what the box has written so far: those files are sealed and stay in memory."""
         if self._memory is None:
             return
         settings, path = self._memory
         before, self._now = self._now, self._limit + stat_of(path, settings.files)
-        # The sum with swap is never less than memory alone.
+        # The limit of memory plus swap must never be below that of memory alone, so the order of the writes depends on
+        # direction.
         for name, value in reversed(settings.memory) if self._now > before else settings.memory:
-            with contextlib.suppress(OSError):  # It cannot be that low now, or the box has ended.
+            with contextlib.suppress(OSError):  # The limit cannot be that low now, or the box has ended.
                 write(path / name, value.format(limit=self._now))
 
     def remove(self) -> None:
-        """Once every process of the box has ended. Safe to call twice."""
+        """Removes the folders, once every process of the box has ended. Safe to call twice."""
         for _, path in self._folders:
-            with contextlib.suppress(OSError):  # The janitor tries again.
+            with contextlib.suppress(OSError):  # `remove_dead` tries again later.
                 path.rmdir()
 
 
@@ -78,8 +80,8 @@ class Cgroups:
                 ours, lock = locked_folder(hierarchy.place)
                 self._ours.append((hierarchy, ours, lock))
                 if CPU in hierarchy.controllers:
-                    # Boxes share a core's worth of each core among themselves, evenly: one with many processes gets no
-                    # more than one with few, and the owner beside them is not starved.
+                    # All boxes together weigh as much as one process per core, and share that evenly: a box with many
+                    # processes gets no more than one with few, and the owner beside them is not starved.
                     name, one, most = hierarchy.settings.weight
                     write(ours / name, str(min(one * (os.cpu_count() or 1), most)))
         except OSError:
@@ -88,7 +90,7 @@ class Cgroups:
 
     @classmethod
     def find(cls) -> Cgroups | None:
-        """None where nothing of use can be had. Removes what dead owners have left."""
+        """Finds usable cgroups, or None. Also removes what dead owners have left."""
         hierarchies = find_hierarchies()
         for hierarchy in hierarchies:
             remove_dead(hierarchy.place)

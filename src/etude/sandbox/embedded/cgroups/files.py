@@ -1,4 +1,5 @@
-"""The files of a cgroup, by version. They take one write of a whole value, and a missing one must not be made."""
+"""The files of a cgroup, by cgroup version. A value must be written in one write, and a missing file must not be
+created."""
 
 from __future__ import annotations
 
@@ -12,21 +13,21 @@ MEMORY, PIDS, CPU = "memory", "pids", "cpu"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The names of one version's files."""
+    """File names of one cgroup version."""
 
     memory: tuple[tuple[str, str], ...]
-    """(file, value) with {limit}; all but the first may be missing."""
+    """(file, value with {limit}) of the memory limits; all but the first file may be missing."""
     events: str
     usage: str
     spare: str
-    """What of the usage is files' pages that nobody has asked for lately: a line of memory.stat."""
+    """Line of memory.stat with the file pages that have not been used lately."""
     files: str
-    """What of it is files in memory: another one."""
+    """Line of memory.stat with the memory used by files in memory (tmpfs)."""
     weight: tuple[str, int, int]
-    """(file, what one process weighs by itself, the most there is)"""
+    """(file, weight of a single process, maximum)"""
     door: str
-    """A single thread that moves itself waits for nobody; whole processes wait until no other process forks or ends,
-    up to 6 ms. Version 2 has only that."""
+    """The file written to enter the cgroup. A single thread that moves itself ("tasks") waits for nobody. Moving a
+    whole process waits until no other process forks or exits, up to 6 ms; version 2 has only that."""
 
 
 V1 = Settings(
@@ -53,7 +54,7 @@ V2 = Settings(
 class Hierarchy:
     version: int
     place: Path
-    """Here we may make folders, and processes of ours may enter them."""
+    """The folder where we may make cgroups, which our processes may enter."""
     controllers: frozenset[str]
 
     @property

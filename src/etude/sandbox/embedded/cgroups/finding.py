@@ -1,4 +1,4 @@
-"""Where cgroups can be had, found by trying what boxes will do."""
+"""Finds where cgroups are usable, by trying what boxes will do."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ class Mount:
     version: int
     point: Path
     root: str
-    """Which cgroup of the kernel's tree is mounted there."""
+    """The cgroup, within the kernel's tree, that is mounted here."""
     controllers: frozenset[str]
-    """Of version 1; those of version 2 differ from folder to folder."""
+    """For version 1 only; in version 2 they differ from folder to folder."""
 
 
 def find_hierarchies() -> list[Hierarchy]:
-    """At most one hierarchy for each controller; version 2 first, and without memory none."""
+    """Finds at most one hierarchy per controller, version 2 first. Returns nothing if none of them has the memory
+    controller."""
     found: list[Hierarchy] = []
     for mount in sorted(read_mounts(Path("/proc/self/mountinfo").read_text()), key=lambda mount: -mount.version):
         have = frozenset(name for hierarchy in found for name in hierarchy.controllers)
@@ -63,7 +64,8 @@ def _usable_v1(mount: Mount) -> Hierarchy | None:
 
 def _usable_v2(mount: Mount) -> Hierarchy | None:
     own = own_cgroup(mount, Path("/proc/self/cgroup").read_text())
-    # The top first: there a later process finds what a killed one left. Beside us next: no process need be moved.
+    # The top first: there a later process finds what a killed one left. Next our sibling folders, where no process has
+    # to be moved.
     for place in dict.fromkeys([mount.point, *((own.parent, own) if own else ())]):
         if not place.is_relative_to(mount.point):
             continue
@@ -79,7 +81,7 @@ def _usable_v2(mount: Mount) -> Hierarchy | None:
 
 
 def own_cgroup(mount: Mount, cgroup: str) -> Path | None:
-    """The folder of our own cgroup of version 2, if the mount shows it."""
+    """The folder of our own version 2 cgroup, if this mount shows it."""
     for line in cgroup.splitlines():
         number, _, path = line.split(":", 2)
         if number == "0" and Path(path).is_relative_to(mount.root):
@@ -89,8 +91,8 @@ def own_cgroup(mount: Mount, cgroup: str) -> Path | None:
 
 @contextlib.contextmanager
 def _trial(place: Path) -> Iterator[Path]:
-    """A folder where boxes get theirs: below one of ours, which in version 2 hands controllers on and for that may not
-    hold a process itself."""
+    """A trial folder at the place where boxes get theirs: below a folder of ours. In version 2 that folder delegates
+    controllers, and therefore may not hold a process itself."""
     ours, lock = locked_folder(place)
     try:
         trial = ours / "trial"

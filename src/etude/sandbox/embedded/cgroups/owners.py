@@ -1,4 +1,5 @@
-"""Whose a cgroup is: each process of ours keeps folders under a lock, and what nobody locks belongs to nobody alive."""
+"""Ownership of cgroups: each of our processes holds a lock on its folders, so unlocked folders belong to a dead
+owner."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS, lines, write
 
 PREFIX = "etude-"
 _HOME = "etude.home"
-"""Where we go ourselves if our own cgroup must be free of processes to hand controllers on. Who else was there goes
-along and may outlive us: no janitor's business."""
+"""The cgroup that we move into if our own must be free of processes to delegate controllers. Other processes of our
+cgroup move along and may outlive us, so the cleanup leaves this folder alone."""
 
 
 def locked_folder(place: Path) -> tuple[Path, int]:
@@ -22,10 +23,10 @@ def locked_folder(place: Path) -> tuple[Path, int]:
         folder.mkdir()
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:  # A janitor came first.
+        except FileNotFoundError:  # Another process's cleanup removed it.
             continue
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir():  # Else one came between these two steps.
+        if folder.is_dir():  # Otherwise a cleanup came between these two steps.
             with contextlib.suppress(OSError):
                 hand_on_controllers(folder, vacate=False)
             return folder, lock
@@ -33,8 +34,8 @@ def locked_folder(place: Path) -> tuple[Path, int]:
 
 
 def remove_dead(place: Path) -> list[str]:
-    """The janitor. Processes of a dead owner end by themselves; where the kernel can end a whole cgroup, also those of
-    one whose zygote stands still. A folder that still has some is left for later."""
+    """Removes the folders of dead owners. Their processes end by themselves; where the kernel can kill a whole cgroup,
+    this also ends those whose zygote hangs. A folder that still holds processes is left for later."""
     removed = []
     for folder in sorted(place.glob(f"{PREFIX}*")):
         try:
@@ -46,7 +47,7 @@ def remove_dead(place: Path) -> list[str]:
         except BlockingIOError:
             continue
         else:
-            with contextlib.suppress(OSError):  # Linux 5.14 or newer.
+            with contextlib.suppress(OSError):  # Exists from Linux 5.14 on.
                 write(folder / "cgroup.kill", "1")
             if remove_folder(folder):
                 removed.append(folder.name)
@@ -67,7 +68,8 @@ def remove_folder(folder: Path) -> bool:
 
 
 def hand_on_controllers(place: Path, *, vacate: bool) -> None:
-    """Version 2 gives a controller to folders below only by name, and from a folder without processes."""
+    """Delegates the controllers of `place` to its subfolders. Version 2 requires this by name, and from a folder
+    without processes; `vacate` moves them out."""
     present = set((place / "cgroup.controllers").read_text().split())
     missing = {MEMORY, PIDS, CPU} & present - set((place / "cgroup.subtree_control").read_text().split())
     if not missing:
