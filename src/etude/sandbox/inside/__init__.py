@@ -1,4 +1,3 @@
-"""What runs outside the owner's process: the zygote, and pid 1 of every box. Standard library only.
+"""Code that runs outside the owner's process: the zygote, and pid 1 of every box. It uses the standard library only.
 
-The owner starts the zygote with stub packages, so that these files import without the rest of Étude
-(zygote_client.py)."""
+The owner starts the zygote with stub packages (zygote_client.py), so these files import nothing else of Étude."""

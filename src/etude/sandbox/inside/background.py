@@ -1,10 +1,10 @@
-"""A command in the background: its output waits in a ring until the owner asks, its input in a queue until it is read.
+"""A background command: its output waits in a ring buffer until the owner polls, its input in a queue until it is read.
 
-Both are bounded. Bytes are numbered from the start, and stay until the owner says that it has them, so an answer that
-got lost on its way is given again. At the end the owner is told what is left, and nothing of the command stays here.
+Both are bounded. Output bytes are numbered from 0 and stay until the owner says that it has them, so an answer that was
+lost on its way is given again. When the command ends, the owner is sent what is left, and nothing of it stays here.
 """
 
-# Plain strings and descriptors instead of Path: this runs for every command of every box.
+# Plain strings and descriptors instead of Path, since this runs for every command of every box.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from etude.sandbox.inside.wire import Header
 
 Tell = Callable[[Header, bytes], None]
 MOST_WAITING = 1 << 20
-"""Bytes of input that may wait for a command to read them."""
+"""Most bytes of input that may wait for a command to read them."""
 
 
 class Ring:
@@ -39,7 +39,7 @@ class Ring:
         self.forget(self._first + len(self._bytes) - self._size)
 
     def forget(self, before: int) -> None:
-        """The owner has these, or they are too old."""
+        """Drops the bytes before this number: the owner has them, or they are too old."""
         count = min(before - self._first, len(self._bytes))
         if count > 0:
             del self._bytes[:count]
@@ -50,14 +50,15 @@ class Ring:
         return self._first + len(self._bytes)
 
     def take(self) -> tuple[int, bytes]:
-        """The number of the first byte there is, and all of them."""
+        """Returns the number of the first byte still here, and all bytes from there on."""
         return self._first, bytes(self._bytes)
 
 
 class Waiter:
     def __init__(self, ticket: int, has: int, until: float) -> None:
         self.ticket, self.has, self.until = ticket, has, until
-        """Of which bytes the owner has `has` already."""
+        """A pending poll: `has` is the number of bytes that the owner already has, `until` the time of its answer at
+        the latest."""
 
 
 class Background(Command):
@@ -67,11 +68,11 @@ class Background(Command):
         self._ring = Ring(room)
         self._waiters: list[Waiter] = []
         self._mourners: list[int] = []
-        """Tickets that are answered at the end."""
+        """Tickets of kill requests, which are answered when the command has ended."""
         self._input = bytearray()
         self._output_at = self._input_at = self._slave = -1
         self._no_more = False
-        """The input ends when the queue is empty."""
+        """Close the input once the queue is empty."""
 
     @property
     def has_terminal(self) -> bool:
@@ -98,7 +99,7 @@ class Background(Command):
                 os.close(number)
 
     def _start_on_terminal(self, launch: Launch, spawner: Spawner, size: tuple[int, int]) -> None:
-        # The slave's end stays open here too: a program that closes its terminal for a moment does not end it.
+        # The slave end stays open here too: a program that closes its terminal for a moment must not end the terminal.
         self._output_at, self._slave = spawner.open_terminal(launch.user)
         self._input_at = self._output_at
         os.set_blocking(self._output_at, False)
@@ -126,7 +127,7 @@ class Background(Command):
         return min([super().next_look(), *(waiter.until - now for waiter in self._waiters)])
 
     def let_waiters_go(self) -> None:
-        """Those whose time is up."""
+        """Answers the polls whose time is up."""
         now = time.monotonic()
         self._answer_waiters(lambda waiter: waiter.until <= now)
 
@@ -171,7 +172,7 @@ class Background(Command):
         except BlockingIOError:
             self.events.write(self._input_at, self._pass_on)
             return
-        except OSError:  # It has closed its input.
+        except OSError:  # The command has closed its input.
             self._input.clear()
             self._no_more = True
         self.events.done_writing(self._input_at)

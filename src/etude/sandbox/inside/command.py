@@ -1,6 +1,7 @@
-"""One command: started with a mark that descendants cannot shed, watched, and ended as a whole tree."""
+"""One command: it runs with a mark that its descendants cannot shed, is watched, and is ended as a whole process
+tree."""
 
-# Plain strings and descriptors instead of Path: this runs for every command of every box.
+# Plain strings and descriptors instead of Path, since this runs for every command of every box.
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ CHUNK = 1 << 16
 
 
 class Command:
-    """What those that the owner waits for (foreground.py) and those in the background (background.py) share."""
+    """What foreground commands (foreground.py) and background commands (background.py) have in common."""
 
     def __init__(self, number: int, launch: Launch, events: Events) -> None:
         self.number, self.events = number, events
@@ -28,8 +29,8 @@ class Command:
         self.look_at = min(self.deadline, self.began + 0.05)
         self.limit = ""
         self.pid = self.pidfd = -1
-        # Pid 1 goes ahead into the new namespace, so the command is in it from its first step. The open file keeps the
-        # mark from being given to a later command before this one is answered.
+        # Pid 1 enters the new namespace first, so the command is in it from its first instruction. The open file keeps
+        # the kernel from giving this mark to a later command before this one is answered.
         kernel.unshare(kernel.CLONE_NEWUTS, "mark")
         self.held = os.open("/proc/self/ns/uts", os.O_RDONLY | os.O_CLOEXEC)
         self.mark = f"uts:[{os.fstat(self.held).st_ino}]"
@@ -41,8 +42,8 @@ class Command:
     # -- its output
 
     def take_output(self, number: int) -> None:
-        """Reads what is there, and stops listening at the end of the stream."""
-        for _ in range(16):  # A flood must not keep pid 1 from its deadlines.
+        """Reads the output that is available; at the end of the stream, stops listening."""
+        for _ in range(16):  # Bounded: a flood of output must not keep pid 1 from its deadlines.
             try:
                 data = os.read(number, CHUNK)
             except BlockingIOError:
@@ -53,12 +54,13 @@ class Command:
             self.heard(number, data)
 
     def take_rest(self, number: int) -> None:
-        """Bounded: a writer of another command may hold the pipe open, or even fill it for ever."""
+        """Reads the remaining output and closes the stream. Bounded, since another command's process may hold the pipe
+        open, or even write to it forever."""
         self.events.forget(number)
         for _ in range(PIPE_BYTES // CHUNK):
             try:
                 data = os.read(number, CHUNK)
-            except OSError:  # Nothing there, or a terminal without any program.
+            except OSError:  # Nothing is there, or no program has the terminal open any more.
                 break
             if not data:
                 break
@@ -66,7 +68,7 @@ class Command:
         os.close(number)
 
     def heard(self, number: int, data: bytes) -> None:
-        """It has said something there."""
+        """Called with output that was read from this descriptor."""
         raise NotImplementedError
 
     # -- its end
@@ -75,7 +77,8 @@ class Command:
         return self.look_at - time.monotonic()
 
     def looked(self, pause: float) -> None:
-        """A look costs a walk over /proc: rare for long commands, never later than the deadline."""
+        """Schedules the next check. Each check walks /proc, so checks of long commands are rarer, but none is after the
+        deadline."""
         now = time.monotonic()
         pause = max(pause, min(0.25, (now - self.began) / 10))
         self.look_at = now + pause if self.limit else min(self.deadline, now + pause)
@@ -84,13 +87,13 @@ class Command:
         return time.monotonic() >= self.deadline
 
     def kill(self, limit: str) -> None:
-        """Ends the command; what it started is ended when it is reaped."""
+        """Kills the command itself; the processes it started are killed when it is reaped."""
         self.limit = self.limit or limit
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """The command's status once it has ended."""
+        """Returns the command's wait status once it has ended, else None."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return None
@@ -99,16 +102,16 @@ class Command:
         return status
 
     def finish(self, status: int) -> None:
-        """All of its processes have ended: collects what they said, and tells the owner."""
+        """Called when all of its processes have ended: reads the rest of their output and answers the owner."""
         code = os.waitstatus_to_exitcode(status)
         code = code if code >= 0 else 128 - code
-        # A shell says so of the program that it ran, too: the kernel may be quicker than the watch.
+        # The kernel's signal may come before the watch notices. A shell reports its program's signal the same way.
         self.limit = self.limit or {128 + signal.SIGXCPU: "cpu", 128 + signal.SIGXFSZ: "file"}.get(code, "")
         self.release()
         self.answer(code)
 
     def fail(self, reason: CannotStart) -> None:
-        """It could not be started: to the owner it has said why and ended."""
+        """The command could not be started: the owner gets the reason as output, and an exit code."""
         self.complain(str(reason).encode("utf-8", "surrogateescape"))
         self.release()
         self.answer(reason.code)
@@ -120,12 +123,12 @@ class Command:
         raise NotImplementedError
 
     def release(self) -> None:
-        """Takes what is left in its streams, and closes everything."""
+        """Reads what is left in the command's streams and closes them."""
         os.close(self.held)
 
 
 def wide_pipe() -> tuple[int, int]:
-    """Its reading end never blocks."""
+    """Makes a large pipe whose reading end never blocks."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     with contextlib.suppress(OSError):

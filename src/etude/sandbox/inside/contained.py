@@ -1,11 +1,11 @@
-"""Pid 1 of a container: the same init as in a box of the embedded backend, behind walls that an engine has built.
+"""Pid 1 of a container: the same init as in a box of the embedded backend, in a container that an engine has built.
 
-The engine gives the container's standard streams to the owner: they are the control channel, so the box ends when the
-owner goes. Init first enters a user namespace of its own with the container's ids. There it has the rights that it
-needs to mark commands and to change users, and none over what belongs to the container: nor has the box's root.
+The engine connects the container's standard streams to the owner. They are the control channel, so the box ends when
+the owner goes. Init first enters its own user namespace with the container's ids. There it has the rights to mark
+commands and to change users, but no rights over what belongs to the container, and neither has the box's root.
 """
 
-# Plain strings and descriptors instead of Path: as everywhere in `inside`.
+# Plain strings and descriptors instead of Path, as everywhere in `inside`.
 # ruff: noqa: PTH101, PTH103, PTH108, PTH112, PTH115, PTH123
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from etude.sandbox.inside.memory import MemoryEvents
 _FIRST_FREE = 10
 _MS_REMOUNT = 0x20
 _CLOSED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-# Of pid 1: the kernel gives these to whoever owns them, and they belong to the container's root, who may be the box's.
+# Files of pid 1 that the kernel opens to their owner: the container's root, which may also be the box's root.
 _OWNERS_FILES = ("/proc/1/oom_score_adj", "/proc/1/oom_adj", "/proc/1/coredump_filter")
 _OWNERS_FOLDERS = ("/proc/1/fd", "/proc/1/fdinfo", "/proc/1/task")
 _UNLISTED = "/proc/1/map_files"
-"""A folder that nobody can list without the right to trace pid 1."""
+"""A folder that can only be listed with the right to trace pid 1; used to cover others."""
 
 
 def take_streams() -> tuple[int, int]:
-    """Takes stdin and stdout of the container away from 0 and 1, which stay open on nothing: commands get their own."""
+    """Moves the container's stdin and stdout to other descriptors, and opens 0 and 1 on /dev/null: commands get their
+    own streams."""
     line = _moved_up(0), _moved_up(1)
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1):
@@ -48,9 +49,9 @@ def _moved_up(number: int) -> int:
 
 
 def enter_user_namespace() -> None:
-    """A new user namespace in which every id of the container keeps its number.
+    """Enters a new user namespace in which every id of the container keeps its number.
 
-    Only a process that stays outside may write such a map."""
+    Only a process outside the namespace may write such a map, so a helper does it."""
     maps = {name: _same_ids(name) for name in ("uid_map", "gid_map")}
     entered, enter = os.pipe()
     helper = os.fork()
@@ -81,14 +82,14 @@ def _same_ids(name: str) -> str:
 
 
 def close_doors() -> None:
-    """Closes what engines leave open: set-uid programs, writing to /dev, /sys, the container's name in
-    /proc/self/cgroup, the files of /proc that are for the host's root alone, and those of pid 1 that are for its owner
-    alone. It happens in a mount namespace of our own, from which nobody in the box has a way back."""
+    """Closes what engines leave open: set-uid programs, writes to /dev, /sys, the container's name in
+    /proc/self/cgroup, files of /proc that only the host's root may read, and files of pid 1 that only its owner may
+    read. This happens in our own mount namespace, from which nothing in the box has a way back."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_NOSUID, "no set-uid programs")
     kernel.mount("closed", "/sys", "tmpfs", _CLOSED, "mode=0700,size=64k", "cover /sys")
-    # Nobody can open a socket as a file, not even root.
+    # The cover is a socket: nobody can open one as a file, not even root.
     dead = "/sys/closed"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(dead)
@@ -106,11 +107,11 @@ def close_doors() -> None:
 
 
 class Contained(init.Init):
-    """Init with one request more (the engine knows which paths have changed, but not what is in them) and one rule more
-    (a root that is the host's is not to be had)."""
+    """Init with one more request and one more rule. The request is `digest`: the engine knows which paths have changed,
+    but not their content. The rule: commands may not run as root if that is the host's root id."""
 
     def serve(self) -> None:
-        with contextlib.suppress(files.Refused):  # A user that the image does not know: init says so.
+        with contextlib.suppress(files.Refused):  # The image does not know this user: init reports it later.
             if not os.path.isdir(self.workdir):
                 owner = self.users.find("")
                 os.makedirs(self.workdir)
@@ -137,7 +138,7 @@ class Contained(init.Init):
 
 
 def digest_of(paths: list[bytes]) -> str:
-    """Names, kinds, modes, owners and content of these files, not their times."""
+    """Digest of the names, kinds, modes, owners and content of these files, but not of their times."""
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
         info = os.lstat(path)

@@ -1,7 +1,7 @@
-"""Descriptors, and what to do when one of them can be read or written: the whole event loop of a single thread.
+"""A single-threaded event loop: callbacks for descriptors that become readable or writable.
 
-A callback may be called once too often (its descriptor's number was closed and given away within one round), so it
-reads without waiting and takes "nothing there" for an answer.
+A callback may be called once too often, if its descriptor was closed and its number reused within one round. So every
+callback must read without blocking and accept that nothing is there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Events:
             self._register(number)
 
     def forget(self, number: int) -> None:
-        """To be called before the descriptor is closed; it need not be known."""
+        """Stops watching the descriptor. Call it before closing; unknown descriptors are fine."""
         self._readers.pop(number, None)
         self._writers.pop(number, None)
         self._register(number)
@@ -44,7 +44,7 @@ class Events:
                 self._poll.unregister(number)
 
     def wait(self, milliseconds: int | None) -> None:
-        """One round: waits for the first event, at most so long, and calls everybody concerned."""
+        """Runs one round: waits for the first event, at most this long, and calls all callbacks that are due."""
         for number, event in self._poll.poll(milliseconds):
             if event & ~select.POLLOUT and number in self._readers:
                 self._readers[number]()

@@ -1,10 +1,10 @@
-"""Files of the box on behalf of the owner: every path is resolved by the kernel beneath the box's root or workdir.
+"""File access in the box on behalf of the owner. The kernel resolves every path beneath the box's root or workdir.
 
 A relative path may not leave the workdir, not even through a symbolic link; an absolute one is resolved in the box's
 root. Only regular files are read or written; nothing here blocks on a pipe or a device.
 """
 
-# Plain strings and descriptors instead of Path: this runs for every command of every box.
+# Plain strings and descriptors instead of Path, since this runs for every command of every box.
 # ruff: noqa: PTH123
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MAX_LISTED, MAX_DEPTH = 100_000, 500
 
 
 class Refused(Exception):
-    """The request breaks a rule of the box; nothing was done."""
+    """The request breaks a rule of the box, and nothing was done."""
 
 
 @contextlib.contextmanager
 def _start(workdir: str, path: str) -> Iterator[tuple[int, str, int]]:
-    """The directory to resolve from, the path to resolve, and the rule to resolve by."""
+    """Yields the directory to resolve from, the path to resolve, and the resolve flag of openat2."""
     if not path or "\0" in path:
         raise Refused(f"{path!r} is not a path")
     absolute = path.startswith("/")
@@ -47,7 +47,7 @@ def opened_folder(workdir: str, path: str) -> Iterator[int]:
 
 
 def make_folder(workdir: str, path: str) -> None:
-    """With all above it, where they are missing."""
+    """Makes the folder and its missing parents."""
     with _start(workdir, path) as (base, rest, rule):
         _make_parents(base, f"{rest}/below", rule)
 
@@ -61,9 +61,9 @@ def _open(base: int, path: str, flags: int, rule: int, mode: int = 0) -> int:
             error, (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
         ):
             raise
-        if error.errno == 18:  # EXDEV: the way led outside.
+        if error.errno == 18:  # EXDEV: the path led outside.
             raise Refused(f"{path} leaves the workdir") from None
-        if error.errno in (40, 6):  # ELOOP: a magic link or a circle; ENXIO: a pipe or socket.
+        if error.errno in (40, 6):  # ELOOP: a magic link or a loop of links; ENXIO: a pipe or socket.
             raise Refused(f"{path} is not a regular file or not reached by plain links") from None
         raise
 
@@ -86,7 +86,7 @@ def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple
         number = _open(base, rest, os.O_RDONLY, rule)
     with open(number, "rb") as file:
         info = _require_regular(number, path, proc)
-        # Not more than there is: room for what is asked is taken before anything is read.
+        # Read at most the file's size: the buffer for the whole request is allocated before anything is read.
         data = file.read(info.st_size + 1) if info.st_size <= max_bytes else b""
         if info.st_size > max_bytes or len(data) > max_bytes:
             raise Refused(f"{path} has {max(info.st_size, len(data))} bytes; at most {max_bytes} were asked for")
@@ -96,7 +96,7 @@ def read_with_facts(workdir: str, path: str, max_bytes: int, proc: int) -> tuple
 def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) -> None:
     with _start(workdir, path) as (base, rest, rule):
         _make_parents(base, rest, rule)
-        # Not truncated before it is known to be a regular file.
+        # No O_TRUNC: the file is truncated only once it is known to be regular.
         number = _open(base, rest, os.O_WRONLY | os.O_CREAT, rule, 0o755 if executable else 0o644)
     with open(number, "wb", buffering=0) as file:
         info = _require_regular(number, path, proc)
@@ -109,7 +109,7 @@ def write(workdir: str, path: str, data: bytes, *, executable: bool, proc: int) 
 
 
 def _make_parents(base: int, path: str, rule: int) -> None:
-    """Each step is resolved by the same rule before a folder is made in it."""
+    """Makes missing parent folders. Each parent is resolved by the same rule before a folder is made in it."""
     steps = [step for step in path.split("/") if step not in ("", ".")]
     flags = os.O_PATH | os.O_DIRECTORY
     for depth in range(1, len(steps)):
@@ -120,19 +120,19 @@ def _make_parents(base: int, path: str, rule: int) -> None:
             try:
                 os.mkdir(steps[depth - 1], 0o755, dir_fd=above)
             except FileExistsError:
-                pass  # A dangling link of that name: opening the file says so.
+                pass  # A dangling link of that name; opening the file reports it.
             finally:
                 os.close(above)
 
 
 def require_shallow(folder: str) -> None:
-    """A walk goes down by recursion and holds every folder above open: a box must not end pid 1 by depth."""
+    """Refuses very deep folders: a walk recurses and keeps every parent open, so depth could otherwise end pid 1."""
     if folder.count("/") > MAX_DEPTH:
         raise Refused(f"folders are nested more than {MAX_DEPTH} deep")
 
 
 def _looked_at(name: str, folder: int) -> os.stat_result | None:
-    """None for what has gone meanwhile."""
+    """Stats the entry; None if it is gone meanwhile."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -140,7 +140,7 @@ def _looked_at(name: str, folder: int) -> os.stat_result | None:
 
 
 def layout_below(workdir: str, path: str) -> list[str]:
-    """Of a folder and everything below it: path, mode with the kind in it, and where a link leads."""
+    """Path, mode (with the file type) and link target of the folder and of everything below it."""
     with opened_folder(workdir, path) as number:
         whole = os.fstat(number)
         found = [f"{path}\0{whole.st_mode:o}\0"]
@@ -164,7 +164,7 @@ def layout_below(workdir: str, path: str) -> list[str]:
 def _target(name: str, folder: int) -> str:
     try:
         return os.readlink(name, dir_fd=folder)
-    except OSError:  # gone, or something else by now
+    except OSError:  # It is gone, or something else by now.
         return ""
 
 
@@ -174,7 +174,7 @@ def list_below(workdir: str, path: str) -> list[str]:
         device = os.fstat(number).st_dev
         for folder, folders, names, folder_fd in os.fwalk(".", dir_fd=number, follow_symlinks=False):
             require_shallow(folder)
-            # What is mounted here is not entered: /proc, /dev, and the system folders that the host lends.
+            # Mounts are not entered: /proc, /dev, and the system folders that the host lends.
             folders[:] = [name for name in folders if (info := _looked_at(name, folder_fd)) and info.st_dev == device]
             prefix = folder.removeprefix(".").lstrip("/")
             for name in names:

@@ -1,4 +1,5 @@
-"""A command that the owner waits for: both streams kept up to a bound, or passed on as they come; then one answer."""
+"""A command that the owner waits for. Both streams are kept up to a limit, or streamed as they arrive; then comes one
+answer."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class Foreground(Command):
         self._kept = {1: bytearray(), 2: bytearray()}
         self._room = {1: room, 2: room}
         self._names: dict[int, int] = {}
-        """Descriptor -> 1 (stdout) or 2 (stderr)."""
+        """Maps a descriptor to 1 (stdout) or 2 (stderr)."""
         self._dropped = False
         self._collected = processes.collected_cpu_seconds()
 
@@ -78,7 +79,7 @@ class Foreground(Command):
 
 
 def _filled(data: bytes) -> int:
-    """A file in memory: a command that reads nothing holds nobody up, however much there is."""
+    """Puts stdin into a memfd, so a command that reads nothing blocks nobody, however much there is."""
     number = os.memfd_create("stdin")
     try:
         view = memoryview(data)

@@ -1,10 +1,10 @@
-"""Pid 1 of a box: answers the owner's requests one frame at a time, until the owner's end of the line closes.
+"""Pid 1 of a box: answers the owner's requests, one frame at a time, until the owner closes its end of the connection.
 
-It holds rights over the box only (its own user namespace), follows no instruction from inside the box, and its end ends
-every process of the box. Nothing that a command or the owner does or leaves undone makes it wait.
+It has rights over the box only (its own user namespace) and takes no instruction from inside the box. When it ends,
+every process of the box ends. It never waits for anything that a command or the owner does or fails to do.
 """
 
-# Plain strings and descriptors instead of Path: this runs for every command of every box.
+# Plain strings and descriptors instead of Path, since this runs for every command of every box.
 # ruff: noqa: PTH116, PTH208
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from etude.sandbox.inside.users import MAX_ID, USERS, Users
 __all__ = ["USERS", "let_go_of_inheritance", "run", "take_identity"]
 
 PYTHONS_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
-"""Those that the interpreter handles or ignores."""
+"""Signals that the Python interpreter handles or ignores."""
 WATCH_SECONDS = 0.05
 _CHUNK = 1 << 18
 _LATER = ("exec", "start", "write", "write_tree", "stats")
-"""Requests that wait while the box is frozen: what changes files, and what looks at processes."""
+"""Requests that wait while the box is frozen, because they change files or look at processes."""
 
 
 def take_identity(*, wide: bool) -> None:
-    """Root of the box's user namespace where there are ids, else the one id there is; rights end at the box anyway."""
+    """Becomes root of the box's user namespace if that has several ids, else stays the only id. Either way its rights
+    end at the box."""
     kernel.drop_bounding_set(kernel.BOX_ROOT)
     if wide:
         os.setgroups([])
@@ -44,7 +45,7 @@ def take_identity(*, wide: bool) -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    with suppress(PermissionError):  # The first process of a container leads its session already.
+    with suppress(PermissionError):  # The first process of a container already leads its session.
         os.setsid()
     kernel.rename_process("init")
     for number in PYTHONS_SIGNALS:
@@ -60,27 +61,28 @@ def run(
     memory: MemoryEvents,
     kind: type[Init] | None = None,
 ) -> None:
-    """Serves until the owner has gone; `line` is where requests come from and where answers go to."""
+    """Serves until the owner is gone. `line` holds the descriptors that requests come from and answers go to."""
     spawn.set_standing_limits(message["limits"])
     kernel.install_filter(program)
-    # An owner that leaves in the middle of an answer ends the box as one that leaves between two requests does.
+    # An owner that leaves in the middle of an answer ends the box like one that leaves between two requests.
     with suppress(OwnerGone):
         (kind or Init)(line, message, wide=wide, memory=memory).serve()
 
 
 def let_go_of_inheritance() -> None:
-    """Commands start from what pid 1 is: no signal blocked or ignored (pid 1 is deaf to those without a handler, and
-    Python's own for SIGINT would undo that), and no descriptor but their streams. Called once, ahead of all."""
+    """Resets what commands would inherit from pid 1: no signal is blocked or ignored, and only the standard streams are
+    open. Resetting signals is safe: pid 1 does not receive signals without a handler, and Python's own handler for
+    SIGINT would undo that. Called once, before everything else."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # The listing's own is closed by now.
+        with suppress(OSError):  # The descriptor of the listing itself is closed by now.
             os.set_inheritable(int(name), int(name) <= 2)
 
 
 class OwnerGone(Exception):
-    """Nobody has the other end of the line any more."""
+    """The owner's end of the connection is closed."""
 
 
 class Init:
@@ -97,14 +99,15 @@ class Init:
         self.frames = wire.Unpacker()
         self.sender = wire.Sender(answers)
         self.frozen = 0
-        """Copies under way. What would change files waits in `deferred`, and who has ended in `ended`, until the last
-        is done: on its way from one root to the next, a box has no /proc to see its processes in."""
+        """Number of copies under way. Until the last is done, requests that would change files wait in `deferred`, and
+        commands that have ended in `ended`: while a box moves from one root to the next, it has no /proc to see its
+        processes in."""
         self.deferred: list[tuple[wire.Header, bytes]] = []
         self.ended: list[Command] = []
         self.resting: set[int] = set()
-        """Processes that were stopped before the box was frozen, by themselves or their shell."""
+        """Processes that were already stopped before the box was frozen, by themselves or by their shell."""
         self.places: list[moving.Place] = []
-        """Where threads stand who must be taken along if the box has a new root when it is let go."""
+        """Working folders of threads that must be moved along if the box has a new root when it is thawed."""
         self.proc_device = os.stat("/proc").st_dev
         os.set_blocking(self.requests, False)
         self.wide = wide
@@ -169,7 +172,7 @@ class Init:
             self.tell({"ticket": ticket, "error": error.strerror or str(error), "kind": kind})
 
     def perform(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """The answer; None where it comes later, or not at all."""
+        """Handles a request and returns its answer; None if the answer comes later or not at all."""
         match header["op"]:
             case "exec":
                 self.execute(header, payload)
@@ -236,7 +239,7 @@ class Init:
         }
 
     def measure(self) -> list[processes.Usage]:
-        """Only root sees what other users' processes hold open."""
+        """Resource use of all processes. Only root can see what other users' processes hold open."""
         if self.memory.held:
             return processes.measure(files=False)
         self.identity.be_root()
@@ -248,7 +251,7 @@ class Init:
     # -- standing still
 
     def freeze(self, *, kill: bool) -> list[str]:
-        """Stops everything and returns who was writing; if anyone was, everything goes on at once."""
+        """Stops all processes and returns those that were writing; if there is one, everything goes on at once."""
         self.frozen += 1
         if kill:
             processes.signal_all(signal.SIGKILL)
@@ -265,7 +268,7 @@ class Init:
         return writers
 
     def rehearse(self) -> wire.Header:
-        """Whether what stands still could go on over another root; then it does when it is let go."""
+        """Checks whether the stopped processes can go on over another root. If so, they are moved there at the thaw."""
         self.identity.be_root()
         try:
             self.places, shared = moving.rehearse()
@@ -281,7 +284,7 @@ class Init:
             return
         if self.places:
             self.identity.be_root()
-            moving.follow(self.places)  # A box in which somebody is left behind ends here.
+            moving.follow(self.places)  # If a thread is left behind, this raises and the box ends.
             self.identity.rest()
             self.places = []
         processes.wake_all(self.resting)
@@ -333,7 +336,7 @@ class Init:
             self.events.read(command.pidfd, lambda: self.finish(command))
 
     def cancel(self, number: int) -> None:
-        """The owner does not wait any more: for a command, which ends, or for a look at one."""
+        """The owner no longer waits for this: a command, which is killed, or a poll, which is dropped."""
         if number in self.commands:
             self.commands[number].kill("cancelled")
         for command in self.commands.values():
@@ -341,7 +344,8 @@ class Init:
                 command.drop_waiter(number)
 
     def attend(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """What concerns a command in the background; one that has ended has told its owner so already."""
+        """Handles a request about a background command. If the command has ended, its owner has already been told
+        so."""
         command = self.commands.get(header["process"])
         if not isinstance(command, Background):
             return {"ended": True}, b""
@@ -361,7 +365,7 @@ class Init:
         return {}, b""
 
     def finish(self, command: Command) -> None:
-        """The command itself has ended: end what it left behind, collect the rest of its output, answer."""
+        """The command itself has ended: kill what it left behind, read the rest of its output, and answer."""
         if self.frozen:
             self.events.forget(command.pidfd)
             self.ended.append(command)
@@ -387,7 +391,7 @@ class Init:
     # -- limits
 
     def patience(self) -> int | None:
-        """Milliseconds until someone must look: a deadline, or the next glance at memory and CPU time."""
+        """Milliseconds until the next deadline or the next check of memory and CPU time; None without commands."""
         if not self.commands:
             return None
         return max(0, min(int(command.next_look() * 1000) + 1 for command in self.commands.values()))
@@ -403,7 +407,7 @@ class Init:
             began = time.monotonic()
             if not self.frozen:
                 patiently(self.check_usage)
-            # A box with very many descriptors keeps pid 1 busy for a part of the time only.
+            # The pause grows with the check: in a box with very many descriptors, pid 1 is busy only part of the time.
             pause = max(WATCH_SECONDS, 4 * (time.monotonic() - began))
             for command in due:
                 command.looked(pause)

@@ -1,6 +1,6 @@
-"""The system calls that Python has no function for. A failure is a `StepFailed` that names the step it belongs to."""
+"""System calls that Python has no function for. A failure raises `StepFailed`, naming the step that it belongs to."""
 
-# Plain strings and descriptors instead of Path: this runs for every command of every box.
+# Plain strings and descriptors instead of Path, since this runs for every command of every box.
 # ruff: noqa: PTH123
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ _NUMBERS = {
 }
 LONGEST_OPTION = 255
 _TRIES = 1000
-"""The kernel gives up a way through ".." whenever anybody on the machine renames or mounts something meanwhile."""
+"""The kernel gives up on resolving ".." (EAGAIN) whenever anybody on the machine renames or mounts something
+meanwhile."""
 MACHINE = os.uname().machine
 _CALL = _NUMBERS.get(MACHINE, {})
-# PyDLL keeps the interpreter's lock over the call: after a raw clone the child must find it held by itself.
+# PyDLL keeps the GIL during the call: after a raw clone, the child must hold the lock itself.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
 class StepFailed(Exception):
-    """A step of building a box failed: `step` is a stable word that probe.py turns into advice."""
+    """A step of building a box failed. `step` is a stable name that probe.py turns into advice."""
 
     def __init__(self, step: str, number: int) -> None:
         super().__init__(f"{step}: {os.strerror(number)} (errno {number})")
@@ -62,7 +63,7 @@ def _syscall(name: str, step: str, *arguments: object) -> int:
 
 
 def clone(flags: int) -> int:
-    """fork() into new namespaces, in one call; only for a process with a single thread."""
+    """fork() into new namespaces in one call; only for a single-threaded process."""
     zero = ctypes.c_long(0)
     return _syscall("clone", "namespaces", ctypes.c_long(flags | _SIGCHLD), zero, zero, zero, zero)
 
@@ -81,22 +82,22 @@ def unmount(target: str, step: str) -> None:
 
 
 def restrict_mount(target: str, attributes: int, step: str) -> None:
-    """Adds attributes to a whole tree of mounts; never clears one, so it works on locked mounts too."""
+    """Adds attributes to a whole tree of mounts. It never clears one, so it also works on locked mounts."""
     wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
     path = ctypes.c_char_p(target.encode())
     _syscall("mount_setattr", step, _AT_FDCWD, path, _AT_RECURSIVE, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
 
 
 def copy_mount(path: str, step: str) -> int:
-    """A copy of a tree of mounts that is attached nowhere, as a descriptor."""
+    """Copies a tree of mounts without attaching it anywhere; returns its descriptor."""
     name = ctypes.c_char_p(path.encode())
     flags = ctypes.c_uint(_OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC)
     return _syscall("open_tree", step, _AT_FDCWD, name, flags)
 
 
 def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -> int:
-    """A new file system that is attached nowhere, as a descriptor. An option without a value is a flag; others have at
-    most LONGEST_OPTION bytes."""
+    """Makes a file system without attaching it anywhere; returns its descriptor. An option with an empty value is a
+    flag; other values have at most LONGEST_OPTION bytes."""
     nothing, zero = ctypes.c_char_p(None), ctypes.c_int(0)
     context = _syscall("fsopen", step, ctypes.c_char_p(kind.encode()), ctypes.c_uint(_FSOPEN_CLOEXEC))
     try:
@@ -110,7 +111,7 @@ def make_mount(kind: str, options: dict[str, str], attributes: int, step: str) -
 
 
 def map_mount_ids(tree: int, user_namespace: int, step: str) -> None:
-    """Shows a detached tree's files under the ids that the namespace maps theirs to."""
+    """Makes the files of a detached tree appear under the ids that the user namespace maps theirs to."""
     wanted = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
     flags = ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE)
     _syscall("mount_setattr", step, tree, ctypes.c_char_p(b""), flags, ctypes.c_char_p(wanted), ctypes.c_size_t(32))
@@ -138,8 +139,8 @@ def enter_network(namespace: int) -> None:
 
 
 def pivot_into(root: str | int) -> None:
-    """Makes `root`, a path or an open folder, the root directory of this mount namespace and of all who live in it,
-    and lets go of the old one and everything mounted below it."""
+    """Makes `root`, a path or an open folder, the root directory of this mount namespace and of all processes in it.
+    The old root and everything mounted below it are detached."""
     os.chdir(root)
     here = ctypes.c_char_p(b".")
     _syscall("pivot_root", "pivot_root", here, here)
@@ -148,12 +149,12 @@ def pivot_into(root: str | int) -> None:
 
 
 def forbid_writing(path: str, step: str) -> None:
-    """Makes the whole file system mounted on a path read-only; EBUSY where a file is open for writing."""
+    """Makes the whole file system mounted at a path read-only; fails with EBUSY if a file is open for writing."""
     mount("none", path, None, _MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, None, step)
 
 
 def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> int:
-    """Raises OSError like os.open; magic links are never followed."""
+    """Like os.open with resolve flags, and raises OSError likewise. Magic links are never followed."""
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve | RESOLVE_NO_MAGICLINKS)
     name = ctypes.c_char_p(os.fsencode(path))
     tries = 0
@@ -167,7 +168,7 @@ def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> i
 
 
 def ptrace(request: int, thread: int, address: int, data: int | bytes | ctypes.Array[ctypes.c_char]) -> None:
-    """Raises OSError."""
+    """Calls ptrace; raises OSError on failure."""
     value = ctypes.c_void_p(data) if isinstance(data, int) else data
     try:
         _syscall("ptrace", "ptrace", ctypes.c_long(request), ctypes.c_long(thread), ctypes.c_void_p(address), value)
@@ -181,16 +182,16 @@ def prctl(option: int, value: int) -> None:
 
 
 def act_as(uid: int, gid: int) -> None:
-    """File access of this process happens as this user, while its other rights stay.
+    """Makes this process access files as this user, while its other rights stay.
 
-    The kernel takes every change of identity as a reason to forget the death signal; so it is set again."""
+    The kernel clears the parent-death signal at every change of identity, so it is set again."""
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
     prctl(PR_SET_PDEATHSIG, _SIGKILL)
 
 
 def install_filter(program: bytes) -> None:
-    """Installs a seccomp program for this process and all that it starts."""
+    """Installs a seccomp program for this process and all its descendants."""
     block = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(block))
     one, zero = ctypes.c_ulong(1), ctypes.c_ulong(0)
@@ -198,7 +199,7 @@ def install_filter(program: bytes) -> None:
 
 
 def rename_process(name: str) -> None:
-    """Replaces the command line that /proc shows: a box must not read the host's paths from its pid 1."""
+    """Replaces the command line that /proc shows, so that a box cannot read the host's paths from its pid 1."""
     _check(_libc.prctl(15, ctypes.c_char_p(name.encode())), "name")
     start, end = _command_line()
     ctypes.memset(start, 0, end - start)
@@ -207,7 +208,7 @@ def rename_process(name: str) -> None:
 
 @functools.cache
 def _command_line() -> tuple[int, int]:
-    """Where it lies in memory; in a process's children too."""
+    """Start and end address of the command line in memory; the same in forked children."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     return int(fields[45]), int(fields[46])
@@ -218,18 +219,18 @@ def effective_capabilities() -> int:
         return next(int(line.split()[1], 16) for line in status if line.startswith("CapEff:"))
 
 
-# What the box's root may do, all of it over the box alone: chown, dac_override, fowner, fsetid, kill, setgid, setuid,
-# setpcap, net_bind_service, audit_write, setfcap. Nothing over mounts, networks or other users' memory.
+# Capabilities of the box's root, all of them over the box alone: chown, dac_override, fowner, fsetid, kill, setgid,
+# setuid, setpcap, net_bind_service, audit_write, setfcap. None over mounts, networks or other users' memory.
 BOX_ROOT = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 29, 31})
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
 
 
 def drop_bounding_set(kept: frozenset[int]) -> None:
-    """No program that is started from here on gets a capability outside `kept`; what this process has, it keeps."""
+    """From here on, no program that is started gets a capability outside `kept`; this process keeps its own."""
     zero = ctypes.c_ulong(0)
     for number in range(64):
         if number in kept:
             continue
         if _libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(number), zero, zero, zero) < 0:
-            return  # The kernel knows no more.
+            return  # The kernel knows no further capabilities.
         _check(_libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number), zero, zero, zero), "capabilities")

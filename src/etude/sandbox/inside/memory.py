@@ -1,10 +1,11 @@
-"""The box's memory beyond what its processes have mapped: told by a cgroup where one holds it, else looked for here.
+"""Memory of the box beyond what its processes have mapped. A cgroup reports it where one enforces the limit; otherwise
+it is searched for here.
 
-What is looked for here are the two kinds that have no bound of their own: files without a name (memfd) that a process
-holds open, and segments that no process is attached to. They are found a moment later, not refused.
+The search covers the two kinds of memory that have no limit of their own: unnamed files (memfd) that a process holds
+open, and System V segments that no process is attached to. They are found a moment later, not refused.
 """
 
-# Plain strings and descriptors instead of Path: this runs several times a second for every command.
+# Plain strings and descriptors instead of Path, since this runs several times a second for every command.
 # ruff: noqa: PTH116, PTH123, PTH208
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ _SEGMENTS = "/proc/sysvipc/shm"
 
 
 def patiently(act: Callable[[], None], seconds: float = 5.0) -> None:
-    """While what the kernel has killed still holds the box's memory, it may refuse pid 1, too, even a list of the
-    processes: that is over in a moment. `act` can be done again from its beginning."""
+    """Retries `act` while the kernel reports that there is no memory. Processes that it has killed may hold the box's
+    memory for a moment longer, and even listing processes can fail then. `act` must be safe to restart from its
+    beginning."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -35,18 +37,19 @@ def patiently(act: Callable[[], None], seconds: float = 5.0) -> None:
 
 class MemoryEvents:
     def __init__(self, number: int | None) -> None:
-        """`number` is the cgroup's file of events, opened by who can see it; None where no cgroup holds the memory."""
+        """`number` is the open events file of the cgroup, opened by a process that can see it; None if no cgroup holds
+        the memory."""
         self._number, self._seen = number, 0
         self._seen = self._kills()
 
     @property
     def held(self) -> bool:
-        """By a cgroup."""
+        """Whether a cgroup enforces the memory limit."""
         return self._number is not None
 
     def struck(self) -> bool:
-        """Whether the kernel has killed a process of the box since the last call: it takes one process, we the command
-        it belongs to, as when we find it out ourselves."""
+        """Whether the kernel has killed a process of the box since the last call. The kernel kills a single process; we
+        end the whole command that it belongs to, as when we find the excess ourselves."""
         before, self._seen = self._seen, self._kills()
         return self._seen > before
 
@@ -61,8 +64,8 @@ class MemoryEvents:
 
 
 def held_open(threads: list[str], seen: set[int]) -> int:
-    """Bytes of files without a name that a process holds open, and that nobody in `seen` does: each counts once. Its
-    threads (folders of /proc) may hold files of their own."""
+    """Bytes of unnamed files that a process holds open and that are not in `seen` yet, so each file counts once.
+    `threads` are folders of /proc, since each thread may hold files of its own."""
     total = 0
     for thread in threads:
         with contextlib.suppress(OSError):
@@ -77,7 +80,7 @@ def held_open(threads: list[str], seen: set[int]) -> int:
 
 @functools.cache
 def _device() -> int:
-    """All such files lie on one file system, which has no other place in the box."""
+    """The device number of all memfd files: they lie on one file system, which is mounted nowhere in the box."""
     number = os.memfd_create("device", os.MFD_CLOEXEC)
     try:
         return os.fstat(number).st_dev

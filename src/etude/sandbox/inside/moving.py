@@ -1,12 +1,14 @@
-"""Living processes and a new root: who stands in a folder of the box's files is taken to the same folder of the new.
+"""Moves live processes to a new root: a thread whose working folder is in the box's files moves to the same folder
+there.
 
-The kernel itself moves roots, and working folders that are the root; all others change their folder by a system call
-that is made for them (tracing.py). Programs and private mappings of the old files stay, since sealed files keep their
-content. What would tell old files from new ones cannot be moved, and the box is copied instead: open files and folders,
-watches, sockets with a name among the files, mappings that show what others write, filters that could end who is moved.
+The kernel itself moves roots, and working folders that are the root. Every other thread changes its folder by a system
+call that is made on its behalf (tracing.py). Programs and private mappings of the old files may stay, since sealed
+files keep their content. A process that could tell old files from new ones cannot be moved, and the box is copied
+instead: one with open files or folders, file watches, sockets with a name in the file system, shared mappings that show
+what others write, or seccomp filters that could kill it during the move.
 """
 
-# Plain strings and descriptors instead of Path: as everywhere in `inside`.
+# Plain strings and descriptors instead of Path, as everywhere in `inside`.
 # ruff: noqa: PTH115, PTH116, PTH123, PTH208
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from etude.sandbox.inside import kernel, processes, tracing
 
 
 class Stays(Exception):
-    """A process cannot be taken to another root without noticing; says which, and why."""
+    """A process cannot be moved to another root without noticing; the message says which one, and why."""
 
 
 class Place:
-    """A folder in which a thread stands."""
+    """The working folder of a thread."""
 
     __slots__ = ("link", "path", "thread", "vdso")
 
@@ -31,7 +33,7 @@ class Place:
         self.link = f"/proc/{thread}/cwd"
 
     def reached(self) -> bool:
-        """Whether it stands where its path leads to now, or has ended."""
+        """Whether the thread is in the folder that its path leads to now, or has ended."""
         try:
             stands = os.stat(self.link)
         except (FileNotFoundError, ProcessLookupError):
@@ -46,10 +48,11 @@ class Place:
 
 
 def rehearse() -> tuple[list[Place], list[str]]:
-    """The places that a new root would leave behind, and the files that are mapped for all to see: those of the box's
-    image may be, those that it has written may not.
+    """Returns the working folders that a new root would leave behind, and the files that are mapped shared. Shared
+    files of the box's image are fine; those that the box has written are not.
 
-    All threads stand still. Every process has then gone to the place where it was, so that it can go there again."""
+    All threads must be stopped. Every process is made to change to the folder it is already in, as proof that it
+    can."""
     if not tracing.KNOWN:
         raise Stays(f"the registers of {kernel.MACHINE} are not known")
     places: list[Place] = []
@@ -61,7 +64,8 @@ def rehearse() -> tuple[list[Place], list[str]]:
             vdso, mapped = _mappings(process)
             shared |= mapped
             found = [place for thread in _threads(process) if (place := view.place_of(thread, vdso))]
-            for place in found[:1]:  # Threads share it; where one does not, it is taken there when all are.
+            # Threads usually share their folder; one with its own is moved with all others later.
+            for place in found[:1]:
                 place.go()
             places += found
     except OSError as error:
@@ -70,7 +74,7 @@ def rehearse() -> tuple[list[Place], list[str]]:
 
 
 def follow(places: list[Place]) -> None:
-    """Takes all to the root that the box has now."""
+    """Moves all threads to the box's current root."""
     for place in places:
         with suppress(OSError):
             if not place.reached():
@@ -80,7 +84,7 @@ def follow(places: list[Place]) -> None:
 
 
 class _View:
-    """Threads as seen from a box's root."""
+    """Threads as seen from the box's root."""
 
     def __init__(self) -> None:
         self._device = os.stat("/").st_dev
@@ -92,7 +96,8 @@ class _View:
         self._filters = _field("/proc/self/status", "Seccomp_filters")
 
     def place_of(self, thread: int, vdso: int) -> Place | None:
-        """None for one that stands elsewhere, as in /proc, or where the kernel moves it; Stays where it holds files."""
+        """The thread's working folder. None if it is elsewhere, as in /proc, or if the kernel moves it; Stays if it
+        holds files."""
         if _field(f"/proc/{thread}/status", "Seccomp_filters") != self._filters:
             raise Stays(f"thread {thread} has filters of its own for system calls")
         self._require_nothing_open(thread)
@@ -116,18 +121,18 @@ class _View:
 
 
 def _threads(process: int) -> list[int]:
-    """The first one first."""
+    """Thread ids, the main thread first."""
     return sorted(map(int, os.listdir(f"/proc/{process}/task")))
 
 
 def _field(path: str, name: str) -> str:
-    """Empty where the kernel says nothing about it."""
+    """A field of a /proc file; empty if the kernel does not report it."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return next((line.split()[1] for line in file if line.startswith(f"{name}:")), "")
 
 
 def _mappings(process: int) -> tuple[int, set[str]]:
-    """Where the kernel's own page lies, and the files mapped for all to see."""
+    """Address of the vdso (the kernel's own page), and the files that are mapped shared."""
     vdso, shared = 0, set()
     with open(f"/proc/{process}/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
@@ -140,7 +145,7 @@ def _mappings(process: int) -> tuple[int, set[str]]:
 
 
 def _require_no_named_socket() -> None:
-    """Its name leads to it through the old files alone."""
+    """A socket with a name in the file system is reachable through the old files only."""
     with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as sockets:
         for line in sockets:
             name = line.split(maxsplit=7)[7:]

@@ -1,17 +1,17 @@
-"""The network of a box: a loopback of its own and, where a policy lets it out, one cable to a gate that only listens.
+"""The network of a box: its own loopback and, if a policy lets it out, one cable to a gate that only listens.
 
-A box with egress has a second, otherwise empty network namespace beside it, joined by a veth pair. There every address
-is local (AnyIP), so a connection to any address ends at one of a few listening sockets, which still tell what address
-it was for. The sockets go to the owner's process; they alone keep the gate alive. Nothing is forwarded: both
-namespaces lead nowhere else, and pid 1 loses its rights over them before the box's first command.
+A box with egress has a second, otherwise empty network namespace beside it (the gate), joined by a veth pair. In the
+gate every address is local (AnyIP), so a connection to any address ends at one of a few listening sockets, which still
+tell what address it was for. The sockets are passed to the owner's process; they alone keep the gate alive. Nothing is
+forwarded: both namespaces lead nowhere else, and pid 1 loses its rights over them before the box's first command.
 
     box  eth0 192.168.1.20/24, default route ──veth── gate  192.168.1.1, `local 0.0.0.0/0`, listeners
 
-and the same in IPv6, where the kernel has it. Nothing listens in the box's own namespace, so its ports and its loopback
-are all its own.
+The same holds for IPv6 where the kernel has it. Nothing listens in the box's own namespace, so all of its ports and its
+loopback are free for the box.
 """
 
-# Plain strings instead of Path: as everywhere in `inside`.
+# Plain strings instead of Path, as everywhere in `inside`.
 # ruff: noqa: PTH123
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from etude.sandbox.inside import kernel
 
 
 class Net:
-    """The cable's addresses in one family."""
+    """The cable's addresses in one address family."""
 
     __slots__ = ("box", "everything", "family", "gate", "prefix")
 
     def __init__(self, family: int, box: str, gate: str, prefix: int, everything: str) -> None:
-        """`prefix` is how much of the box's address its neighbours share. All of it: there are none, everything goes to
-        the gate."""
+        """`prefix` is the prefix length of the box's address. If it covers the whole address, there are no neighbours
+        and all traffic goes to the gate."""
         self.family, self.box, self.gate = family, box, gate
         self.prefix, self.everything = prefix, everything
 
 
 IPV4 = Net(socket.AF_INET, "192.168.1.20", "192.168.1.1", 24, "0.0.0.0")
-# A private address: programs that may choose take IPv4, by the rules of RFC 6724.
+# A private address, so programs that may choose prefer IPv4, by the rules of RFC 6724.
 IPV6 = Net(socket.AF_INET6, "fd5e:84c2:77a1::20", "fd5e:84c2:77a1::1", 128, "::")
 NAMES_PORT = 53
 _BACKLOG = 128
@@ -60,10 +60,10 @@ def raise_device(name: str) -> None:
 
 
 def open_gate(box: int, owner: int, ports: list[int]) -> None:
-    """For a box's network namespace over which the caller has all rights; the caller is in its own again after it.
-
-    Sends the gate's sockets over the unix socket `owner`: names over UDP, names over TCP, then one for each port. They
-    are of IPv6 and take both kinds, or of IPv4 where the kernel has no other."""
+    """Makes the gate of a box's network namespace `box`, over which the caller must have all rights. The caller is back
+    in its own namespace afterwards. Sends the gate's sockets over the unix socket `owner`: DNS over UDP, DNS over TCP,
+    then one for each port. They are IPv6 sockets that accept both families, or IPv4 sockets if the kernel has no
+    IPv6."""
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     listeners: list[socket.socket] = []
     try:
@@ -87,7 +87,7 @@ def open_gate(box: int, owner: int, ports: list[int]) -> None:
 
 
 def has_ipv6() -> bool:
-    """Of the network namespace that the caller is in."""
+    """Whether the caller's network namespace has IPv6."""
     try:
         with open(_NO_IPV6, "rb") as file:
             return file.read().strip() == b"0"
@@ -96,7 +96,7 @@ def has_ipv6() -> bool:
 
 
 def _bound(family: int, kind: int, port: int) -> socket.socket:
-    """To every address of the namespace."""
+    """A socket bound to every address of the namespace."""
     listener = socket.socket(family, kind)
     if family == socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -111,7 +111,8 @@ def _furnish_gate(box: int, nets: list[Net]) -> None:
             netlink.add_address("gate0", net, net.gate)
         for device in ("lo", "gate0"):
             raise_device(device)
-        # Both in the kernel's table of local addresses, where the longer prefix wins: all is local but the box itself.
+        # Both routes are in the kernel's table of local addresses, where the longer prefix wins: all addresses but the
+        # box's own are local.
         for net in nets:
             netlink.add_route(net, _LOCAL, "lo", net.everything, table=_TABLE_LOCAL)
             netlink.add_route(net, _UNICAST, "gate0", net.box, table=_TABLE_LOCAL)
@@ -127,7 +128,7 @@ def _furnish_box(nets: list[Net]) -> None:
 
 
 class _Netlink:
-    """Requests to the kernel about the network namespace in which it was made; a refusal is a StepFailed."""
+    """Netlink requests about the network namespace in which this object was made; a refusal raises StepFailed."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
@@ -147,7 +148,7 @@ class _Netlink:
 
     def add_address(self, device: str, net: Net, address: str) -> None:
         packed = socket.inet_pton(net.family, address)
-        flags = _NO_DUPLICATE_CHECK if net is IPV6 else 0  # The check would take a second.
+        flags = _NO_DUPLICATE_CHECK if net is IPV6 else 0  # Duplicate detection would take a second.
         body = struct.pack("=BBBBI", net.family, net.prefix, flags, _GLOBAL, socket.if_nametoindex(device))
         self._ask(_NEW_ADDRESS, body + _attribute(1, packed) + _attribute(2, packed), "network gate")
 

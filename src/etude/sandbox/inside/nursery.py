@@ -1,6 +1,6 @@
-"""The nursery: makes shells, as many at once as asked for and some ahead, and hands them out in order of asking.
+"""Makes shells (boxes without an image yet) in parallel and ahead of need, and hands them out in the order of requests.
 
-Ahead stand as many as were missing of late: who forks a box into 32 will do so again.
+The number made ahead follows the recent shortfall: whoever forks a box into 32 will do so again.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from etude.sandbox.inside.world import World
 Watch = Callable[[int, Callable[[], None]], None]
 Then = Callable[[Shell | kernel.StepFailed], None]
 KINDS = (1000, 0)
-"""The one id of boxes that have but one: an agent's, or that of an image's root."""
+"""The single id of boxes that have only one: the agent's, or that of an image's root."""
 _FEWEST_SPARE, _MOST_SPARE = 2, 32
-"""Shells that stand ready of the kind that was last asked for."""
+"""Bounds on the shells kept ready of the kind that was last asked for."""
 _AT_ONCE = 8
-"""Being made at the same time; more would only wait for each other."""
+"""Number of shells made at the same time; more would only wait for each other."""
 _MESSAGE = 1 << 12
 
 
 class Nursery:
     def __init__(self, world: World, programs: dict[int, bytes], watch: Watch, unwatch: Callable[[int], None]) -> None:
-        """Call it in a finished world: what is mounted later, boxes do not see. `programs` are the seccomp filters of
-        each kind."""
+        """Construct this only once the world is finished, since boxes do not see later mounts. `programs` are the
+        seccomp filters of each kind."""
         self._world, self._programs, self._watch, self._unwatch = world, programs, watch, unwatch
         self._clean = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         kernel.unshare(kernel.CLONE_NEWNS, "mount namespace")
@@ -41,7 +41,7 @@ class Nursery:
         self._spare = self._fewest_left = _FEWEST_SPARE
 
     def ask(self, kind: int, then: Then) -> None:
-        """`then` gets the shell, perhaps at once, or why there is none."""
+        """Calls `then` with a shell, perhaps at once, or with the reason why there is none."""
         self._kind, self._ahead = kind, True
         if standing := self._standing[kind]:
             shell = standing.popleft()
@@ -92,7 +92,7 @@ class Nursery:
             else:
                 self._standing[shell.kind].append(shell)
                 if len(self._standing[self._kind]) >= self._spare:
-                    # All stand again: half of those that nobody has needed since they last did are too many.
+                    # All spares are ready again: half of those that nobody has needed since the last time are too many.
                     self._spare = max(_FEWEST_SPARE, self._spare - self._fewest_left // 2)
                     self._fewest_left = self._spare
         else:
@@ -104,7 +104,7 @@ class Nursery:
         shell.kill()
 
     def _bury(self, shell: Shell) -> None:
-        """At the end of every shell, box or not."""
+        """Cleans up when a shell ends, whether or not it became a box."""
         for number in (shell.line.fileno(), shell.pidfd):
             self._unwatch(number)
         shell.close()
@@ -117,7 +117,7 @@ class Nursery:
             self._blame(shell.kind, shell.failure)
 
     def _blame(self, kind: int, why: kernel.StepFailed) -> None:
-        """One request bears a failure; nothing more is made ahead until somebody asks again."""
+        """Reports a failure to one waiting request. Nothing more is made ahead until the next request."""
         self._ahead = False
         if self._wanted[kind]:
             self._wanted[kind].popleft()(why)

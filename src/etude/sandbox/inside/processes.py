@@ -1,9 +1,10 @@
-"""The processes of a box as pid 1 sees them: whom they belong to, what they use, and their certain end.
+"""The processes of a box as pid 1 sees them: which command they belong to, what they use, and how they are reliably
+ended.
 
 A command's mark is its own UTS namespace: every descendant is in it, and none can leave it (new namespaces are denied).
 """
 
-# Plain strings and descriptors instead of Path: this runs for every command of every box.
+# Plain strings and descriptors instead of Path, since this runs for every command of every box.
 # ruff: noqa: PTH110, PTH115, PTH123, PTH208
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _DEAD, _STOPPED = {b"Z", b"X"}, {b"T", b"t"}
 
 
 class Usage:
-    """Of one process."""
+    """Resource use of one process."""
 
     __slots__ = ("cpu_seconds", "mark", "memory")
 
@@ -36,13 +37,14 @@ _own_score = -1
 
 
 def open_own_score() -> None:
-    """Pid 1 keeps this open: once its memory is closed to others, so is the file."""
+    """Opens pid 1's oom_score_adj and keeps it open: once pid 1's memory is closed to others, so is this file."""
     global _own_score
     _own_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
 
 
 def offer_next_to_the_killer(offer: bool) -> None:
-    """What pid 1 starts now ends before pid 1 itself when memory runs out; desktop programs have that value."""
+    """While set, processes that pid 1 starts are killed before pid 1 when memory runs out. 200 is what desktop programs
+    have."""
     if _own_score >= 0:
         os.write(_own_score, b"200" if offer else b"0")
 
@@ -52,7 +54,7 @@ def _others() -> list[int]:
 
 
 def _threads(pid: int) -> list[str]:
-    """Where /proc shows them. A process goes on when its first one has ended, and looks like a zombie then."""
+    """The threads' folders in /proc. A process whose main thread has ended goes on, but looks like a zombie."""
     try:
         return [f"/proc/{pid}/task/{number}" for number in os.listdir(f"/proc/{pid}/task")]
     except _GONE:
@@ -60,7 +62,8 @@ def _threads(pid: int) -> list[str]:
 
 
 def mark_of(pid: int) -> str:
-    """Empty for a process that is gone or a zombie; UNREADABLE for one that hides (it runs an unreadable program)."""
+    """The process's mark. Empty if it is gone or a zombie; UNREADABLE if it hides its mark (it runs an unreadable
+    program)."""
     return _mark_at(f"/proc/{pid}") or next(filter(None, map(_mark_at, _threads(pid))), "")
 
 
@@ -68,26 +71,28 @@ def _mark_at(place: str) -> str:
     try:
         return os.readlink(f"{place}/ns/uts")
     except PermissionError:
-        # Newer kernels keep the marks of such a program closed even when it has become a zombie.
+        # Newer kernels keep the mark of such a program hidden even when it is a zombie.
         return "" if _state(place) in _DEAD else UNREADABLE
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
 
 def signal_all(number: signal.Signals) -> None:
-    """Every process of the box but pid 1, in one step of the kernel: no fork escapes it."""
+    """Signals every process of the box but pid 1. The kernel does it in one step, so no fork escapes."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)
 
 
 def kill_marked(mark: str, commands: set[int]) -> None:
-    """Ends a command's tree while the other `commands` run on. Who hides its mark is ended too.
+    """Kills the tree of the command with this mark, while the other `commands` run on. Processes that hide their mark
+    are killed too.
 
-    A process that is told to stop in the middle of a fork still makes its child: so all are looked for once more when
-    those that were found are dead."""
+    A process that is told to stop in the middle of a fork still makes its child. So once the processes found are dead,
+    the search is repeated."""
 
     def doomed(pid: int) -> bool:
-        # A command that has not yet left pid 1's program hides its mark; it is no descendant of another.
+        # A command that still runs pid 1's program, before its exec, hides its mark, but it is no descendant of another
+        # command.
         return pid not in commands and mark_of(pid) in (mark, UNREADABLE)
 
     known: set[int] = set()
@@ -97,8 +102,8 @@ def kill_marked(mark: str, commands: set[int]) -> None:
 
 
 def _brought_to_rest(doomed: Callable[[int], bool], known: set[int]) -> set[int]:
-    """Stops all but the `known`, before any is ended: stopped processes fill the process limit and cannot fork, so even
-    a fork bomb comes to rest."""
+    """Stops all doomed processes but the `known`, before any is killed. Stopped processes fill the process limit and
+    cannot fork, so even a fork bomb comes to rest."""
     stopped: set[int] = set()
     while fresh := {pid for pid in _others() if pid not in known | stopped and doomed(pid)}:
         for pid in fresh:
@@ -111,18 +116,18 @@ def _end(stopped: set[int], doomed: Callable[[int], bool], own: set[int]) -> Non
     for pid in stopped:
         _send(pid, signal.SIGKILL if doomed(pid) else signal.SIGCONT)
     _wait_for(lambda: not any(doomed(pid) for pid in stopped))
-    # A dead one that another command traces is collected later.
+    # A dead process that another command traces is reaped later.
     _wait_for(lambda: all(_collected(pid) for pid in own), 0.2)
 
 
 def _collected(pid: int) -> bool:
-    with contextlib.suppress(ChildProcessError):  # Its parent is just dying: then it is ours.
+    with contextlib.suppress(ChildProcessError):  # Its parent is about to die; then it is our child.
         os.waitpid(pid, os.WNOHANG)
     return not os.path.exists(f"/proc/{pid}")
 
 
 def _wait_for(condition: Callable[[], bool], patience: float = 5.0) -> bool:
-    """Signals take effect soon, unless a disk hangs."""
+    """Polls until the condition holds or the time is up. Signals take effect soon, unless a disk hangs."""
     deadline = time.monotonic() + patience
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.0003)
@@ -135,7 +140,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def collect_orphans(commands: set[int]) -> None:
-    """Collects the dead that no command will collect."""
+    """Reaps the dead processes that no command will reap."""
     for pid in _others():
         if pid not in commands:
             with contextlib.suppress(ChildProcessError):
@@ -143,7 +148,7 @@ def collect_orphans(commands: set[int]) -> None:
 
 
 def collect_all() -> None:
-    """After SIGKILL to all: waits until every process has been collected."""
+    """After SIGKILL to all: waits until every process has been reaped."""
 
     def none_left() -> bool:
         try:
@@ -157,7 +162,7 @@ def collect_all() -> None:
 
 
 def wait_until_dead() -> None:
-    """After SIGKILL to all: waits until none runs; running commands collect their own zombies."""
+    """After SIGKILL to all: waits until none runs. Running commands reap their own zombies."""
     _wait_for(none_live)
 
 
@@ -170,10 +175,9 @@ def living() -> list[int]:
 
 
 def stop_all(resting: set[int]) -> bool:
-    """Whether all stand still: a process stops at the end of its present system call, which may still change files.
-
-    One that waits for a child to start its program (vfork) does not stop before the child, stopped on its way, goes on;
-    so all are let go until nobody waits like that, and stopped once more."""
+    """Stops all processes; returns whether all are stopped. A process stops at the end of its current system call,
+    which may still change files. A parent in vfork stops only after its child has started its program, which a stopped
+    child cannot do. So all are resumed until none waits like that, and then stopped again."""
     for patience in (0.05, 0.1, 0.2, 0.4, 1.0):
         signal_all(signal.SIGSTOP)
         if _wait_for(lambda: all(_states(pid) <= _DEAD | _STOPPED for pid in _others()), patience):
@@ -188,7 +192,7 @@ def stopped() -> set[int]:
 
 
 def wake_all(but: set[int]) -> None:
-    """After a freeze; who stood still before it stays so."""
+    """Resumes all processes after a freeze, except those that had been stopped before it."""
     if not but:
         signal_all(signal.SIGCONT)
         return
@@ -198,13 +202,13 @@ def wake_all(but: set[int]) -> None:
 
 
 def collected_cpu_seconds() -> float:
-    """Of all that have ended here."""
+    """CPU time of all processes that have ended and been reaped."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _states(pid: int) -> set[bytes]:
-    """Of all its threads: each stops for itself."""
+    """States of all its threads, since each stops by itself."""
     return {_state(place) for place in _threads(pid)}
 
 
@@ -217,14 +221,15 @@ def _state(place: str) -> bytes:
 
 
 def measure(*, files: bool) -> list[Usage]:
-    """`files`: with the memory of files that a process holds open and that are nowhere else."""
+    """Resource use of every process. `files`: include the memory of unnamed files that processes hold open."""
     seen: set[int] = set()
     return [usage for pid in _others() if (usage := _measure_one(pid, seen if files else None)) is not None]
 
 
 def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
-    """Memory is what the process has for itself or shares by memory; pages of program files are not counted. What it
-    holds open is mostly what it shares, too, so the larger of both counts: at least half of the truth, never twice."""
+    """Resource use of one process. Memory is its private and shared-memory pages; pages of program files do not count.
+    Files held open are mostly mapped as shared memory too, so the larger of the two counts: at least half of the truth,
+    and never counted twice."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             ticks = sum(int(value) for value in file.read().rpartition(b")")[2].split()[11:15])
@@ -237,7 +242,7 @@ def _measure_one(pid: int, seen: set[int] | None) -> Usage | None:
 
 
 def _memory_at(place: str) -> dict[bytes, bytes]:
-    """Empty for a thread that has ended."""
+    """Memory fields of the status file; empty for a thread that has ended."""
     with open(f"{place}/status", "rb") as file:
         return dict(line.split()[:2] for line in file if line.startswith((b"RssAnon:", b"RssShmem:")))
 

@@ -1,6 +1,7 @@
-"""Removing what a box has left: folders that deny entry to their owner, and nested deeper than a path can say."""
+"""Removes what a box has left, including folders that deny access to their owner or are nested deeper than a path can
+say."""
 
-# Plain strings instead of Path: the zygote loads this for all its boxes.
+# Plain strings instead of Path, since the zygote loads this for all its boxes.
 # ruff: noqa: PTH101, PTH104, PTH106, PTH108, PTH112, PTH114
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import os
 import stat
 
 _LONG = 512
-"""Bytes of a path below the top; what lies below a longer one is moved up first: the kernel walks every path from its
-beginning, and takes none of more than 4096 bytes."""
+"""Longest path below the top, in bytes. Folders below a longer one are moved up first: the kernel walks every path from
+its beginning, and takes no path of more than 4096 bytes."""
 _LIFTED = itertools.count()
 
 
 def remove_tree(top: str) -> None:
-    """Whatever it is; nothing where nothing is. OSError for what cannot be removed. Several janitors may be at work."""
+    """Removes the tree or file; does nothing if it does not exist. Raises OSError for what cannot be removed. Several
+    processes may remove the same tree at once."""
     if os.path.islink(top) or not os.path.isdir(top):
         if os.path.lexists(top):
             os.unlink(top)
@@ -36,7 +38,7 @@ def remove_tree(top: str) -> None:
                 todo.pop()
             todo += inner
         except FileNotFoundError:
-            todo.pop()  # Another janitor was first; what it has moved is found from above.
+            todo.pop()  # Another process was first; what it moved up is found from above.
         except PermissionError:
             if not _opened(folder):
                 raise
@@ -46,7 +48,7 @@ def remove_tree(top: str) -> None:
 
 
 def _emptied_of_files(folder: str) -> list[str]:
-    """The folders in it."""
+    """Removes all entries that are not folders; returns the folders."""
     with os.scandir(folder) as found:
         entries = list(found)
     for entry in entries:
@@ -64,7 +66,7 @@ def _lifted(place: str, top: str) -> str:
 
 
 def _opened(folder: str) -> bool:
-    """Whether it was the folder's mode that denied something, which is mended now."""
+    """Whether the folder's mode was the reason for a PermissionError. If so, the mode is fixed now."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_IMODE(os.lstat(folder).st_mode) & 0o700 == 0o700:
             return False
@@ -73,7 +75,7 @@ def _opened(folder: str) -> bool:
 
 
 def _filled(folder: str) -> bool:
-    """Since it was looked into, as by another janitor that lifts folders to here."""
+    """Whether the folder has got new entries since it was listed: another process may move folders into it."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
         return any(found)
     return True

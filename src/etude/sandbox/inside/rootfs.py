@@ -1,10 +1,10 @@
-"""A box's root directory: an overlay of layers with one cell on top, put together beside the box and then put into it.
+"""A box's root directory: an overlay of layers with one cell on top, assembled beside the box and then put into it.
 
-The same step gives a new box its first root and a forked one its next: `put_root` replaces the root of a mount
-namespace in which nothing has a file open for writing, and everybody who lives there stands in the new one.
+The same step gives a new box its first root and a forked one its next. `put_root` replaces the root of a mount
+namespace in which no process has a file open for writing; every process there is then in the new root.
 """
 
-# Plain strings and descriptors instead of Path: this runs for every box.
+# Plain strings and descriptors instead of Path, since this runs for every box.
 # ruff: noqa: PTH101, PTH102, PTH116, PTH208
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from etude.sandbox.inside.wire import Header
 from etude.sandbox.inside.world import World
 
 SEAL = "seal"
-"""The step that fails where somebody still writes."""
+"""Name of the step that fails if a process still has a file open for writing."""
 IMAGE = "the image's"
-"""Begins the step that fails where an image has something in the place of a folder that a box needs."""
+"""Prefix of the step that fails if the image has something else in the place of a folder that a box needs."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def make_cell(world: World, cell: str, disk_mb: int) -> None:
-    """The folder that takes what one box writes; 0 for one without a limit."""
+    """Makes the folder that takes what one box writes. `disk_mb` 0 means no limit."""
     os.mkdir(cell)
     if world.memory:
         limit = f",size={disk_mb}m,nr_inodes={max(4096, disk_mb * 64)}" if disk_mb else ""
@@ -43,12 +43,13 @@ def remove_cell(world: World, cell: str) -> None:
     if world.memory:
         with contextlib.suppress(kernel.StepFailed):
             kernel.unmount(cell, "unmount cell")
-    with contextlib.suppress(OSError):  # What stays goes with the owner's scratch.
+    with contextlib.suppress(OSError):  # What is left goes with the owner's scratch folder.
         remove_tree(cell)
 
 
 def make_root(world: World, order: Header, cell: str, layers: list[str]) -> int:
-    """The overlay, mounted nowhere, as a descriptor; with the folders that mounts and commands need."""
+    """Makes the overlay, with the folders that mounts and commands need. Returns its descriptor; it is mounted nowhere
+    yet."""
     lower = lower_of(world, order, layers)
     root = _stack(":".join(lower), cell)
     try:
@@ -64,13 +65,14 @@ def make_root(world: World, order: Header, cell: str, layers: list[str]) -> int:
 
 
 def _stack(lower: str, cell: str) -> int:
-    # Without index, a stale handle can not refuse a re-used upper; volatile spares syncs nobody needs.
-    # With xino, a file keeps its inode number when it is written: git refuses hard links to files that change theirs.
+    # index=off: a stale file handle cannot make overlayfs refuse an upper folder that is used again. volatile: saves
+    # syncs that nobody needs. xino=on: a file keeps its inode number when it is first written; git refuses hard links
+    # to files whose inode number changes.
     options = {"userxattr": "", "xino": "on", "index": "off", "volatile": ""}
     options |= {"lowerdir": lower, "upperdir": f"{cell}/upper", "workdir": f"{cell}/work"}
     if len(lower.encode()) <= kernel.LONGEST_OPTION:
         return kernel.make_mount("overlay", options, kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV, "overlay")
-    # Many layers fit into the older call alone, which mounts at a place; unmounting there waits for all CPUs.
+    # Many layers only fit into the older call, which mounts at a path; unmounting that waits for all CPUs.
     data = ",".join(f"{name}={value}" if value else name for name, value in options.items())
     kernel.mount("overlay", "root", "overlay", kernel.MS_NOSUID | kernel.MS_NODEV, data, "overlay")
     try:
@@ -84,7 +86,8 @@ def lower_of(world: World, order: Header, layers: list[str]) -> list[str]:
 
 
 def _look_like(upper: str, below: str) -> None:
-    """The top of a root is a folder of the cell; what it is like comes from below, as with every other folder."""
+    """Copies owner, mode and times of the layer below to the top of the upper folder, as overlayfs does for other
+    folders."""
     info = os.stat(below)
     os.chown(upper, info.st_uid, info.st_gid)
     os.chmod(upper, stat.S_IMODE(info.st_mode))
@@ -92,14 +95,14 @@ def _look_like(upper: str, below: str) -> None:
 
 
 def untouched(cell: str, below: str) -> bool:
-    """Whether nothing was written since the cell was made on top of that."""
+    """Whether nothing has been written since the cell was made on top of `below`."""
     ours, theirs = os.stat(f"{cell}/upper"), os.stat(below)
     same = all(getattr(ours, name) == getattr(theirs, name) for name in ("st_mode", "st_uid", "st_gid", "st_mtime_ns"))
     return same and not os.listdir(f"{cell}/upper")
 
 
 def _mount_place(root: int, target: str) -> int:
-    """What an image has there must be a folder, not a link to elsewhere."""
+    """Opens the mount point. In an image it must be a folder, not a link to elsewhere."""
     try:
         return kernel.openat2(root, target, _PATH, 0, kernel.RESOLVE_IN_ROOT | kernel.RESOLVE_NO_SYMLINKS)
     except OSError as error:
@@ -107,7 +110,8 @@ def _mount_place(root: int, target: str) -> int:
 
 
 def _make_folder(root: int, path: str, owner: int | None) -> None:
-    """Resolved beneath the new root alone, whatever links an image has there."""
+    """Makes a folder and its parents. Paths are resolved beneath the new root only, whatever links the image has
+    there."""
     parts = [part for part in path.split("/") if part]
     for depth in range(1, len(parts) + 1):
         place = "/".join(parts[:depth])
@@ -124,20 +128,20 @@ def _make_folder(root: int, path: str, owner: int | None) -> None:
 
 
 def first_moves(world: World, base: str) -> list[tuple[str, str]]:
-    """What goes from a copy of the world into a box's first root."""
+    """Mounts to move from the copy of the zygote's world into a box's first root, as (source, target)."""
     system = [(f"base/{top}", top) for top in world.tops()] if base == "host" else []
     return [*system, ("dev", "dev"), ("own", "proc")]
 
 
 def later_moves(world: World, base: str) -> list[tuple[str, str]]:
-    """What goes from a box's old root into its next one."""
+    """Mounts to move from a box's old root into its next one, as (source, target)."""
     return [(target, target) for _, target in first_moves(world, base)]
 
 
 def put_root(root: int, space: int, home: int, moves: list[tuple[str, str]], *, seal: bool) -> None:
-    """Makes an overlay the root directory of the mount namespace `space`, closes it, and comes back to `home`, our own.
-
-    With `seal`, the old root is made read-only first: the kernel's own proof that nobody writes there."""
+    """Makes an overlay the root directory of the mount namespace `space`, closes its descriptor, and returns to our own
+    namespace `home`. With `seal`, the old root is first made read-only, which is the kernel's own proof that no process
+    writes there."""
     try:
         kernel.enter_mounts(space)
         if seal:

@@ -1,10 +1,10 @@
-"""Copies what boxes wrote (uppers of overlays, one on top of the other) into one layer, and names it by its content.
+"""Copies what boxes wrote (overlay upper folders, stacked) into one layer, and names that layer by its content.
 
 Deletions (whiteouts), opaque folders, links, modes, owners, times and attributes are kept: a box on the copy sees the
 same files as one on the originals.
 """
 
-# Plain strings and descriptors instead of Path: this runs for every fork that has to copy.
+# Plain strings and descriptors instead of Path, since this runs for every fork that has to copy.
 # ruff: noqa: PTH101, PTH102, PTH103, PTH115, PTH211
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 
-# The same as hashlib's, without OpenSSL: every box's pid 1 is a copy of a process that has loaded this.
+# The same as in hashlib, but without OpenSSL: every box's pid 1 is a copy of a process that has loaded this module.
 from _blake2 import blake2b
 from collections.abc import Iterator
 
@@ -25,11 +25,12 @@ _OVERLAY = "user.overlay."
 _OPAQUE = f"{_OVERLAY}opaque"
 _COPY_BYTES = 1 << 20
 LONGEST = 3000
-"""Bytes of the path of a folder in a layer. The kernel takes 4096, and a store's own folders need some."""
+"""Longest path of a folder in a layer, in bytes. The kernel takes 4096, and a store's own folders need some of them."""
 
 
 def attempt(sources: list[str], target: str, *, named: bool = True) -> Header:
-    """Copies and answers in JSON: the digest, or what went wrong (the half-made copy is removed)."""
+    """Copies and returns the answer as a JSON-compatible dict: the digest, or the error (the partial copy is
+    removed)."""
     try:
         return {"digest": copy_layers(sources, target, named=named)}
     except OSError as error:
@@ -46,14 +47,14 @@ def _remove(target: str) -> None:
 
 
 def copy_layers(sources: list[str], target: str, *, named: bool = True) -> str:
-    """Into `target`, which is made if absent, the sum of the sources, the top first. Returns its digest, which says
-    nothing where no name is wanted: then no byte of a file is looked at."""
+    """Copies the merged sources (topmost first) into `target`, which is made if missing. Returns the digest of the
+    content. With `named=False` the digest is meaningless, and the content of files is not read."""
     os.makedirs(target, exist_ok=True)
     return _Copy(target, named=named).run(sources)
 
 
 class _Found:
-    """One name of the sum: its top entry, and for a folder all of those that show through."""
+    """One path of the merged tree: its topmost entry and, for a folder, all folders that are merged in it."""
 
     __slots__ = ("entry", "folders", "opaque", "path")
 
@@ -65,7 +66,7 @@ class _Found:
 
 
 def _walk(folders: list[str]) -> Iterator[_Found]:
-    """Each folder before what is in it."""
+    """Yields every path of the merged tree, each folder before its content."""
     open_still = [_listed(folders, "")]
     while open_still:
         found = next(open_still[-1], None)
@@ -103,7 +104,7 @@ class _Copy:
         self.target, self.named = target, named
         self.digest = blake2b(digest_size=16)
         self.links: dict[tuple[int, int], str] = {}
-        """First copies of files with several names."""
+        """The first copy of each file that has several hard links."""
 
     def run(self, sources: list[str]) -> str:
         folders = [(os.lstat(sources[0]), self.target)]
@@ -112,7 +113,7 @@ class _Copy:
             kind, goal = stat.S_IFMT(info.st_mode), f"{self.target}/{found.path}"
             content = extra = b""
             if kind == stat.S_IFSOCK:
-                continue  # It has no meaning without its process.
+                continue  # A socket has no meaning without its process.
             if kind == stat.S_IFREG:
                 content, extra = self._copy_file(found, info, goal)
             elif kind == stat.S_IFDIR:
@@ -128,16 +129,17 @@ class _Copy:
                 _keep_facts(goal, info)
                 content = os.fsencode(link)
             else:
-                os.mknod(goal, info.st_mode, info.st_rdev)  # A whiteout is a character device 0:0; fifos are copied.
+                # A whiteout is a character device 0:0; FIFOs are copied as they are.
+                os.mknod(goal, info.st_mode, info.st_rdev)
                 _keep_facts(goal, info)
             _add(self.digest, found.path, info, content, extra)
-        # Folders last and deepest first: writing into one changes its time.
+        # Folders last and deepest first, since writing into a folder changes its time.
         for info, goal in reversed(folders):
             _keep_facts(goal, info)
         return self.digest.hexdigest()
 
     def _copy_file(self, found: _Found, info: os.stat_result, goal: str) -> tuple[bytes, bytes]:
-        """Returns what the digest must know of the content, and the attributes."""
+        """Copies a file; returns its content's part of the digest, and its attributes."""
         if info.st_nlink > 1:
             same = (info.st_dev, info.st_ino)
             if first := self.links.get(same):
@@ -159,14 +161,14 @@ class _Copy:
 
 
 def _copy_bytes(old: int, new: int) -> bytes:
-    """Within the kernel."""
+    """Copies within the kernel, without a digest."""
     while os.sendfile(new, old, None, _COPY_BYTES):
         pass
     return b""
 
 
 def _copy_and_hash(old: int, new: int) -> bytes:
-    """Returns the digest."""
+    """Copies and returns the digest."""
     content = blake2b(digest_size=16)
     while chunk := os.read(old, _COPY_BYTES):
         content.update(chunk)
@@ -177,8 +179,8 @@ def _copy_and_hash(old: int, new: int) -> bytes:
 
 
 def _keep_facts(place: str | int, info: os.stat_result) -> None:
-    """Of a path, or of an open file. The owner first: a new one costs a file modes and capabilities. What is right
-    already is left alone: each change is one more for the disk's journal."""
+    """Sets owner, mode and time of a path or an open file. The owner comes first: changing it clears set-id bits and
+    capabilities. Values that are right already are left alone, since each change is one more for the disk's journal."""
     open_file = isinstance(place, int)
     made = os.fstat(place) if isinstance(place, int) else os.lstat(place)
     if (made.st_uid, made.st_gid) != (info.st_uid, info.st_gid):
@@ -189,7 +191,7 @@ def _keep_facts(place: str | int, info: os.stat_result) -> None:
 
 
 def _copy_attributes(source: str | int, target: str | int) -> bytes:
-    """The extended attributes that programs have set, not overlayfs's own."""
+    """Copies the extended attributes that programs have set, but not overlayfs's own. Returns them for the digest."""
     kept = b""
     for name in sorted(os.listxattr(source)):
         if name.startswith(("user.", "security.capability")) and not name.startswith(_OVERLAY):

@@ -1,10 +1,11 @@
-"""A shell: a box to be, with namespaces, ids and pid 1 of its own, waiting for its root, its orders and its owner.
+"""A shell: a box in preparation, with its own namespaces, ids and pid 1, that waits for its root, its order and its
+owner.
 
-Nothing in it depends on an image, so the zygote makes some ahead. It stands in a copy of the zygote's world until the
-zygote has put a root into it; only then it is told what it is, and becomes pid 1 of a box.
+Nothing in it depends on an image, so the zygote makes some ahead. It stays in a copy of the zygote's world until the
+zygote has put a root into it. Only then is it told what it is, and becomes pid 1 of a box.
 """
 
-# Plain strings and descriptors instead of Path: this runs for every box.
+# Plain strings and descriptors instead of Path, since this runs for every box.
 
 from __future__ import annotations
 
@@ -29,19 +30,19 @@ _MOST_PASSED = 8
 _MOST_DESCRIPTORS = 1 << 20
 _LINE = 3
 UNMAPPED, STANDING = b"unmapped", b"standing"
-"""What a shell says while it is made; anything else is a failure, as JSON."""
+"""What a shell reports while it is made; anything else is a failure, as JSON."""
 
 
 class Shell:
-    """The zygote's side."""
+    """The zygote's side of a shell."""
 
     def __init__(self, world: World, kind: int, clean: int, home: int, program: bytes) -> None:
-        """`clean` is the mount namespace to copy, `home` the zygote's own; `kind` is the one id of boxes that have but
-        one."""
+        """`clean` is the mount namespace to copy, `home` the zygote's own. `kind` is the single id of boxes that have
+        only one."""
         self.world, self.kind = world, kind
         self.space = self.network = -1
         self.failure = kernel.StepFailed("lost", 0)
-        """Why it did not come to stand."""
+        """Why the shell could not be made."""
         self.at_end: Callable[[], None] | None = None
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -60,7 +61,8 @@ class Shell:
         self.pidfd = os.pidfd_open(self.pid)
 
     def map_ids(self) -> None:
-        """It has a new user namespace: fills in its ids and lets it go on; notes its others while they can be seen."""
+        """Writes the id map of the shell's new user namespace and lets it go on. Its other namespaces are opened here,
+        while they are still visible."""
         process = f"/proc/{self.pid}"
         self.space, self.network = (
             os.open(f"{process}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mnt", "net")
@@ -70,20 +72,22 @@ class Shell:
         self.line.send(b"go")
 
     def order(self, message: wire.Header, numbers: list[int]) -> None:
-        """Makes it a box. `numbers` are the box's end of the owner's socket and what its cgroup gives."""
+        """Turns the shell into a box. `numbers` are the box's end of the owner's socket and the descriptors of its
+        cgroup."""
         socket.send_fds(self.line, [json.dumps(message).encode()], numbers)
         self.line.close()
         os.close(self.network)
         self.network = -1
 
     def kill(self) -> None:
-        """And with it all of its box. Its mounts are its alone from here on, so that their end is waited for by it."""
+        """Kills the shell with its whole box. The descriptors of its namespaces are closed first, so the kill also
+        frees its mounts, and waiting for it waits for that."""
         self._let_go_of_spaces()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Once it has ended."""
+        """Reaps the shell and closes everything, once it has ended."""
         self.line.close()
         os.waitpid(self.pid, 0)
         self._let_go_of_spaces()
@@ -97,7 +101,7 @@ class Shell:
 
 
 def _become_pid_1(world: World, kind: int, line_fd: int, program: bytes) -> NoReturn:
-    """In the child. Never returns, and never raises into the zygote's code."""
+    """Runs in the child. Never returns, and never raises into the zygote's code."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         os.dup2(line_fd, _LINE)
@@ -113,7 +117,7 @@ def _become_pid_1(world: World, kind: int, line_fd: int, program: bytes) -> NoRe
             init.take_identity(wide=world.wide)
             line.send(STANDING)
         except ConnectionError:
-            os._exit(1)  # The zygote has gone.
+            os._exit(1)  # The zygote is gone.
         except (OSError, kernel.StepFailed) as error:
             number = error.number if isinstance(error, kernel.StepFailed) else error.errno
             line.send(json.dumps({"step": getattr(error, "step", "box"), "number": number}).encode())
@@ -129,7 +133,7 @@ def _become_pid_1(world: World, kind: int, line_fd: int, program: bytes) -> NoRe
             for door in numbers[1:]:
                 os.write(door, b"0")
                 os.close(door)
-            # From here on the box's cgroups look like the top of all.
+            # From here on, the box sees its cgroup as the top of the tree.
             kernel.unshare(kernel.CLONE_NEWCGROUP, "namespaces")
             memory = MemoryEvents(events)
             init.run((numbers[0], numbers[0]), message, program, wide=world.wide, memory=memory)
@@ -140,7 +144,7 @@ def _become_pid_1(world: World, kind: int, line_fd: int, program: bytes) -> NoRe
 
 
 def _wait_for_order(line: socket.socket) -> tuple[bytes, list[int]]:
-    """Nothing where the zygote has gone."""
+    """Receives the order and its descriptors; empty if the zygote is gone."""
     try:
         data, numbers, _, _ = socket.recv_fds(line, wire.MAX_ORDER, _MOST_PASSED)
     except ConnectionError:
@@ -149,7 +153,7 @@ def _wait_for_order(line: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _furnish(world: World) -> None:
-    """What a box has of its own whatever its image: processes, terminals, shared memory, a name, a network."""
+    """Mounts what every box has whatever its image: /proc, terminals, shared memory, a host name, a loopback."""
     quiet = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("proc", "own", "proc", quiet, None, "mount proc")
     owner = "" if world.range_base is None else f",gid={world.range_base + 5}"

@@ -1,12 +1,12 @@
-"""From pid 1 to a command, without a copy of pid 1: for the moment of the start, pid 1 wears the command's identity.
+"""Starts a command from pid 1 without copying pid 1: during the start, pid 1 takes on the command's identity.
 
-posix_spawn lends the child pid 1's memory until its program starts, so a start costs half of what fork() does and no
-page is copied. What cannot be said to posix_spawn (user, folder, limits) the child inherits from pid 1, which therefore
-takes it on before and puts it off after. The saved user id stays 0 meanwhile: it is the way back, and keeps others from
-touching pid 1. A program's start takes the last right from the child: the saved id is overwritten, capabilities go.
+posix_spawn lends pid 1's memory to the child until its program starts. So a start costs half of a fork(), and no page
+is copied. Settings that posix_spawn does not take (user, folder, limits) are inherited from pid 1, which therefore sets
+them before and resets them after. The saved user id stays 0 meanwhile: it is the way back, and keeps others from
+touching pid 1. The child loses it when its program starts: exec overwrites the saved id, and capabilities are dropped.
 """
 
-# Plain strings and descriptors instead of Path: this runs for every command of every box.
+# Plain strings and descriptors instead of Path, since this runs for every command of every box.
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from etude.sandbox.inside import files, kernel, processes
 from etude.sandbox.inside.users import User
 
 _OWN_MEMORY = 128 << 20
-"""What pid 1 may need beyond what a command may: requests and answers under way."""
+"""Memory that pid 1 may need beyond a command's limit, for requests and answers under way."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DENIED, _NOT_FOUND = 126, 127
 
 
 class CannotStart(Exception):
-    """The program does not run: the code and the line that a shell would give for it."""
+    """The program cannot be started; has the exit code and the message that a shell would give."""
 
     def __init__(self, code: int, line: str) -> None:
         super().__init__(line)
@@ -32,18 +32,18 @@ class CannotStart(Exception):
 
 
 class Launch:
-    """All that a command is started with, but its streams."""
+    """Everything that a command is started with, except its streams."""
 
     def __init__(self, argv: list[str], env: dict[str, str], cwd: str, user: User, timeout: float) -> None:
         self.argv, self.env, self.cwd, self.user, self.timeout = argv, env, cwd, user, timeout
 
 
 class Identity:
-    """Who pid 1 is between commands: root of the box, with the files' user for its file accesses."""
+    """Who pid 1 is between commands: root of the box, with file access as the image's default user."""
 
     def __init__(self, wide: bool, at_files: User) -> None:
         self.wide, self.at_files = wide, at_files
-        """`wide`: whether there is more than one id in the box, so that there is someone else to be."""
+        """`wide`: whether the box has more than one id, so that pid 1 can take on another."""
 
     def rest(self) -> None:
         if self.wide:
@@ -53,7 +53,7 @@ class Identity:
             kernel.act_as(self.at_files.uid, self.at_files.gid)
 
     def be_root(self) -> None:
-        """For looking at other users' processes."""
+        """Takes root's file access, for looking at other users' processes."""
         if self.wide:
             kernel.act_as(0, 0)
 
@@ -65,7 +65,7 @@ class Identity:
 
 
 def set_standing_limits(limits: dict[str, int]) -> None:
-    """Limits that pid 1 keeps itself, so that no process of the box can have more."""
+    """Sets the limits that pid 1 keeps itself, so that no process of the box can have more."""
     memory = limits["memory_mb"] << 20
     file = limits["file_mb"] << 20
     for kind, soft, hard in (
@@ -88,8 +88,9 @@ def set_standing_limits(limits: dict[str, int]) -> None:
 class Spawner:
     def __init__(self, identity: Identity, limits: dict[str, int]) -> None:
         self._identity = identity
-        # Private writable memory and CPU time of one process: pid 1 itself may have more, so only for the start.
-        # Pid 1 watches the sums over all. RLIMIT_AS would break programs that only reserve addresses (Go, node).
+        # Data size and CPU time of single processes: pid 1 itself may have more, so they are set only for the start.
+        # Pid 1 watches the sums over all processes. RLIMIT_AS would break programs that only reserve address space (Go,
+        # node).
         self._for_commands = [
             (resource.RLIMIT_DATA, limits["memory_mb"] << 20),
             (resource.RLIMIT_CPU, limits["cpu_seconds"]),
@@ -97,8 +98,9 @@ class Spawner:
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
     def spawn(self, launch: Launch, streams: tuple[int | None, int, int] | str) -> int:
-        """Starts it on three descriptors (None: nothing to read), or on the terminal of that path, as the leader of a
-        session of its own. CannotStart where a shell would say so; Refused for words that no program can be given."""
+        """Starts the command on three descriptors (None: empty stdin) or on the terminal at that path, as the leader of
+        its own session. CannotStart where a shell would report an error; Refused for arguments that no program can be
+        given."""
         before = [resource.getrlimit(kind) for kind, _ in self._for_commands]
         try:
             for (kind, soft), (_, hard) in zip(self._for_commands, before, strict=True):
@@ -122,7 +124,7 @@ class Spawner:
                 resource.setrlimit(kind, limit)
 
     def open_terminal(self, user: User) -> tuple[int, int]:
-        """A new terminal that belongs to the user: the master's end and the slave's."""
+        """Opens a new terminal that belongs to the user; returns the master and the slave end."""
         self._identity.wear(user)
         try:
             return os.openpty()
@@ -133,7 +135,7 @@ class Spawner:
 
     def _actions(self, streams: tuple[int | None, int, int] | str) -> list[tuple[int, ...]]:
         if isinstance(streams, str):
-            # A session's leader without a terminal gets the first one that it opens.
+            # A session leader without a terminal gets the first one that it opens.
             opened = (os.POSIX_SPAWN_OPEN, 0, streams, os.O_RDWR, 0)
             return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]  # type: ignore[list-item]
         numbers = [self._null if number is None else number for number in streams]
@@ -141,7 +143,8 @@ class Spawner:
 
 
 def find_program(name: str, path: str) -> str:
-    """Where the user's PATH finds it; the name itself where it does not, so that the start says why."""
+    """Looks the program up in PATH. A found file that may not be run is returned, so that the start fails with the
+    reason."""
     if "/" in name or not name:
         return name
     denied = ""

@@ -1,10 +1,10 @@
-"""A user namespace with ids to give away: the caller is its root, and the caller's subordinate ids are 1 and up.
+"""Enters a user namespace with many ids: the caller becomes its root, and the caller's subordinate ids are 1 and up.
 
-Only the set-uid programs newuidmap and newgidmap may write such a map, and only from outside of the namespace: so a
-child that stays behind starts them. Root of the namespace has every right over files of these ids, and of the caller.
+Only the set-uid programs newuidmap and newgidmap may write such a map, and only from outside the namespace, so a child
+that stays outside runs them. Root of the namespace has every right over files of these ids and of the caller.
 """
 
-# Plain strings and descriptors instead of Path: as everywhere in `inside`.
+# Plain strings and descriptors instead of Path, as everywhere in `inside`.
 # ruff: noqa: PTH118
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 FIRST = 1
-"""The first subordinate id's number within."""
+"""The number of the first subordinate id inside the namespace."""
 STEP = "subordinate ids"
 PROGRAMS = ("newuidmap", "newgidmap")
 _FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin")
 
 
 def find_program(name: str) -> str:
-    """Empty where there is none."""
+    """Path of the program; empty if there is none."""
     places = (os.path.join(folder, name) for folder in _FOLDERS)
     return next((place for place in places if os.access(place, os.X_OK)), "")
 
 
 def enter(users: int, groups: int, count: int) -> None:
-    """`users` and `groups` are the host's first numbers. StepFailed where the map is refused; newuidmap or newgidmap
-    has said on stderr why. For a process with a single thread."""
+    """Enters the namespace. `users` and `groups` are the first subordinate ids on the host. StepFailed if the map is
+    refused; newuidmap or newgidmap has then said why on stderr. Only for a single-threaded process."""
     process = os.getpid()
     rows = ((os.getuid(), users), (os.getgid(), groups))
     entered, enter = os.pipe()
@@ -53,7 +53,7 @@ def enter(users: int, groups: int, count: int) -> None:
 
 
 def _write_map(process: int, rows: tuple[tuple[int, int], ...], count: int) -> NoReturn:
-    """In the helper, which ends with 0 when it is done."""
+    """Runs in the helper, which exits with 0 on success."""
     code = 1
     try:
         for program, (own, first) in zip(PROGRAMS, rows, strict=True):

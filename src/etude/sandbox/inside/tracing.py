@@ -1,11 +1,12 @@
-"""One system call in the place of a stopped thread, after which nothing about the thread shows that it was made.
+"""Makes one system call in a stopped thread, which afterwards shows no trace of it.
 
-The thread is taken where it stands, with every signal blocked; the call's instruction is one of the kernel's own page
-(vdso), its argument lies for a moment below the thread's stack. Registers, memory and signals are then put back.
-Invariant: whatever fails, the thread is as it was and stands still again.
+The thread is traced where it is, with all signals blocked. The system call instruction is one in the kernel's own page
+(vdso), and the argument lies below the thread's stack for a moment. Registers, memory and signals are then restored.
+
+Invariant: whatever fails, the thread is as it was and stopped again.
 """
 
-# Plain strings and descriptors instead of Path: as everywhere in `inside`.
+# Plain strings and descriptors instead of Path, as everywhere in `inside`.
 # ruff: noqa: PTH123
 
 from __future__ import annotations
@@ -22,22 +23,23 @@ from collections.abc import Iterator
 from etude.sandbox.inside import kernel
 
 KNOWN = kernel.MACHINE == "x86_64"
-"""Whether this machine's registers are known here."""
+"""Whether this machine's registers are supported here."""
 _GETREGS, _SETREGS, _DETACH, _TO_NEXT_CALL = 12, 13, 17, 24
 _SEIZE, _GETSIGMASK, _SETSIGMASK, _GET_RSEQ = 0x4206, 0x420A, 0x420B, 0x420F
 _MARK_CALLS, _AT_CALL = 1, 5 | 0x80
 _STOPS = os.WSTOPPED | os.WEXITED | os.WNOWAIT | 0x40000000
-"""Told about, not taken: the end of a command is for whom it belongs to. The last bit (__WALL) means threads, too."""
+"""WNOWAIT: the end of a command is only reported here and left to its owner. The last bit (__WALL) includes threads."""
 _REGISTERS = struct.Struct("=27Q")
 _RAX, _RDI, _ORIGINAL_RAX, _RIP, _RSP = 10, 14, 15, 16, 19
 _RED_ZONE = 128
-"""Bytes below the stack that a function may use all the same."""
+"""Bytes below the stack pointer that a function may still use."""
 _CHDIR, _INSTRUCTION, _NO_CALL = 80, b"\x0f\x05", 2**64 - 1
 _EVERY_SIGNAL = struct.pack("=Q", 2**64 - 1)
 
 
 def change_folder(thread: int, path: str, vdso: int) -> None:
-    """OSError where the thread may not enter it, or cannot be traced. `vdso` is where that page of its lies."""
+    """Makes the thread change its working folder. OSError if it may not enter the folder or cannot be traced. `vdso` is
+    the address of its vdso."""
     instruction = vdso + _offset_in_vdso()
     with _taken(thread) as memory, _quiet(thread):
         if os.pread(memory, len(_INSTRUCTION), instruction) != _INSTRUCTION:
@@ -54,7 +56,7 @@ def change_folder(thread: int, path: str, vdso: int) -> None:
 
 @contextlib.contextmanager
 def _taken(thread: int) -> Iterator[int]:
-    """Its memory, as a file."""
+    """Attaches to the thread and yields its memory as an open file."""
     kernel.ptrace(_SEIZE, thread, 0, _MARK_CALLS)
     try:
         _wait_for_stop(thread)
@@ -64,12 +66,12 @@ def _taken(thread: int) -> Iterator[int]:
         finally:
             os.close(memory)
     finally:
-        kernel.ptrace(_DETACH, thread, 0, 0)  # It goes back to standing still with its group.
+        kernel.ptrace(_DETACH, thread, 0, 0)  # The thread returns to its group's stop.
 
 
 @contextlib.contextmanager
 def _quiet(thread: int) -> Iterator[None]:
-    """No signal interferes; those that come are still there afterwards."""
+    """Blocks all signals; those that arrive are still pending afterwards."""
     mask = ctypes.create_string_buffer(8)
     kernel.ptrace(_GETSIGMASK, thread, 8, mask)
     kernel.ptrace(_SETSIGMASK, thread, 8, _EVERY_SIGNAL)
@@ -84,7 +86,8 @@ def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int
     place = registers[_RSP] - _RED_ZONE - len(text)
     covered = os.pread(memory, len(text), place)
     registers[_RIP], registers[_RAX], registers[_RDI] = instruction, _CHDIR, place
-    registers[_ORIGINAL_RAX] = _NO_CALL  # It does not go back into the call in which it was stopped, yet.
+    # Keeps the kernel, for now, from restarting the call in which the thread was stopped.
+    registers[_ORIGINAL_RAX] = _NO_CALL
     try:
         os.pwrite(memory, text, place)
         kernel.ptrace(_SETREGS, thread, 0, _REGISTERS.pack(*registers))
@@ -96,7 +99,8 @@ def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int
 
 
 def _go_on_to_call(thread: int) -> None:
-    """To its beginning or end. A second order to stand still, which one who did so has had, means nothing more."""
+    """Continues to the next entry to or exit from a system call. A further SIGSTOP means nothing to a thread that was
+    stopped."""
     seen: int = signal.SIGSTOP
     while seen == signal.SIGSTOP:
         kernel.ptrace(_TO_NEXT_CALL, thread, 0, 0)
@@ -112,7 +116,7 @@ def _registers(thread: int) -> ctypes.Array[ctypes.c_char]:
 
 
 def _require_no_sequence(thread: int, memory: int) -> None:
-    """A restartable sequence in which the thread was stopped would not be restarted after a detour."""
+    """If the thread was stopped in a restartable sequence, the kernel would not restart it after the detour."""
     found = ctypes.create_string_buffer(24)
     kernel.ptrace(_GET_RSEQ, thread, len(found), found)
     area = int.from_bytes(found.raw[:8], "little")
@@ -129,7 +133,7 @@ def _wait_for_stop(thread: int) -> int:
 
 @functools.cache
 def _offset_in_vdso() -> int:
-    """Of an instruction that enters the kernel; it lies at the same place in every process."""
+    """Offset of a system call instruction in the vdso; the same in every process."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         addresses = next(line.split()[0] for line in maps if line.endswith("[vdso]\n"))
     start, end = (int(address, 16) for address in addresses.split("-"))

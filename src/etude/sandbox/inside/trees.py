@@ -1,11 +1,11 @@
-"""Whole folders in and out: an index of entries and, in the same order, the bytes of all files.
+"""Reads and writes whole folders, as a list of entries and, in the same order, the bytes of all files.
 
-The owner's side turns tars into that and back (etude.sandbox.tars), and has judged names and sizes. What only the box
-knows is judged here: nothing is reached through a link, neither when a tree is checked nor when it is written, whatever
-happens in the box in between.
+The owner's side converts tars to and from this form (etude.sandbox.tars), and has checked names and sizes. What only
+the box knows is checked here: nothing is reached through a link, neither when a tree is checked nor when it is written,
+whatever happens in the box in between.
 """
 
-# Plain strings and descriptors instead of Path: as everywhere in `inside`.
+# Plain strings and descriptors instead of Path, as everywhere in `inside`.
 # ruff: noqa: PTH116, PTH123
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from etude.sandbox.inside import files, kernel
 from etude.sandbox.inside.files import Refused
 
 Entry = list[str | int]
-"""name, kind, mode, uid, gid, modified (seconds), size of a file, goal of a link (of a hard one: a file before it)"""
+"""[name, kind, mode, uid, gid, modified (seconds), size of a file, target of a link (for a hard link: an earlier
+file)]"""
 FILE, FOLDER, LINK, HARD = "file", "folder", "link", "hard"
 _NAME, _KIND, _MODE, _UID, _GID, _TIME, _SIZE, _GOAL = range(8)
 _MODES = 0o1777
-"""No set-user-id and set-group-id: they have no effect in a box."""
+"""Mode bits that are kept. Set-user-id and set-group-id are dropped, since they have no effect in a box."""
 _RULE = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
 _FOLDER = os.O_PATH | os.O_DIRECTORY
 
 
 def read(workdir: str, path: str, max_bytes: int, max_files: int, proc: int) -> tuple[list[Entry], bytes]:
-    """A folder, itself first, as "."; or one file, under its own name."""
+    """Reads a folder (the folder itself first, as ".") or a single file under its own name."""
     try:
         with files.opened_folder(workdir, path) as top:
             return _read_below(top, path, max_bytes, max_files, proc)
@@ -68,7 +69,7 @@ def _entry(name: str, kind: str, info: os.stat_result, size: int = 0, goal: str 
 
 
 def _walk(top: int, proc: int) -> Iterator[tuple[str, int, os.stat_result]]:
-    """Files, folders and links, each with the open folder it is in; pipes and sockets mean nothing elsewhere."""
+    """Yields files, folders and links, each with its open parent folder. Pipes and sockets mean nothing elsewhere."""
     for folder, folders, names, number in os.fwalk(".", dir_fd=top, follow_symlinks=False):
         files.require_shallow(folder)
         prefix = folder.removeprefix(".").lstrip("/")
@@ -102,7 +103,7 @@ def _content(folder: int, name: str, room: int) -> bytes | None:
 
 
 def check(workdir: str, path: str, entries: list[Entry]) -> None:
-    """Refused or OSError where an entry cannot be written; changes nothing but that the folder is there."""
+    """Raises Refused or OSError if an entry cannot be written. Changes nothing, except that it makes the folder."""
     files.make_folder(workdir, path)
     good: set[str] = set()
     with files.opened_folder(workdir, path) as top:
@@ -119,7 +120,7 @@ def check(workdir: str, path: str, entries: list[Entry]) -> None:
 
 
 def _require_folder(top: int, folder: str, name: str) -> None:
-    """It is one, or is not there at all."""
+    """Requires that this is a folder or does not exist."""
     try:
         os.close(kernel.openat2(top, folder, _FOLDER, 0, _RULE))
     except FileNotFoundError:
@@ -138,7 +139,7 @@ def _is_folder(top: int, name: str) -> bool:
 
 
 def write(workdir: str, path: str, entries: list[Entry], contents: bytes, *, owners: bool) -> None:
-    """Writes entries in order. Files and links take the place of what had their name; folders are merged."""
+    """Writes entries in order. Files and links replace what had their name; folders are merged."""
     view = memoryview(contents)
     with files.opened_folder(workdir, path) as top:
         for entry in entries:
@@ -156,7 +157,7 @@ def write(workdir: str, path: str, entries: list[Entry], contents: bytes, *, own
 
 
 def _enter(top: int, parent: str) -> int:
-    """The open folder, made where it is missing, step by step and never through a link."""
+    """Opens the folder, making missing parts, step by step and never through a link."""
     folder = kernel.openat2(top, ".", _FOLDER, 0, _RULE)
     for step in parent.split("/") if parent else ():
         try:

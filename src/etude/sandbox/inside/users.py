@@ -1,9 +1,9 @@
-"""Whom a command runs as: names and numbers as in a Dockerfile's USER, looked up in the box's own /etc/passwd.
+"""Which user a command runs as: names and numbers as in a Dockerfile's USER, looked up in the box's own /etc/passwd.
 
-`root` is always 0; `agent` and `grader` exist in every box, also where the image does not name them.
+`root` is always 0. `agent` and `grader` exist in every box, even if the image does not name them.
 """
 
-# Plain strings and descriptors instead of Path: this runs for every command of every box.
+# Plain strings and descriptors instead of Path, since this runs for every command of every box.
 # ruff: noqa: PTH116
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class User:
     def __init__(
         self, name: str, uid: int, gid: int, groups: tuple[int, ...] = (), home: str = "/", shell: str = "/bin/sh"
     ) -> None:
-        """`groups` are the supplementary ones."""
+        """`groups` are the supplementary groups."""
         self.name, self.uid, self.gid = name, uid, gid
         self.groups, self.home, self.shell = groups, home, shell
 
@@ -36,7 +36,7 @@ class Group:
 
 
 def parse_passwd(text: str) -> dict[str, User]:
-    """Lines that are not of the format are passed over, as the C library does; the first of a name counts."""
+    """Parses the file. Malformed lines are skipped, as the C library does; the first line of a name counts."""
     found: dict[str, User] = {}
     for fields in _fields(text, 7):
         uid, gid = _number(fields[2]), _number(fields[3])
@@ -64,7 +64,7 @@ def _number(text: str) -> int | None:
 
 
 def resolve(wanted: str, people: dict[str, User], groups: dict[str, Group]) -> User:
-    """`name`, `number`, each also with `:group`; Refused for what neither the image nor the box knows."""
+    """Resolves `name` or `number`, each optionally with `:group`; Refused if neither the image nor the box knows it."""
     name, separator, group = wanted.partition(":")
     user = _person(name, people)
     if user is None:
@@ -92,8 +92,8 @@ def _person(name: str, people: dict[str, User]) -> User | None:
 
 
 class Users:
-    """The box's users as its files say now. `only`: the one id that exists in the box, if it has no more; else it has
-    the first `count`."""
+    """The box's users, as its files say now. `only` is the single id of a box that has just one; other boxes have the
+    first `count` ids."""
 
     def __init__(self, default: str, only: int | None, count: int = MAX_ID + 1) -> None:
         self._only, self._count = only, count
@@ -138,7 +138,7 @@ def _look(path: str) -> tuple[int, ...]:
 
 
 def _text(path: str) -> str:
-    """Empty where an image has no such file, or something else in its place."""
+    """The file's text; empty if the image has no such file, or something else in its place."""
     try:
         return files.read("/", path, _MAX_BYTES, proc=-1).decode("utf-8", "surrogateescape")
     except (OSError, files.Refused):

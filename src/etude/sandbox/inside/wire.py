@@ -8,8 +8,8 @@ import os
 import struct
 from collections import deque
 
-# Without `typing` at run time, nor dataclasses, pathlib or shutil anywhere in `inside`: every box's pid 1 is a copy of
-# the zygote, and is made faster and stays smaller the less there is of it.
+# Nothing in `inside` imports `typing` at run time, dataclasses, pathlib or shutil: every box's pid 1 is a copy of the
+# zygote, and the less is loaded, the faster it is made and the smaller it stays.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -21,15 +21,16 @@ else:
 LENGTHS = struct.Struct("!II")
 MAX_FRAME = 1 << 30
 MAX_ORDER = 120 << 10
-"""Bytes of a message from the owner to the zygote, or from it to a box. For a little more, malloc asks the kernel."""
+"""Most bytes of a message from the owner to the zygote, or from there to a box. A slightly larger buffer would make
+malloc ask the kernel for memory."""
 
 
 class BrokenFrame(Exception):
-    """The peer sent lengths that no frame has; the connection is of no more use."""
+    """The peer sent impossible lengths; the connection cannot be used any more."""
 
 
 def head(header: Header, payload_size: int) -> bytes:
-    """All of a frame but its payload."""
+    """Everything of a frame but its payload."""
     encoded = json.dumps(header, separators=(",", ":")).encode()
     return LENGTHS.pack(len(encoded), payload_size) + encoded
 
@@ -61,7 +62,7 @@ class Unpacker:
 
 
 class Sender:
-    """Frames on their way out over a descriptor that never blocks: a peer that does not read keeps nobody waiting."""
+    """Sends frames over a non-blocking descriptor: a peer that does not read blocks nobody."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -69,14 +70,15 @@ class Sender:
         os.set_blocking(number, False)
 
     def put(self, header: Header, payload: bytes = b"") -> bool:
-        """Sends what can be sent at once; False: the rest waits for `flush`, when the descriptor can be written to."""
+        """Queues a frame and sends what can be sent at once. False: the rest needs `flush` once the descriptor is
+        writable."""
         self._queue.append(memoryview(head(header, len(payload))))
         if payload:
             self._queue.append(memoryview(payload))
         return self.flush()
 
     def flush(self) -> bool:
-        """OSError (EPIPE, ECONNRESET) when nobody reads any more."""
+        """Sends what is queued; False if some of it is left. OSError (EPIPE, ECONNRESET) if nobody reads any more."""
         while self._queue:
             try:
                 sent = os.writev(self.number, list(self._queue)[:16])
@@ -85,7 +87,7 @@ class Sender:
             except OSError as error:
                 if error.errno != errno.ENOMEM:
                     raise
-                return False  # What the kernel has killed still holds the memory of this side.
+                return False  # Killed processes still hold the memory that this side needs.
             while self._queue and sent >= len(self._queue[0]):
                 sent -= len(self._queue.popleft())
             if self._queue:

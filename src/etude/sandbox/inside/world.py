@@ -4,11 +4,11 @@
     /dev    harmless devices           /proc  the host's, to write id maps
     /own    a box's own /proc          /cells what each box writes          /root  where a new root is put together
 
-A box's first mount namespace is a copy of this world as it was before any cell was mounted: boxes do not see, and do
-not pay for, the cells of the others.
+A box's first mount namespace is a copy of this world as it was before any cell was mounted. So boxes neither see the
+cells of other boxes nor pay for them.
 """
 
-# Plain strings and descriptors instead of Path: as everywhere in `inside`.
+# Plain strings and descriptors instead of Path, as everywhere in `inside`.
 # ruff: noqa: PTH102, PTH103, PTH211
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _LINKS = {
 _READ_ONLY = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID
 HOSTNAME = "box"
 SHM_MB = 64
-"""Of /dev/shm."""
+"""Size of /dev/shm."""
 OWNERS = {"work": 1000, "home/agent": 1000, "home/grader": 1001}
-"""Places of a generated tree that are not root's."""
+"""Paths of a generated tree that do not belong to root."""
 
 
 class World:
-    """What the owner tells the zygote at its start; its variables are all JSON."""
+    """What the owner tells the zygote at its start. All attributes can be written as JSON."""
 
     def __init__(
         self,
@@ -51,37 +51,38 @@ class World:
         memory: bool,
     ) -> None:
         self.store, self.stage = store, stage
-        """The backend's folder on the host, and an empty one on which the world is mounted."""
+        """The backend's folder on the host, and an empty folder on which the world is mounted."""
         self.skeletons = skeletons
-        """Lowest layer of the boxes of each base, relative to the store."""
+        """Base -> the lowest layer of its boxes, relative to the store."""
         self.binds = binds
-        """(host folder, folder in a box of the host base): read-only. A source starting with "store:" lies in the
+        """(host folder, folder in a box of the host base), read-only. A source that starts with "store:" lies in the
         store."""
         self.range_base, self.range_count = range_base, range_count
-        """The zygote's number of the boxes' id 0, and how many they have in a row. None: one id, the caller's own."""
+        """The id in the zygote's namespace of the boxes' id 0, and how many ids follow in a row. None: one id, the
+        caller's own."""
         self.subordinate = subordinate
-        """The host's numbers of the boxes' user 0 and group 0, where the range is one of the caller's subordinate ids.
-        None: the zygote's numbers are the host's."""
+        """The host's ids of the boxes' user 0 and group 0, if the range is one of the caller's subordinate ids. None:
+        the ids in the zygote's namespace are the host's."""
         self.memory = memory
-        """Cells are size-limited memory file systems; else plain folders of the store."""
+        """Cells are tmpfs mounts with a size limit; otherwise plain folders of the store."""
 
     @property
     def wide(self) -> bool:
         return self.range_base is not None
 
     def outer(self, inner: int) -> int | None:
-        """The zygote's number of a box's id; None where boxes have but one, the caller's own."""
+        """The id in the zygote's namespace of a box's id; None if boxes have only one id, the caller's own."""
         return None if self.range_base is None else self.range_base + inner
 
     def tops(self) -> list[str]:
-        """The folders of a box of the host base on which something is mounted, and not below another such."""
+        """Mount points of a box of the host base, without those that lie below another one."""
         targets = {target for _, target in self.binds}
         return sorted(t for t in targets if not any(t.startswith(f"{other}/") for other in targets))
 
 
 def enter_world(world: World) -> None:
     """Builds the world and makes it the root directory."""
-    # A network namespace of our own, too: from it we may enter those of boxes and come back.
+    # Also our own network namespace: from it we may enter those of boxes and come back.
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET, "mount namespace")
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
     stage = world.stage
@@ -104,21 +105,20 @@ def enter_world(world: World) -> None:
 
 
 def _give_to_boxes(world: World, skeleton: str) -> None:
-    """A generated tree becomes the property of the boxes' users: homes and /work the agent's or grader's, the rest
-    root's."""
+    """Gives a generated tree to the boxes' users: homes and /work to the agent or grader, the rest to root."""
     if world.range_base is None or os.lstat(skeleton).st_uid == world.range_base:
         return
     places = [(skeleton, 0)]
     for folder, folders, files in os.walk(skeleton):
         for name in (*folders, *files):
             places.append((f"{folder}/{name}", OWNERS.get(os.path.relpath(f"{folder}/{name}", skeleton), 0)))
-    for path, inner in reversed(places):  # The top goes last: it says that the rest is done.
+    for path, inner in reversed(places):  # The top goes last: its owner shows that all the rest is done.
         os.chown(path, world.range_base + inner, world.range_base + inner, follow_symlinks=False)
 
 
 @contextmanager
 def _ids_of_boxes(world: World) -> Iterator[int | None]:
-    """A user namespace with the ids of boxes, to show the host's files by."""
+    """Yields a user namespace with the boxes' ids, for showing the host's files under those ids."""
     if world.range_base is None:
         yield None
         return
@@ -142,14 +142,15 @@ def _ids_of_boxes(world: World) -> Iterator[int | None]:
 
 
 def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
-    """Fills in a new user namespace: (first id within, first id outside, count). `process` is its folder in /proc."""
+    """Writes the id map of a new user namespace: (first id inside, first id outside, count). `process` is its folder in
+    /proc."""
     lines = "\n".join(" ".join(map(str, row)) for row in rows)
     for kind in ("uid_map", "gid_map"):
         _write(f"{process}/{kind}", lines)
 
 
 def _write(path: str, text: str) -> None:
-    """In one piece, as /proc wants it, into a file that is there."""
+    """Writes an existing file in a single write, as /proc requires."""
     number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(number, text.encode())
@@ -160,8 +161,8 @@ def _write(path: str, text: str) -> None:
 def _bind_for_boxes(source: str, place: str, namespace: int | None) -> None:
     tree = kernel.copy_mount(source, f"bind {source}")
     if namespace is not None:
-        # The host's root is no user of a box: without this its files would belong to "nobody" there. Not every file
-        # system can do it; on others that is how it looks.
+        # The host's root is no user of a box, so without this its files would belong to "nobody" there. Not every file
+        # system supports this; on others they do.
         with suppress(kernel.StepFailed):
             kernel.map_mount_ids(tree, namespace, "show ids")
     kernel.attach_mount(tree, place, f"bind {source}")
@@ -185,7 +186,7 @@ def _make_devices(world: World, folder: str) -> None:
 
 
 def enter_user_namespace() -> None:
-    """An ordinary user becomes root of a user namespace in which only its own id exists."""
+    """Makes an ordinary user root of a user namespace in which only its own id exists."""
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER, "user namespace")
     try:

@@ -1,8 +1,8 @@
-"""The zygote: one single-threaded process per backend from which every box is cloned, ready-made and cheap.
+"""The zygote: one single-threaded process per backend from which all boxes are cloned, cheaply and ready-made.
 
 It lives exactly as long as its owner: it ends when the owner's process or its end of the socket goes, and every box
-ends with it. Requests are small JSON messages on a SOCK_SEQPACKET socket; `create` carries the box's end of its own
-socket, then that of its network's gate if it has one, then the doors of its cgroups.
+ends with it. Requests are small JSON messages on a SOCK_SEQPACKET socket. `create` also carries descriptors: the box's
+end of its own socket, that of its network gate's socket if it has one, and the doors of its cgroups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from etude.sandbox.inside.world import World, enter_user_namespace, enter_world
 
 _MOST_PASSED = 8
 _MOST_LEFT = 64
-"""Cells that may wait for their removal, which waits for all CPUs, until there is nothing else to do."""
+"""Cells whose removal may be put off until the zygote is idle, since unmounting a cell waits for all CPUs."""
 
 
 class Zygote:
@@ -43,7 +43,7 @@ class Zygote:
         self.poll.register(number, select.EPOLLIN)
 
     def unwatch(self, number: int) -> None:
-        """Before the descriptor is closed; harmless for one that is not watched."""
+        """Stops watching a descriptor. Call it before closing; harmless if it is not watched."""
         if self.watched.pop(number, None):
             self.poll.unregister(number)
 
@@ -51,14 +51,14 @@ class Zygote:
         try:
             self.control.send(json.dumps(message).encode())
         except OSError:
-            sys.exit(0)  # The owner is gone; so are we, and every box with us.
+            sys.exit(0)  # The owner is gone, so the zygote ends, and every box with it.
 
     def serve(self) -> None:
         owner = os.pidfd_open(os.getppid())
         self.watch(owner, lambda: sys.exit(0))
         self.watch(self.control.fileno(), self.receive)
         while True:
-            # What nobody waits for is done when nobody waits for anything else.
+            # Work that nobody waits for is done when there is nothing else to do.
             events = self.poll.poll(0 if self.nursery.short or self.left else None)
             for number, _ in events:
                 if number in self.watched:
@@ -71,7 +71,7 @@ class Zygote:
     def receive(self) -> None:
         try:
             data, passed, _, _ = socket.recv_fds(self.control, wire.MAX_ORDER, _MOST_PASSED)
-        except ConnectionError:  # The owner went without reading what we sent.
+        except ConnectionError:  # The owner is gone without having read what we sent.
             data, passed = b"", []
         if not data:
             sys.exit(0)
@@ -93,7 +93,7 @@ class Zygote:
     # -- boxes
 
     def create(self, order: wire.Header, passed: list[int], shell: Shell | kernel.StepFailed) -> None:
-        """Makes a shell the box that was asked for. What goes wrong is told as the end of the box."""
+        """Turns a shell into the box that was asked for. A failure is reported as the end of the box."""
         name, cell = order["id"], order["cell"]
         try:
             if isinstance(shell, kernel.StepFailed):
@@ -136,7 +136,7 @@ class Zygote:
         return rootfs.untouched(message["cell"], rootfs.lower_of(self.world, order, message["layers"])[0])
 
     def restack(self, message: wire.Header) -> wire.Header:
-        """Seals what a box has written, and has it go on in a new cell on top of that."""
+        """Seals what a box has written, and moves the box to a new cell on top of that."""
         name, cell = message["id"], message["cell"]
         if name not in self.boxes:
             return {"error": "the box has ended", "kind": "lost"}
@@ -155,7 +155,7 @@ class Zygote:
         except (OSError, kernel.StepFailed) as error:
             if getattr(error, "step", "") == rootfs.SEAL:
                 return {"error": str(error), "kind": "busy"}
-            shell.kill()  # It may stand in a half-made root.
+            shell.kill()  # The box may be in a half-made root.
             return {"error": str(error), "kind": "lost"}
         return {}
 
@@ -171,7 +171,8 @@ class Zygote:
             self.help(lambda: rootfs.remove_cell(self.world, cell), None)
 
     def help(self, work: Callable[[], wire.Header | None], ticket: int | None) -> None:
-        """Has a helper process do what takes long: other boxes must not wait for it. A ticket gets an answer."""
+        """Runs slow work in a helper process, so that other boxes need not wait for it. With a ticket, the result is
+        sent."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -195,7 +196,7 @@ def main(control_fd: int) -> None:
     control = socket.socket(fileno=control_fd)
     world = World(**json.loads(control.recv(wire.MAX_ORDER)))
     init.let_go_of_inheritance()
-    for number in init.PYTHONS_SIGNALS:  # Ctrl-C belongs to the owner, which closes boxes in order.
+    for number in init.PYTHONS_SIGNALS:  # Ctrl-C is for the owner, which closes boxes in order.
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
