@@ -1,6 +1,7 @@
-"""Task, splits, sources, the gate, the sealed grader, Verdict.
+"""Tasks, their splits and sources, the gate, the sealed grader, and the Verdict.
 
-The grader trusts nothing that the agent could touch."""
+The grader trusts nothing that the agent could touch.
+"""
 
 from etude.tasks.cases import Case, CasesError
 from etude.tasks.diff import Bounds, DiffError, apply_diff, parse_diff

@@ -1,4 +1,5 @@
-"""What a task asks for its agent's box: variables, memory and disk, on top of what a run gives to every box."""
+"""What a task asks for its agent's box (environment variables, memory and disk), added to what a run gives
+every box."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from etude.tasks.verifiers.harbor.places import variables
 
 
 def agent_box(task: Task, usual: Limits) -> tuple[Limits, tuple[tuple[str, str], ...]]:
-    """Limits, never below the usual ones, and variables; TaskError for a variable that nobody gave."""
+    """The limits, never below the run's usual ones, and the environment variables of the agent's box. Raises TaskError
+    for a variable that has no value."""
     path = task.directory / "task.toml"
     said = parse_harbor(task.config, path).environment
     limits = replace(

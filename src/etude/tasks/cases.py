@@ -1,6 +1,7 @@
-"""Cases: calls of the agent's functions with expected outcomes, and the plain values that may cross the box's wall.
+"""Cases: calls of the agent's functions with expected outcomes, limited to plain JSON values that may cross the box's
+boundary.
 
-The verifier in the box sees only the calls; the expectations stay outside and are compared there.
+The verifier program in the box gets only the calls. The expected values stay outside and are compared there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ Value = int | float | bool | str | None | list["Value"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a call came to: the canonical JSON of its value, or the name of the exception's type."""
+    """The result of a call: the canonical JSON of its value, or the name of the exception's type."""
 
     value: str | None = None
     raised: str | None = None
@@ -31,11 +32,12 @@ class Case:
 
 
 class CasesError(ValueError):
-    """A cases file is malformed: says what was expected where."""
+    """A cases file is malformed; the message says what was expected where."""
 
 
 def canonical(value: object) -> str | None:
-    """JSON of a plain value, or None for anything else: True and 1 differ, subclasses are not plain."""
+    """JSON of a plain value, or None for anything else. True and 1 differ, and instances of subclasses are not
+    plain."""
     return json.dumps(value, ensure_ascii=True, allow_nan=False) if _plain(value) else None
 
 
@@ -65,7 +67,7 @@ def dump_cases(cases: Sequence[Case]) -> bytes:
 
 
 def load_cases(data: bytes) -> tuple[Case, ...]:
-    """CasesError unless the file holds at least one case and every id is used once."""
+    """Parse a cases file. Raises CasesError unless it holds at least one case and every id is unique."""
     try:
         document = json.loads(data)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

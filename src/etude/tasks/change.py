@@ -1,7 +1,7 @@
-"""A change to a workspace, as the grader takes it: paths with their new bytes, or None for a file that goes.
+"""A change to a workspace, as the grader applies it: paths with their new bytes, or None for a deleted file.
 
-Made of an agent's diff, which is hostile: what cannot be applied exactly is refused, and files of the test surface stay
-as they were.
+It is built from an agent's diff, which is hostile input: a diff that cannot be applied exactly is refused, and files
+of the test surface keep their contents.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from etude.tasks.diff import EXECUTABLE, Bounds, DiffError, apply_diff, parse_di
 class Change:
     files: Mapping[str, bytes | None] = field(default_factory=dict)
     touched: tuple[str, ...] = ()
-    """Paths of the test surface that the agent touched: not among `files`."""
+    """Paths of the test surface that the agent touched; they are not in `files`."""
     executable: frozenset[str] = frozenset()
-    """Those of `files` that may be run afterwards. What could be run before stays so."""
+    """Those of `files` that are executable afterwards. A file that was executable before stays so."""
 
     @property
     def digest(self) -> str:
@@ -40,13 +40,16 @@ def change_of(
     links: Collection[str] = (),
     folders: Collection[str] = (),
 ) -> Change:
-    """DiffError if it is not exactly a diff of these files within the bounds.
+    """The change that a diff makes to the pristine files. Raises DiffError if it does not apply exactly or exceeds the
+    bounds.
 
-    Of the pristine files, `executable` may be run; beside them are `links` and, empty, `folders`."""
+    `executable` are the pristine files with the executable bit; `links` and `folders` are the symbolic links and empty
+    folders that lie beside them.
+    """
     bounds = bounds or Bounds()
     patches = parse_diff(diff, bounds)
     named = {path for patch in patches for path in (patch.before, patch.after) if path is not None}
-    # Files that are not text cannot be touched by a diff.
+    # A diff can only touch text files.
     texts = {path: text for path, data in pristine.items() if (text := _text(data)) is not None}
     after = apply_diff(texts, diff, bounds)
     _require_room(after.keys() - texts.keys(), pristine.keys() - texts.keys(), links, folders)
@@ -65,7 +68,8 @@ def change_of(
 def _require_room(
     fresh: Iterable[str], binary: Collection[str], links: Collection[str], folders: Collection[str]
 ) -> None:
-    """New files take the place of nothing that a diff does not show, and reach no place by a link."""
+    """Raise DiffError if a new file would replace something that the diff does not show, or be reached through
+    a link."""
     for path in fresh:
         above = [path[:at] for at, letter in enumerate(path) if letter == "/"]
         if found := next((place for place in (*above, path) if place in links), None):

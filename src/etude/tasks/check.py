@@ -1,4 +1,5 @@
-"""Static checks: every mistake in a task's directory, without running anything; and what its reader should know."""
+"""Static checks of a task's directory: finds mistakes without running anything, and notes what its reader
+should know."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ _FOLDERS = ("environment", "tests", "solution", "steps")
 class Checked:
     directory: Path
     task: Task | None = None
-    """None if it cannot be read at all."""
+    """None if the task cannot be read at all."""
     mistakes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Not wrong, but not what one may expect."""
+    """Remarks on what is not wrong, but may surprise."""
 
 
 def check_task(directory: Path) -> Checked:

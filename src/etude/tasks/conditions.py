@@ -1,7 +1,8 @@
-"""What must not matter to a verdict: time zone, language, hash seed, order of the tests, the clock, a busy machine.
+"""Conditions of a grading that must not change its verdict: time zone, language, hash seed, order of the tests, the
+clock, a busy machine.
 
 A grading for a score runs under the usual conditions. The gate runs a task's reference under others, so that a suite
-which holds only in one place, at one time or in one order is found out before anybody learns from it.
+that passes only in one place, at one time or in one order is found before anybody trains on it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ _FAKETIME = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfake
 class Conditions:
     name: str = "usual"
     env: tuple[tuple[str, str], ...] = ()
-    """Variables of every command in the grading's boxes, over the image's own; what a verifier fixes stays fixed."""
+    """Environment variables of every command in the grading's boxes. They override the image's own, but not those that
+    a verifier sets."""
     order: int | None = None
-    """Seed of the order in which tests or cases are run; None: the order that is written."""
+    """Seed to shuffle the tests or cases with; None keeps them in written order."""
     busy: bool = False
-    """Beside processes that keep every core busy."""
+    """Whether to run beside processes that keep every core busy."""
     otherwise: Conditions | None = None
-    """The same by other means, for what waits until the wall clock expires, as it may by a fault of the means alone."""
+    """The same conditions by other means. Used when a run waited until the wall clock expired, because the means alone
+    can cause that."""
 
 
 USUAL = Conditions()
@@ -37,16 +40,17 @@ GATE = (
     Conditions("half-hour zone, UTF-8, shuffled", _where("Asia/Kathmandu", "C.UTF-8", 1), order=1),
     Conditions("far east, shuffled, busy", _where("Pacific/Kiritimati", "POSIX", 4_294_967_295), order=2, busy=True),
 )
-"""Under these the reference is run, one after the other. No image needs a language pack for them."""
+"""The conditions that the gate runs a reference under, one after the other. None of them needs a language pack in the
+image."""
 
 
 def later(days: int, library: str) -> Conditions:
-    """Another machine at another time: what passed the gate must pass here too. `library` is of libfaketime, as it is
-    found in the box; none: the clock stays.
+    """Conditions of another machine at a later time, under which a gated task must still pass. `library` is the path
+    of libfaketime in the box; if it is empty, the clock is not moved.
 
-    The library has a fault either way. If it also moves the clock that timers run on, a wait for a lock with a timeout
-    never ends; if it does not, Python's `sleep` raises OSError. No program under test can help that: of one that waits
-    until its time is over under the first, the second decides.
+    libfaketime has a fault in either mode. If it also moves the clock that timers use, waiting for a lock with a
+    timeout never ends; if it does not, Python's `sleep` raises OSError. A program under test cannot avoid either. So
+    the first mode is tried, and a run that times out under it is decided by the second.
     """
     where = _where("Australia/Lord_Howe", "C.UTF-8", 20_240_229)
     moved = (("LD_PRELOAD", library), ("FAKETIME", f"+{days}d"), ("FAKETIME_DISABLE_SHM", "1"))
@@ -58,6 +62,6 @@ def later(days: int, library: str) -> Conditions:
 
 
 def faketime_library() -> str:
-    """Where this host has libfaketime, and so a box on its base; empty where it is not installed."""
+    """The path of libfaketime on this host, and so in a box on the host's base; empty where it is not installed."""
     found = (str(path) for pattern in _FAKETIME for path in sorted(Path("/").glob(pattern.lstrip("/"))))
     return next(found, "")

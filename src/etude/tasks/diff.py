@@ -1,8 +1,8 @@
-"""Unified diffs, parsed and applied to a tree of texts: strictly, and outside of any box.
+"""Parses unified diffs and applies them to a tree of texts, strictly and outside of any box.
 
-An agent's diff is hostile input: it is bounded in size and number of files, every path stays inside the workspace,
-links, binary patches and modes but a plain or an executable file's are refused, and each hunk must match the pristine
-text exactly. There is no fuzz.
+An agent's diff is hostile input. Its size and number of files are bounded, and every path stays inside the workspace.
+Links, binary patches and file modes other than plain or executable are refused, and each hunk must match the pristine
+text exactly: there is no fuzz.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class Bounds:
     diff_bytes: int = 256_000
     files: int = 64
     file_bytes: int = 1_000_000
-    """Of each file after the diff."""
+    """Largest size of a file after the diff."""
     all_bytes: int = 8_000_000
-    """Of all files that the diff changes: one line more in each of many large files must not fill a grader's disk."""
+    """Largest total size of the files that the diff changes, so that adding a line to each of many large files cannot
+    fill a grader's disk."""
     path_length: int = 200
 
 
@@ -49,10 +50,10 @@ class FilePatch:
     before: str | None
     """None for a file that the diff creates."""
     after: str | None
-    """None for a file that it deletes."""
+    """None for a file that the diff deletes."""
     hunks: list[Hunk] = field(default_factory=list)
     mode: str = ""
-    """PLAIN or EXECUTABLE, where the diff says what the file is to be."""
+    """PLAIN or EXECUTABLE where the diff sets the file's mode, else empty."""
 
 
 def split_lines(text: str) -> list[str]:
@@ -62,7 +63,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def apply_diff(files: Mapping[str, str], diff: str, bounds: Bounds | None = None) -> dict[str, str]:
-    """The files after the diff; DiffError if it is not exactly a diff of these files within the bounds."""
+    """Return the files after the diff. Raises DiffError if it does not apply exactly or exceeds the bounds."""
     bounds = bounds or Bounds()
     result = dict(files)
     patches = parse_diff(diff, bounds)
@@ -101,7 +102,7 @@ def parse_diff(diff: str, bounds: Bounds | None = None) -> list[FilePatch]:
             patch = _with_git_header(lines, bounds)
             patches += [patch] if patch else []
         else:
-            # Renames, binary patches and stray text end here alike.
+            # Renames, binary patches and stray text all end up here.
             raise DiffError(f"line {lines.at + 1}: expected a file header, found {line[:60]!r}")
         if len(patches) > bounds.files:
             raise DiffError(f"the diff touches more than {bounds.files} files")
@@ -128,7 +129,8 @@ class _Lines:
 
 
 def _with_git_header(lines: _Lines, bounds: Bounds) -> FilePatch | None:
-    """A file under git's own header. It alone says of which mode a file is, and that an empty one comes or goes."""
+    """Parse a file patch with git's own header. Only that header can give a file's mode, and create or delete an empty
+    file."""
     names = re.fullmatch(r"diff --git a/(.+) b/\1", lines.next())
     said: dict[str, str] = {}
     while (line := lines.peek()) is not None and not line.startswith(("--- ", "diff --git ")):
@@ -197,7 +199,7 @@ def _hunks(lines: _Lines) -> Iterator[Hunk]:
             raise DiffError(f"line {lines.at}: not a hunk header: {line[:60]!r}")
         old_start, new_start = int(match[1]), int(match[3])
         old_count, new_count = (1 if match[i] is None else int(match[i]) for i in (2, 4))
-        # An empty range names the line before it, any other its first line.
+        # The start of an empty range is the line before it; that of any other range is its first line.
         if (old_start < 1 and old_count) or (new_start < 1 and new_count):
             raise DiffError(f"line {lines.at}: lines count from 1")
         yield _hunk(lines, Hunk(old_start - 1 if old_count else old_start), old_count, new_count)

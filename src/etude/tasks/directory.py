@@ -1,7 +1,7 @@
-"""Tasks on disk: Harbor task directories.
+"""Tasks on disk: reading and writing Harbor task directories.
 
-Étude's fields live under [metadata.etude]; every key that Étude does not know is kept. A directory appears whole or not
-at all. A link in a task stands for what it leads to, and leads nowhere else.
+Étude's fields live under [metadata.etude], and every key that Étude does not know is kept. A directory is written
+whole or not at all. A symbolic link in a task stands for its target, which must lie inside the task's folder.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from etude.tasks.task import Cell, Split, Task, TaskError, TaskLimits, split_of
 SCHEMA_VERSION = "1.0"
 REFERENCE_DIFF = "solution/patch.diff"
 REPOSITORY = "environment/repo"
-"""The workspace's files, relative to the task's directory."""
+"""Folder of the workspace's files, relative to the task's directory."""
 WORKDIR = "/work"
 FOREIGN_LIMITS = TaskLimits(turns=500, tool_calls=1000, tokens=2_000_000, wall_seconds=3600.0)
-"""Of a task that knows nothing of turns and tokens: what binds are a run's own budgets."""
+"""Limits of a Harbor task without Étude's fields, which says nothing of turns and tokens. They are wide on purpose:
+the run's own budgets are what binds."""
 
 
 def write_task(task: Task, files: Mapping[str, bytes]) -> None:
-    """Writes `task.directory` with these files (paths relative to it) and a task.toml, replacing what was there."""
+    """Write `task.directory` with these files (paths relative to it) and a task.toml, replacing what was there."""
     temporary = task.directory.with_name(f".{task.directory.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     contents = {
@@ -53,7 +54,7 @@ def write_task(task: Task, files: Mapping[str, bytes]) -> None:
 
 
 def task_config(task: Task) -> dict[str, Any]:
-    """task.toml as it will be written: the task's fields over what was read."""
+    """The task.toml to write: the task's fields on top of the configuration that was read."""
     config = copy.deepcopy(task.config)
     if "version" not in config:
         config.setdefault("schema_version", SCHEMA_VERSION)
@@ -75,7 +76,8 @@ def task_config(task: Task) -> dict[str, Any]:
 
 
 def read_task(directory: Path, allowed: Collection[Split]) -> Task:
-    """Reads a task of one of the allowed splits; SplitViolation for another, TaskError for a malformed directory.
+    """Read a task of one of the allowed splits. Raises SplitViolation for another split and TaskError for a malformed
+    directory.
 
     A Harbor task without Étude's fields gets its split from its name.
     """
@@ -119,7 +121,7 @@ def read_task(directory: Path, allowed: Collection[Split]) -> Task:
 
 
 def list_tasks(folder: Path, split: Split) -> list[Task]:
-    """All tasks of a split below a folder that holds `<split>/<task>/`, by name."""
+    """All tasks of a split, by name, in a folder laid out as `<split>/<task>/`."""
     below = folder / split.value
     if not below.is_dir():
         return []
@@ -128,7 +130,7 @@ def list_tasks(folder: Path, split: Split) -> list[Task]:
 
 
 def find_tasks(folder: Path) -> list[Path]:
-    """Every task directory below a folder, itself among them, sorted; nothing inside a task is one."""
+    """Every task directory at or below a folder, sorted. The search does not descend into a task."""
     if not folder.is_dir():
         raise TaskError(f"{folder}: expected a folder")
     if (folder / "task.toml").is_file():
@@ -138,13 +140,13 @@ def find_tasks(folder: Path) -> list[Path]:
 
 
 def read_files(directory: Path, below: str = REPOSITORY) -> dict[str, bytes]:
-    """The files of a task's folder by their paths relative to it."""
+    """The contents of the files in a task's folder, by their paths relative to it."""
     return {name: path.read_bytes() for name, path in list_files(directory, below).items()}
 
 
 def list_files(directory: Path, below: str) -> dict[str, Path]:
-    """Where the files of a task's folder lie, by their paths relative to it. TaskError for a link out of the folder, to
-    nowhere, or into itself."""
+    """The location of each file in a task's folder, by its path relative to it. Raises TaskError for a link that
+    leaves the folder, is broken or loops."""
     root = directory / below
     if not root.is_dir():
         raise TaskError(f"{root}: expected a folder")
@@ -152,7 +154,8 @@ def list_files(directory: Path, below: str) -> dict[str, Path]:
 
 
 def _walk(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
-    """`above`: the real folders that lead here, the root first."""
+    """Yield the files below `folder` with their relative paths. `above` holds the resolved folders on the way here,
+    root first, to detect loops of links."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink():
             goal = Path(os.path.realpath(path))
@@ -168,18 +171,19 @@ def _walk(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[
 
 
 def task_digest(task: Task) -> str:
-    """Of what decides a verdict: the environment, the tests, and how they are run."""
+    """Hash of everything that decides a verdict: the environment, the tests, and how they are run."""
     return _digest(task, f"etude-task/3 {_how(task)}\n", ("environment", "tests", "steps"))
 
 
 def gated_digest(task: Task) -> str:
-    """Of what the gate's decision follows from: what decides a verdict, and the solutions that are tried."""
+    """Hash of everything that the gate's decision depends on: what decides a verdict, and the solutions that are
+    tried."""
     return _digest(task, f"etude-gate/1 {task_digest(task)}\n", ("solution",))
 
 
 def stamp_of(task: Task) -> str:
-    """Another one once anything that the digests are of has changed, or the evidence beside it: by sizes and times, so
-    that it can be asked before every grading."""
+    """A cheap change stamp of everything that the digests cover, and of the evidence. It uses file sizes and times
+    instead of contents, so that it can be computed before every grading."""
     digest = hashlib.sha256(_how(task).encode())
     for below in ("environment", "tests", "steps", "solution", "evidence"):
         for name, path in list_files(task.directory, below).items() if (task.directory / below).is_dir() else ():
@@ -190,7 +194,7 @@ def stamp_of(task: Task) -> str:
 
 
 def _how(task: Task) -> str:
-    """What is said of how a task is graded."""
+    """The task's settings that decide how it is graded, as JSON."""
     said = {key: task.config.get(key) for key in ("agent", "artifacts", "environment", "steps", "verifier")}
     return json.dumps([task.limits.verifier_seconds, task.verifier, said], sort_keys=True, default=str)
 
@@ -198,7 +202,7 @@ def _how(task: Task) -> str:
 def _digest(task: Task, head: str, folders: tuple[str, ...]) -> str:
     digest = hashlib.sha256(head.encode())
     for below in folders:
-        # A pulled image needs no environment/, a task of several steps no tests/.
+        # A folder may be missing: a task with a pulled image needs no environment/, one with several steps no tests/.
         for name, path in list_files(task.directory, below).items() if (task.directory / below).is_dir() else ():
             data = path.read_bytes()
             digest.update(
@@ -209,7 +213,7 @@ def _digest(task: Task, head: str, folders: tuple[str, ...]) -> str:
 
 
 def _declared_limits(harbor: Harbor) -> TaskLimits:
-    """What Harbor's own fields say, where Étude's say nothing."""
+    """The limits that Harbor's own fields declare, used where Étude's fields set none."""
     foreign = "etude" not in harbor.metadata
     limits = FOREIGN_LIMITS if foreign else TaskLimits()
     if harbor.agent.timeout_sec is not None:
@@ -220,7 +224,8 @@ def _declared_limits(harbor: Harbor) -> TaskLimits:
 
 
 def _instruction(directory: Path, harbor: Harbor) -> str:
-    """Of several steps, one after another: the agent does them in one go."""
+    """The instruction's text. For a task of several steps, all their instructions in order: the agent does them in one
+    rollout."""
     parts = parts_of(harbor)
     texts = [_read_text(part.folder(directory) / "instruction.md").rstrip("\n") for part in parts]
     if not harbor.steps:
@@ -257,7 +262,8 @@ def _tools(problem: _Reader) -> tuple[str, ...]:
 
 
 class _Reader:
-    """Looks up dotted fields of a task.toml, and names file, field and expectation when one is of the wrong type."""
+    """Looks up dotted fields of a task.toml. A field of the wrong type raises a TaskError that names file, field and
+    expectation."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path = path

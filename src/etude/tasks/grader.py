@@ -1,7 +1,8 @@
-"""The grader: applies only the agent's diff to a pristine copy; the task's verifier examines it in fresh boxes.
+"""The grader: applies the agent's diff, and nothing else of the agent's, to a pristine copy, and lets the task's
+verifier examine the result in fresh boxes.
 
-It trusts nothing that the agent could touch. A fault of the infrastructure is an `error`, never a `fail`; but a diff
-that cannot be applied, or code that ends or outlasts its verifier, is the agent's doing.
+It trusts nothing that the agent could touch. A fault of the infrastructure is an `error`, never a `fail`. A diff that
+cannot be applied, or code that kills or outlasts its verifier, is the agent's fault and a `fail`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class GraderStats:
     graded: int = 0
     """Gradings that ran in a box."""
     remembered: int = 0
-    """Answered from an equal grading: the same task, tests and resulting tree."""
+    """Gradings answered from the cache: task, tests and resulting tree were equal to an earlier one."""
     errors: int = 0
     seconds: float = 0.0
 
@@ -36,13 +37,13 @@ class GraderStats:
 @dataclass(frozen=True, slots=True)
 class _Ready:
     stamp: str
-    """Of the task as it was read."""
+    """`stamp_of` the task when it was read."""
     task: Task
-    """With the limits that the gate has set."""
+    """The task with the tighter limits that the gate measured."""
     digest: str
-    """Of what decides a verdict."""
+    """`task_digest`: covers everything that decides a verdict."""
     gated: str
-    """And of its solutions."""
+    """`gated_digest`: covers the task's solutions as well."""
     pristine: Prepared
     verifier: Verifier
 
@@ -72,8 +73,8 @@ class Grader:
         self._shown: Memo[str, bool] = Memo(memo)
 
     async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
-        """The verdict on a diff. `fresh` runs the tests even if an equal tree was graded before, as the gate wants;
-        so do other conditions than the usual ones."""
+        """Return the verdict on a diff. `fresh` runs the tests even if an equal tree was graded before, as the gate
+        needs; so do conditions other than the usual ones."""
         try:
             ready = await self._load(task)
         except TaskError as error:
@@ -110,7 +111,8 @@ class Grader:
         return verdict
 
     async def _load(self, task: Task) -> _Ready:
-        """A task that has changed since, on disk or in what is said of it, is another one."""
+        """Prepare a task for grading, cached until its stamp changes: a task whose files or configuration changed is
+        prepared again."""
         place, stamp = f"{task.directory} {task.id}", await asyncio.to_thread(stamp_of, task)
         if (known := self._ready.get(place)) and known.stamp == stamp:
             return known
@@ -118,7 +120,8 @@ class Grader:
         verifier = open_verifier(given)
         prepared = await self.environments.prepare(task)
         ready = _Ready(stamp, given, task_digest(given), gated_digest(task), prepared, verifier)
-        # Of several that asked at once, the first one's verifier serves all: it may have found out things.
+        # When several callers load the task at once, all use the first one's verifier, because a verifier may cache
+        # what it found out.
         if not (known := self._ready.get(place)) or known.stamp != stamp:
             self._ready[place] = ready
         return self._ready[place]
@@ -142,7 +145,8 @@ class Grader:
         return replace(verdict, evidence=replace(verdict.evidence, sealed=sealed, cpu_seconds=cpu))
 
     async def _holds(self, ready: _Ready) -> bool:
-        """A sealed verdict takes a second user in the box, and an environment that does not show the solution."""
+        """Whether the verdict is sealed: the box must have a second user, and the environment must not show the
+        solution."""
 
         async def look() -> tuple[bool, bool]:
             return await self.environments.shows(ready.task), True

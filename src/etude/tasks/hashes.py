@@ -1,6 +1,6 @@
-"""Fingerprints of functions, equal for functions that differ only in names, texts, comments and layout.
+"""Fingerprints of functions. They are equal for functions that differ only in names, strings, comments and layout.
 
-A shape does not see numbers either, an instance does. What trains and what tests share no shape where the family is
+A shape also ignores numbers; an instance includes them. Training and test tasks share no shape where the family is
 held out, and no instance anywhere.
 """
 
@@ -17,16 +17,16 @@ class Fingerprint:
     name: str
     shape: str
     instance: str
-    """The shape and its numbers."""
+    """Hash of the shape together with its numbers."""
 
 
 def function_hashes(source: str) -> set[str]:
-    """The shape of each function in a module's source; none for text that is not Python."""
+    """The shape of each function in a module's source; empty for text that is not Python."""
     return {found.shape for found in fingerprints(source)}
 
 
 def fingerprints(source: str, *, smallest: int = 0) -> list[Fingerprint]:
-    """Of each function whose syntax tree has at least so many nodes."""
+    """Fingerprints of the functions whose syntax tree has at least `smallest` nodes."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Old escapes in strings are not our business.
@@ -51,7 +51,7 @@ class _Walk:
     names: dict[str, int] = field(default_factory=dict)
     shape: list[str] = field(default_factory=list)
     numbers: list[str] = field(default_factory=list)
-    """In the order in which the shape has a place for them."""
+    """Numeric constants, in the order in which they occur in the shape."""
 
     @classmethod
     def over(cls, function: ast.AST) -> _Walk:
@@ -78,7 +78,8 @@ class _Walk:
         self.shape.append(")")
 
     def _constant(self, value: object) -> None:
-        # Numbers and texts are what templates vary; True, False and None are part of the shape.
+        # Templates vary numbers and strings, so only their types enter the shape; True, False and None enter as they
+        # are.
         self.shape.append(repr(value) if value is None or isinstance(value, bool) else type(value).__name__)
         if isinstance(value, int | float | complex) and not isinstance(value, bool):
             self.numbers.append(repr(value))

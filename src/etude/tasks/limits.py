@@ -1,7 +1,7 @@
-"""Limits of a task's gradings: three times what its reference was seen to take when the task was gated.
+"""Limits of a task's gradings: three times what its reference took when the task was gated.
 
-They lie in the evidence and not in task.toml, which stays what its author wrote; they count as long as the task is what
-was gated, and only ever tighten what the task says itself.
+They are stored in the evidence and not in task.toml, which stays as its author wrote it. They apply only while the
+task is unchanged since it was gated, and can only tighten the task's own limits.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from etude.tasks.task import Task
 EVIDENCE = "evidence/gate.json"
 MARGIN = 3
 FLOORS = {"verifier_seconds": 10.0, "cpu_seconds": 5.0, "memory_mb": 256.0}
-"""What a grading is given at least: a machine may be several times slower than the one that gated, an interpreter wants
-memory before any test runs."""
+"""The least that a grading gets: a machine may be several times slower than the one that gated, and an interpreter
+needs memory before any test runs."""
 _SUITE = {"seconds": ("cpu_seconds", 60), "memory_mb": ("memory_mb", 1024)}
 _BUILD = {"seconds": ("cpu_seconds", 30), "memory_mb": ("memory_mb", 512)}
 _OF_VERIFIER = {
     **dict.fromkeys(("tests", "swebench", "refactor", "migration"), _SUITE),
     "mutation": {"seconds": ("cpu_seconds", 10), "memory_mb": ("memory_mb", 256)},
     **dict.fromkeys(("script", "workflow"), _BUILD),
-    # What a builder computes is no box's: the clock is all that was seen of it.
+    # A builder's CPU time is not accounted to a box: wall-clock time is all that was measured.
     "dockerfile": {**_BUILD, "seconds": ("verifier_seconds", 30)},
 }
-"""Keys of a verifier's own table, which of the limits they are, and what the verifier takes where the task says
-nothing. CPU time was seen of all boxes of a grading together; that of one is no more."""
+"""For each verifier type: the keys of its table, the limit that each key corresponds to, and the verifier's default.
+CPU time was measured over all boxes of a grading together, so it is an upper bound for one box."""
 
 
 def limits_from(seconds: float, cpu_seconds: float, memory_bytes: int) -> dict[str, float]:
-    """From the most that any run of a valid solution took. What nobody measured (0) is not limited."""
+    """Limits from the most that any run of a valid solution took. A value of 0 was not measured and sets no limit."""
     seen = {"verifier_seconds": seconds, "cpu_seconds": cpu_seconds, "memory_mb": memory_bytes / 2**20}
     return {name: max(FLOORS[name], float(math.ceil(MARGIN * most))) for name, most in seen.items() if most > 0}
 
 
 def limited(task: Task) -> Task:
-    """The task as the gate limited it; itself where no evidence is about the task as it is now."""
+    """The task with the limits that the gate measured; the task itself where the evidence is missing or about another
+    state of it."""
     limits = _stored(task)
     if not limits:
         return task
@@ -58,7 +59,7 @@ def limited(task: Task) -> Task:
 
 
 def _least(own: object, measured: float) -> float | int:
-    """Whole numbers are both: `memory_mb` wants an int, `seconds` takes one."""
+    """The smaller of two limits, as an int if it is whole: `memory_mb` needs an int, and `seconds` accepts one."""
     least = min(float(own), measured) if isinstance(own, int | float) else measured
     return int(least) if least == int(least) else least
 

@@ -1,8 +1,8 @@
-"""The oracle: a scripted expert that demonstrates how to work, in the harness, with nothing but its tools.
+"""The oracle: a scripted expert whose rollouts demonstrate how to work in the harness with its tools.
 
-It finds its way by what it sees (the task's words, FAIL lines, listings, grep hits) and takes only the repair itself
-from the reference solution. Every choice comes from its seed. After a self-summary it goes on from its own words alone,
-so that a demonstration never knows more than its context holds.
+It decides by what the conversation shows (the instruction, FAIL lines, listings, grep hits) and takes only the repair
+itself from the reference solution. All its random choices come from its seed. After a self-summary it continues from
+the summary's text alone, so that a demonstration never uses knowledge that its context does not hold.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _FUNCTION = re.compile(r"\b[a-z]+_[a-z_]+\b")
 _FAIL = re.compile(r"^FAIL ([a-z_]+)\(", re.MULTILINE)
 _NEXT = re.compile(r"\bnext (.+)")
 _EDITED = re.compile(r"^(?:edit|Files edited so far:) (\w+)", re.MULTILINE)
-"""The harness carries the edited files over a summary, whichever profile words it."""
+"""Finds the list of edited files that the harness carries over a summary, in the wording of either profile."""
 _TOOLS = {name: builtin_schema(name).call_schema() for name in ("list", "read", "edit", "grep", "shell", "finish")}
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One line-addressed edit."""
+    """One line to replace: its place, the right text and the wrong one."""
 
     file: str
     line: int
@@ -40,7 +40,7 @@ class Repair:
 
 
 def reference_repair(task: Task) -> Repair:
-    """The reference solution as a single edit; PolicyError if it is more than that."""
+    """The reference solution as a single-line edit; PolicyError if it is more than that."""
     patches = parse_diff(reference_diff(task))
     hunks = patches[0].hunks if len(patches) == 1 else []
     if len(hunks) != 1 or patches[0].after is None or len(hunks[0].old) != len(hunks[0].new):
@@ -54,12 +54,14 @@ def reference_repair(task: Task) -> Repair:
 
 
 class OraclePolicy:
-    """Solves one train task. `slip` is the chance that its first edit is a wrong one; the check
-    nearly always notices, and whoever collects demonstrations keeps those that passed. `rewrites` is the chance that
-    it writes the failing function anew; else it changes the wrong line alone, as people do.
+    """Solves one train task. Implements the harness's Policy.
 
-    Implements the harness's Policy; tokens are counted as words unless `count` is given. For training data it is
-    wrapped by the harness's RecordingPolicy, which owns the token ids.
+    `slip` is the probability that the first edit is wrong. The check nearly always shows the mistake, and whoever
+    collects demonstrations keeps those that passed in the end. `rewrites` is the probability that it rewrites the
+    whole failing function; otherwise it changes only the wrong line, as people do.
+
+    Tokens are counted as words unless `count` is given. For training data the oracle is wrapped by the harness's
+    RecordingPolicy, which owns the token ids.
     """
 
     def __init__(
@@ -101,8 +103,9 @@ class OraclePolicy:
         return self._call(self._next(seen))
 
     def _noted(self, seen: _Seen) -> str:
-        """What a self-summary plans. Instead of an edit it is to read the file again, which leaves less to remember;
-        if that filled the context before, the one line that changes."""
+        """The plan that a self-summary notes: the next call. If that call is an edit, the plan is to read the file
+        again, because a read needs less text than the edit. If reading filled the context before, the plan is an edit
+        of the one wrong line."""
         call = self._next(seen)
         if not call.startswith("edit "):
             return call
@@ -122,20 +125,21 @@ class OraclePolicy:
         return Turn(calls=(call,), sampled_tokens=size, call_tokens=size)
 
     def _next(self, seen: _Seen) -> str:
-        """The next call, given only what this context shows."""
+        """Choose the next call, given only what this context shows."""
         if seen.planned:
             return seen.planned
         if seen.checked_after_edit:
             if "ok" in seen.last_check.split("\n"):
                 return _format("finish")
-            # The first edit was the slip: what to repair is still in view, or has to be looked at again.
+            # The first edit was the wrong one: repair it now if the file is still in this context, else look at the
+            # file again.
             return self._edit(seen, right=True) if self._repair.file in seen.read else self._look(seen)
         if seen.edited:
             return _format("shell", command=CHECK_COMMAND)
         if self._lists_first and not seen.listed:
             return _format("list")
         if seen.continued and self._repair.file in seen.read:
-            # Its notes led here, and the file shows what is wrong: another check would only fill the context again.
+            # The summary led here, and the file shows what is wrong: another check would only fill the context again.
             return self._edit(seen, right=not self._slip)
         named = seen.file is not None
         knows_what = seen.continued and seen.function is not None
@@ -148,10 +152,11 @@ class OraclePolicy:
         return self._edit(seen, right=not self._slip)
 
     def _look(self, seen: _Seen) -> str:
-        """Reads the file that is known to hold the function, or goes on looking for it."""
+        """Read the file known to hold the failing function, or take the next step in searching for that file."""
         if seen.file is not None and seen.file not in seen.read:
             return _format("read", path=seen.file)
-        # Reading one file after another is no way to search for who forgets what it read.
+        # After a summary the policy has forgotten the files it read, so reading them one by one would not find the
+        # function.
         if seen.function is not None and (self._greps or seen.continued) and not seen.grepped:
             return _format("grep", pattern=f"def {seen.function}")
         if not seen.listed:
@@ -162,8 +167,9 @@ class OraclePolicy:
         return _format("read", path=unread[0])
 
     def _edit(self, seen: _Seen, *, right: bool) -> str:
-        """The wrong line alone, or the function's code anew, line by line: whoever reads a line beside its comment
-        knows what it should be, without having to say first which one is wrong."""
+        """An edit call that replaces either the wrong line alone or the function's whole body, line by line. A model
+        that rewrites every line beside its comment can tell what each should be without first having to say which one
+        is wrong."""
         repair = self._repair
         new = {repair.line: repair.right if right else _slipped(repair, self._rng)}
         if self._rewrites:
@@ -172,7 +178,7 @@ class OraclePolicy:
 
 
 def _body(listing: str, inside: int) -> Iterator[tuple[int, str]]:
-    """The numbered code lines under the `def` that line `inside` belongs to."""
+    """The numbered code lines of the function that line `inside` belongs to, without its `def` and comments."""
     lines = [
         (int(number), text)
         for number, _, text in (line.partition(" ") for line in listing.split("\n"))
@@ -186,23 +192,23 @@ def _body(listing: str, inside: int) -> Iterator[tuple[int, str]]:
 
 @dataclass(slots=True)
 class _Seen:
-    """What a context shows, and nothing else."""
+    """What one context shows, and nothing else."""
 
     function: str | None = None
     file: str | None = None
-    """Known to hold the function."""
+    """The file known to hold the failing function."""
     files: tuple[str, ...] = ()
     read: dict[str, str] = field(default_factory=dict)
-    """The listings of files."""
+    """Listings of the files read so far, by path."""
     listed: bool = False
     grepped: bool = False
     edited: bool = False
     last_check: str = ""
     checked_after_edit: bool = False
     planned: str = ""
-    """The call that the last self-summary names, as long as nothing has been done since."""
+    """The call that the last self-summary planned; empty once any tool has been called after it."""
     continued: bool = False
-    """This context began with a self-summary."""
+    """Whether this context began with a self-summary."""
     acted: bool = False
 
 
@@ -232,7 +238,8 @@ def _read_task(text: str, seen: _Seen) -> None:
 
 
 def _whole(planned: str) -> bool:
-    """Notes that a full context cut off may end in half a call, which plans nothing."""
+    """Whether a planned call is complete: a summary cut off by a full context may end in half a call, which is
+    ignored."""
     parsed = parse_call(planned, _TOOLS)
     if isinstance(parsed, str):
         return False
@@ -269,7 +276,7 @@ def _format(tool: str, **arguments: object) -> str:
 
 
 def _slipped(repair: Repair, rng: random.Random) -> str:
-    """A plausible wrong text for the line: one of its words or signs is another."""
+    """A plausible wrong text for the line, with one operator or word swapped."""
     swaps = list(_swaps(repair.right, repair.wrong))
     return rng.choice(swaps) if swaps else repair.wrong
 

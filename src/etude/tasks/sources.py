@@ -1,6 +1,5 @@
-"""Task sources: where tasks come from. A source is registered by name and makes tasks that are the same for equal
-(name, version, seed, split, index), whatever was made before them; that is what makes generation resumable.
-"""
+"""Task sources: generators of tasks, registered by name. A source makes the same task for equal (name, version, seed,
+split, index), whatever it made before, so generation can be resumed."""
 
 from __future__ import annotations
 
@@ -16,11 +15,12 @@ from etude.tasks.directory import read_task, write_task
 from etude.tasks.task import Split, Task
 
 _BETWEEN_DRAWS = 1_000_000
-"""Seeds of runs are smaller, so that no drawing is that of another seed."""
+"""Seeds of different test draws are this far apart. A run's seed is smaller, so no draw repeats the tasks of another
+seed."""
 
 
 class UnknownSource(Exception):
-    """There is no task source of this name; the message lists those there are."""
+    """There is no task source of this name; the message lists the known ones."""
 
 
 @runtime_checkable
@@ -30,16 +30,17 @@ class TaskSource(Protocol):
 
     @property
     def version(self) -> int:
-        """Counts changes after which the same seed makes other tasks."""
+        """Increased with every change that makes the same seed produce other tasks."""
         ...
 
     def make(self, split: Split, index: int, seed: int, directory: Path) -> tuple[Task, Mapping[str, bytes]]:
-        """The task and the files of its directory, nothing written. The split of its family must be `split`."""
+        """Return the task and the files of its directory, without writing anything. The family must belong to
+        `split`."""
         ...
 
 
 _SOURCES: dict[str, Callable[[TasksRecipe], TaskSource]] = {
-    # By name, so that a source is imported only when it is used.
+    # Imported by name, so that a source is loaded only when it is used.
     "microrepo": lambda recipe: import_module("etude.tasks.microrepo.source").MicroRepoSource(recipe.test_cells),
     "debugging": lambda _: import_module("etude.tasks.categories.debugging").DebuggingSource(),
     "images": lambda _: import_module("etude.tasks.categories.images").ImagesSource(),
@@ -55,7 +56,7 @@ _SOURCES: dict[str, Callable[[TasksRecipe], TaskSource]] = {
 
 
 def register_source(name: str, make: Callable[[], TaskSource]) -> None:
-    """Adds a source under a name of its own."""
+    """Register a source under a new name."""
     if name in _SOURCES:
         raise ValueError(f"there is a task source {name!r} already")
     _SOURCES[name] = lambda _: make()
@@ -72,7 +73,8 @@ def open_source(name: str, recipe: TasksRecipe | None = None) -> TaskSource:
 
 
 def generate_tasks(recipe: TasksRecipe, seed: int, folder: Path) -> list[Task]:
-    """Makes `<folder>/<split>/<task id>/` for every task of the recipe, or finds it made; all splits, in order."""
+    """Generate `<folder>/<split>/<task id>/` for every task of the recipe, reusing those already there. Returns the
+    tasks of all splits, in order."""
     source = open_source(recipe.source, recipe)
     test_seed = seed + recipe.test_draw * _BETWEEN_DRAWS
     parts = ((Split.TRAIN, recipe.train, seed), (Split.DEV, recipe.dev, seed), (Split.TEST, recipe.test, test_seed))
@@ -87,7 +89,8 @@ def make_tasks(
     folder: Path,
     made: Callable[[Task], None] = lambda _: None,
 ) -> list[Task]:
-    """`made` hears of each task, also of one that was there already."""
+    """Generate `count` tasks of a split, reusing those already on disk. `made` is called with each task, reused ones
+    included."""
     below = folder / split.value
     below.mkdir(parents=True, exist_ok=True)
     for torn in below.glob(".*.tmp"):
@@ -106,7 +109,8 @@ def make_tasks(
 
 
 def _made_already(directory: Path, source: TaskSource, seed: int) -> bool:
-    """Directories appear whole, so one with the right provenance is done."""
+    """Whether a directory already holds this task. Directories are written whole, so the right provenance means it is
+    complete."""
     try:
         config = tomllib.loads((directory / "task.toml").read_text(encoding="utf-8"))
         made = config["metadata"]["etude"]["provenance"]

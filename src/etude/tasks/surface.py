@@ -1,5 +1,5 @@
-"""The test surface: files of a workspace that decide how its checks run. A solution has no business there, so the
-grader resets them and records the touch."""
+"""The test surface: files of a workspace that decide how its checks run. A solution has no reason to change them, so
+the grader resets them and records that they were touched."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ _FOLDERS = frozenset(
 
 
 def is_protected(path: str) -> bool:
-    """Is this path, relative to the workspace, part of the test surface?"""
+    """Whether a path, relative to the workspace, belongs to the test surface."""
     *folders, name = path.split("/")
     return bool(_NAMES.fullmatch(name)) or any(folder in _FOLDERS for folder in folders)

@@ -27,7 +27,8 @@ class Split(StrEnum):
 
 
 class Cell(StrEnum):
-    """What of a task was met in training: others of its family, others of its kind. The task itself never was."""
+    """How a test task relates to the training tasks: whether its family, its kind, both or neither were trained on.
+    The task itself never was."""
 
     BOTH_SEEN = "both_seen"
     UNSEEN_FAMILY = "unseen_family"
@@ -45,12 +46,13 @@ class Cell(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """Budgets are the model's: exceeding them is a fail. The wall clock is a safety net: its expiry is an error."""
+    """Budgets of one rollout. Exceeding turns, tool calls or tokens is the model's fault and a fail; the wall clock is
+    a safety net, and its expiry is an error."""
 
     turns: int = 12
     tool_calls: int = 24
     tokens: int = 4096
-    """Sampled tokens of the whole rollout."""
+    """Sampled tokens over the whole rollout."""
     wall_seconds: float = 300.0
     verifier_seconds: float = 60.0
 
@@ -62,30 +64,33 @@ class Task:
     category: str
     split: Split
     family: str
-    """What the task is one of many of: the template family, or the repository. It decides the split, but for families
-    that are met in training and in the test, each with its own instances (`cell`)."""
+    """The template family or repository that the task comes from. All tasks of a family share a split, except families
+    that appear in both training and test with different instances (see `cell`)."""
     kind: str
-    """Finer than category: the kind of bug, say. Used by reports, never shown to the agent."""
+    """A finer label than category, such as the kind of bug. Used by reports, never shown to the agent."""
     directory: Path
     limits: TaskLimits = field(default_factory=TaskLimits)
     provenance: dict[str, Any] = field(default_factory=dict)
-    """Generator, version, seed: enough to make it again."""
+    """Generator, version and seed: enough to generate the task again."""
     config: dict[str, Any] = field(default_factory=dict)
-    """task.toml as read, unknown keys included."""
+    """The contents of task.toml as read, unknown keys included."""
     verifier: dict[str, Any] = field(default_factory=dict)
-    """How a change is graded: `type` names the verifier, which knows the other keys."""
+    """How a change is graded: `type` names the verifier, and the other keys are that verifier's settings."""
     deterministic: tuple[str, ...] = ()
-    """Commands whose output depends on the workspace's files alone, not on the clock or on random numbers: rollouts
-    with equal files may share it. Only whoever makes the task can know, so none is assumed."""
+    """Commands whose output depends only on the files of the workspace, not on the clock or on random numbers.
+    Rollouts with equal files may share that output. Only the task's author can know this, so no command is assumed to
+    be deterministic."""
     strict: bool = False
-    """Whether the harness's tools check more here than a run's recipe asks for."""
+    """Whether the harness's tools check more for this task than the run's recipe asks for."""
     without: tuple[str, ...] = ()
-    """Tools that the agent does not get here; a command may be called `shell` or `bash`, by the profile."""
+    """Names of tools that the agent does not get for this task. The command tool is called `shell` or `bash`,
+    depending on the profile."""
     cell: Cell | None = None
-    """Used by reports, never shown to the agent; None where the source makes no such difference."""
+    """Used by reports, never shown to the agent. None where the source does not distinguish cells."""
 
     def require(self, *allowed: Split) -> Task:
-        """Returns itself if its split is among the allowed ones; every reader of tasks calls this."""
+        """Return the task itself, or raise SplitViolation if its split is not allowed. Every reader of tasks calls
+        this."""
         if self.split not in allowed:
             names = " or ".join(allowed)
             raise SplitViolation(f"task {self.id} belongs to {self.split}, this reader may only see {names}")
@@ -93,7 +98,7 @@ class Task:
 
 
 def split_of(family: str, *, dev: float = 0.15, test: float = 0.25) -> Split:
-    """The split of a family, by hash alone: no run, seed or order can move it."""
+    """The split of a family, computed from a hash of its name alone, so no run, seed or order can change it."""
     point = int.from_bytes(hashlib.sha256(f"etude-split/1:{family}".encode()).digest()[:8], "big") / 2**64
     if point < test:
         return Split.TEST

@@ -1,4 +1,4 @@
-"""Writes TOML, the half that the standard library leaves out: what `tomllib` read comes out equal."""
+"""Writes TOML, which the standard library can only read. Reading the output with `tomllib` gives equal values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dumps(values: Mapping[str, Any]) -> str:
-    """TypeError for a value that TOML has no form for (None among them)."""
+    """Format a table as TOML. Raises TypeError for a value that TOML cannot express, such as None."""
     lines: list[str] = []
     _table(values, (), lines)
     return "\n".join(lines).strip("\n") + "\n"
@@ -23,7 +23,8 @@ def _table(values: Mapping[str, Any], place: tuple[str, ...], lines: list[str], 
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
     arrays = {key: value for key, value in values.items() if _is_array_of_tables(value)}
     plain = {key: value for key, value in values.items() if key not in tables and key not in arrays}
-    # A table that holds only tables needs no header of its own; an empty one does, and each of an array.
+    # A table that holds only tables needs no header of its own. An empty table does, and so does each entry of an
+    # array.
     if place and (plain or not (tables or arrays) or header != "[{}]"):
         lines.append("\n" + header.format(".".join(map(_key, place))))
     lines.extend(f"{_key(key)} = {_value(value)}" for key, value in plain.items())
@@ -43,7 +44,7 @@ def _key(key: str) -> str:
 
 
 def _text(value: str) -> str:
-    # A JSON string is a TOML string, but for DEL.
+    # A JSON string is a valid TOML string, except for DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -10,13 +10,14 @@ class Judgement(StrEnum):
     PASS = "pass"
     FAIL = "fail"
     ERROR = "error"
-    """Ours, never the model's: retried, then masked, counted and shown."""
+    """The infrastructure failed, never the model: the grading is retried, and if that fails too, masked, counted and
+    shown."""
     SUSPECT = "suspect"
-    """Passed in a way that an honest solution cannot."""
+    """The diff passed in a way that an honest solution cannot."""
 
     @property
     def valid(self) -> bool:
-        """May this judgement enter an advantage or a score?"""
+        """Whether this judgement may enter an advantage or a score."""
         return self in (Judgement.PASS, Judgement.FAIL, Judgement.SUSPECT)
 
 
@@ -27,33 +28,34 @@ class Evidence:
     tests_passed: int = 0
     failed_tests: tuple[str, ...] = ()
     touched_protected: tuple[str, ...] = ()
-    """Files of the test surface that the diff touched: reset before grading."""
+    """Files of the test surface that the diff touched. They are reset before grading."""
     report_digest: str = ""
     seconds: float = 0.0
     log: str = ""
     """The end of the verifier's output."""
     sealed: bool = False
-    """Whether the verdict holds against an agent that knows the grader's source."""
+    """Whether the verdict holds even against an agent that knows the grader's source."""
     controls: int = 0
-    """Tests among the others that an honest solution fails: whoever passes one is suspect."""
+    """Number of negative controls: tests mixed in among the others that an honest solution fails. A diff that passes
+    one is suspect."""
     withheld: int = 0
-    """Comparisons that were made out here, with values that the box was never told."""
+    """Number of comparisons made outside the box, with expected values that the box was never given."""
     controls_passed: tuple[str, ...] = ()
     score: float | None = None
-    """Where a verifier measures more than pass or fail: mutants killed, defects found."""
+    """A finer result than pass or fail, where the verifier measures one: mutants killed, defects found."""
     cpu_seconds: float = 0.0
-    """Of the box that used most."""
+    """CPU time of the box that used most."""
     memory_bytes: int = 0
-    """The most that the verifier's boxes held; 0 where nobody measured."""
+    """Peak memory of the verifier's boxes; 0 where it was not measured."""
     timed_out: bool = False
-    """The wall clock expired: what was run may have waited for what never came."""
+    """Whether the wall clock expired. The code may have waited for something that never came."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     judgement: Judgement
     reason: str
-    """One line for people."""
+    """One line for people to read."""
     evidence: Evidence = field(default_factory=Evidence)
 
     @property

@@ -1,6 +1,7 @@
-"""The gate: a task may be used only if doing nothing fails and its reference passes, again and again.
+"""The gate: a task may be used only if an empty diff fails and the reference passes, in every repeated run.
 
-And wherever, whenever and in whatever order; what was found out is kept with the task."""
+The runs vary place, time and order of the tests. The evidence is kept with the task.
+"""
 
 from etude.tasks.gate.again import revalidate
 from etude.tasks.gate.evidence import keep_evidence, read_evidence, stored_evidence

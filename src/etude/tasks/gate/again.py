@@ -1,7 +1,7 @@
-"""Re-validation: what passed the gate must pass it elsewhere and much later.
+"""Re-validation: a task that passed the gate must pass it again on another machine and much later.
 
-Another time zone, language, hash seed and order, every core busy, and a clock that libfaketime has moved. Whoever
-calls this does so in a new process, over a store of its own: nothing of the first gating is there but the tasks.
+It runs with another time zone, language, hash seed and test order, every core busy, and a clock moved by libfaketime.
+Callers run it in a new process with a store of its own, so that only the tasks are left of the first gating.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ async def revalidate(
     concurrency: int = 4,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Doing nothing must fail and the reference pass, once more each. `evidence` is a file of its own, so that this
-    goes on where it was, too. A run whose conditions are named "0 days later" stood on an image that libfaketime could
-    not be loaded in."""
+    """Run the empty diff, which must fail, and the reference, which must pass, once more for each task.
+
+    `evidence` is a file separate from the gate's, so that an interrupted re-validation can continue. A run whose
+    conditions are named "0 days later" used an image into which libfaketime could not be loaded.
+    """
     clock = _Clock(grader or Grader(sandboxes), faketime_library(), days)
     moved: dict[Conditions, list[Task]] = {}
     for task in tasks:
@@ -57,7 +59,8 @@ async def revalidate(
 
 @dataclass(slots=True)
 class _Clock:
-    """Where a preloaded library moves the clock, and where it does not (an image of another C library, say)."""
+    """Finds out in which images the preloaded library moves the clock. In some it cannot, such as those with another C
+    library."""
 
     grader: Grader
     library: str

@@ -1,4 +1,4 @@
-"""Keeps every core busy beside what is run: tests that pass on an idle machine only are found out."""
+"""Keeps every core busy while tests run, to find tests that pass only on an idle machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).st
 while True:
     pass
 """
-"""Ends when its input does: with its owner, however that dies."""
+"""Exits when its stdin closes, so it ends with its parent process, however that dies."""
 
 
 class Busy:
-    """`each` processes per core from the first beginning to the last end."""
+    """Runs `each` spinning processes per core, from the first `begin` to the last matching `end`."""
 
     def __init__(self, each: int = 1) -> None:
         self._inside, self._each = 0, each

@@ -1,6 +1,8 @@
-"""Evidence on disk: a line per gating in one gate.jsonl, and beside each task its own, for whoever is given the task.
+"""The gate's evidence on disk: one line per gating in gate.jsonl, and a copy in each task's folder for whoever gets
+the task.
 
-Invariant: a task's own evidence is there before its line is, and each is whole or absent."""
+Invariant: a task's own copy is written before its line, and each is whole or absent.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def keep_evidence(task: Task, result: GateResult, lines: Path, *, beside: str = 
 
 
 def stored_evidence(task: Task) -> GateResult | None:
-    """What the task's own folder says, also of an earlier state of it: compare the digest."""
+    """The evidence in the task's own folder. It may be about an earlier state of the task: compare the digest."""
     try:
         return GateResult.read(json.loads((task.directory / EVIDENCE).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
@@ -29,7 +31,7 @@ def stored_evidence(task: Task) -> GateResult | None:
 
 
 def read_evidence(path: Path) -> list[GateResult]:
-    """Every whole line; one that holds no result is as if it had not been written: its task is gated again."""
+    """Every result in the file. A line that is torn or holds no result is skipped, so its task is gated again."""
     found: list[GateResult] = []
     for line in whole_lines(path):
         try:

@@ -1,7 +1,7 @@
-"""Gates many tasks: some at once, each decision kept as soon as it is made.
+"""Gates many tasks concurrently; each decision is written as soon as it is made.
 
-Invariant: what `evidence` holds a decision on, for the task as it is now, is not run again; so a gate that was
-interrupted, or killed, goes on where it was, and a task that was changed is gated anew.
+Invariant: a task that `evidence` holds a decision on, in its present state, is not run again. So an interrupted or
+killed gate continues where it stopped, and a changed task is gated anew.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ async def gate_tasks(
     grader: Grader | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """Gates what `evidence` holds no decision on yet; results by task id. `cheats` run once per environment."""
+    """Gate the tasks that `evidence` holds no decision on yet; returns results by task id. `cheats` run once per
+    environment."""
     shared = Gate(grader or Grader(sandboxes), conditions_of(runs), cheats=cheats, turns=Turns(concurrency))
     return await examine_all(tasks, shared, evidence, progress=progress)
 
@@ -46,7 +47,7 @@ async def examine_all(
     beside: str = EVIDENCE,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, GateResult]:
-    """`beside`: the name of each task's own evidence in its folder."""
+    """Examine tasks and keep their evidence. `beside` is the path of each task's own evidence in its folder."""
     _require_names(tasks)
     evidence.parent.mkdir(parents=True, exist_ok=True)
     drop_torn_line(evidence)
@@ -58,7 +59,7 @@ async def examine_all(
         nonlocal done
         async with begun:
             if not await asyncio.to_thread(_is_known, task, results.get(task.id), len(gate.conditions)):
-                # The limits of an earlier gating do not bind this one, which may be on a slower machine.
+                # Drop the limits of an earlier gating: this one may be on a slower machine.
                 (task.directory / beside).unlink(missing_ok=True)
                 results[task.id] = result = await gate.examine(task)
                 keep_evidence(task, result, evidence, beside=beside)

@@ -1,7 +1,8 @@
-"""Gates one task: what is run, under which conditions, and how often after faults of ours.
+"""Gates one task: which diffs are run, under which conditions, and how often a grading is retried after an
+infrastructure fault.
 
-Every grading runs its tests anew, in a fresh box of the pristine environment. A fault of the infrastructure decides
-nothing; it is tried again, a few times and later each time.
+Every grading runs its tests anew, in a fresh box of the pristine environment. An infrastructure fault decides nothing:
+the grading is retried a few times, with growing pauses.
 """
 
 from __future__ import annotations
@@ -27,25 +28,26 @@ from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers import open_verifier, verifier_name
 
 ATTEMPTS, PAUSE = 3, 0.5
-"""Of a grading that ends in a fault of ours, and the seconds before the second; each pause is twice the last."""
+"""Attempts at a grading that ends in an infrastructure fault, and the seconds before the second attempt. Each pause is
+twice the last."""
 _OURS_ALONE = frozenset(("cases", "mutation", "documentation", "review", "script", "dockerfile", "workflow"))
-"""Verifiers that bring no code of the task's own into the box, but for what is judged."""
+"""Verifiers that bring no code of the task's own into the box, except the code under test."""
 Cheats = Callable[[Task], Awaitable[Sequence[str]]]
-"""Runs every cheat that fits in the environment of a task; the names of those that succeeded."""
+"""Runs every cheat that fits a task in its environment, and returns the names of those that succeeded."""
 
 
 @dataclass(slots=True)
 class Gate:
-    """What the gatings of one process share."""
+    """State shared by all gatings of one process."""
 
     grader: Grader
     conditions: Sequence[Conditions] = GATE
-    """Of the reference, a run each."""
+    """Conditions of the reference's runs, one run each."""
     nothing: Conditions = USUAL
-    """Of doing nothing, and of other solutions."""
+    """Conditions of the empty diff's run, and of other solutions."""
     cheats: Cheats | None = None
     scan: bool = True
-    """Prove that the environment does not show the solution."""
+    """Whether to prove that the environment does not show the solution."""
     turns: Turns = field(default_factory=Turns)
     _cheated: Memo[str, tuple[str, ...]] = field(default_factory=lambda: Memo(8192))
 
@@ -90,8 +92,8 @@ class Gate:
     async def _grade_all(
         self, task: Task, solution: str, others: dict[str, str], spent: list[float]
     ) -> tuple[list[tuple[Run, Verdict]], tuple[str, ...]]:
-        """The cheapest proof of unfitness first; of a task that is unfit the rest is not run. What wants a busy machine
-        comes last, when others want it too."""
+        """Run all gradings of a task, the cheapest proof of unfitness first; once the task is unfit, the rest is
+        skipped. Runs that need a busy machine come last, so that several tasks share it."""
         leaks: tuple[str, ...] = ()
         if self.scan:
             async with self._turn(spent):
@@ -108,7 +110,8 @@ class Gate:
     async def _grade(
         self, task: Task, what: str, diff: str, conditions: Conditions, spent: list[float]
     ) -> list[tuple[Run, Verdict]]:
-        """One run; and where it waited for what a fault of its conditions may have kept from it, another one."""
+        """Grade one diff. If it timed out under conditions that can cause this themselves, the run is set aside and
+        repeated under the alternative conditions."""
         for tried in range(1, ATTEMPTS + 1):
             async with self._turn(spent, busy=conditions.busy):
                 verdict = await self.grader.grade(task, diff, fresh=True, conditions=conditions)
@@ -124,7 +127,7 @@ class Gate:
 
     @asynccontextmanager
     async def _turn(self, spent: list[float], *, busy: bool = False) -> AsyncIterator[None]:
-        """`spent`: the seconds, without those that were spent on waiting."""
+        """Wait for a turn. `spent` collects the seconds of the turn, without the waiting."""
         async with self.turns.turn(busy=busy):
             began = time.monotonic()
             try:
@@ -157,7 +160,7 @@ def reference_diff(task: Task) -> str:
 
 
 def other_diffs(task: Task) -> dict[str, str]:
-    """Other valid solutions, by the names of their files."""
+    """Other valid solutions, by file name."""
     paths = sorted((task.directory / REFERENCE_DIFF).parent.glob("*.diff"))
     others = (path for path in paths if path != task.directory / REFERENCE_DIFF)
     return {path.name: _read_diff(path, "another solution") for path in others}
@@ -173,9 +176,9 @@ def _read_diff(path: Path, what: str) -> str:
 
 
 def _kind_of(task: Task) -> str:
-    """Of files over the host's base: what is alike to whoever would cheat. Where tests that came with the task run
-    beside its code, those of a family (a package, a repository) are one; what a program of ours judges, all of a
-    source."""
+    """A cache key for cheats on a bare environment (files over the host's base): tasks with the same key look alike to
+    a cheat. Where the task's own tests run beside its code, all tasks of a family (a package, a repository) share a
+    key. Where only a program of ours judges, all tasks of a source do."""
     name = verifier_name(task)
     parts = (name, task.verifier.get("runner"), source_of_task(task), "" if name in _OURS_ALONE else task.family)
     return f"host {parts}"

@@ -1,4 +1,4 @@
-"""What the gate found out about one task, and what that comes to. Pure: a fate is an answer of the evidence alone."""
+"""The gate's findings about one task, and the fate that follows. Pure: the fate depends on the evidence alone."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NOTHING, REFERENCE = "nothing", "reference"
 class Fate(StrEnum):
     SURVIVED = "survived"
     BROKEN = "cannot be graded"
-    """A mistake of the task's author: a malformed file, a Dockerfile that does not build."""
+    """The task's author made a mistake: a malformed file, or a Dockerfile that does not build."""
     UNDECIDED = "undecided"
-    """A fault of ours came between, also when tried again: the task is gated anew next time."""
+    """An infrastructure fault occurred, even after retries; the task is gated anew next time."""
     LEAKS = "shows its solution"
     EMPTY_PASSES = "doing nothing does not fail"
     REFERENCE_FAILS = "the reference does not pass"
@@ -39,9 +39,9 @@ class Run:
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
     tried: int = 1
-    """More than once after faults of ours."""
+    """Number of attempts; more than 1 after infrastructure faults."""
     set_aside: bool = False
-    """It waited until the wall clock expired, as it may by a fault of its conditions: the run after it, under the same
+    """The run timed out under conditions that can cause this themselves. The run after it, under the same conditions
     by other means, counts in its place."""
 
     @property
@@ -53,26 +53,27 @@ class Run:
 class GateResult:
     task: str
     digest: str
-    """Of what decides a verdict: evidence on a task that has changed since says nothing."""
+    """`gated_digest` of the task. Evidence with another digest is about an earlier state of the task and says
+    nothing."""
     source: str = ""
     runs: tuple[Run, ...] = ()
     leaks: tuple[str, ...] = ()
-    """Where the task's environment shows its solution or its hidden tests."""
+    """Places where the task's environment shows its solution or hidden tests."""
     cheats: tuple[str, ...] = ()
-    """That succeeded, in the environment of this task."""
+    """Cheats that succeeded in the task's environment."""
     broken: str = ""
     sealed: bool = False
     controls: int = 0
-    """Negative controls that the reference failed, and had to, over all runs."""
+    """Negative controls that the reference failed, as it must, over all runs."""
     withheld: int = 0
-    """Comparisons made outside of the box, over all runs."""
+    """Comparisons made outside the box, over all runs."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Of the task's gradings from now on: three times what was seen."""
+    """Limits of the task's gradings from now on: three times what was measured."""
     seconds: float = 0.0
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """Those that decide: all but what was set aside."""
+        """The runs that decide: all except those set aside."""
         return tuple(run for run in self.runs if not run.set_aside)
 
     @property
@@ -99,19 +100,19 @@ class GateResult:
 
     @property
     def decided(self) -> bool:
-        """Somebody is to blame, or nobody: but not we."""
+        """Whether there is a decision: no run that counts ended in an infrastructure fault."""
         judged = bool(self.counted) and all(run.judgement is not Judgement.ERROR for run in self.counted)
         return bool(self.broken) or judged
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it may not be used, in words; none for one that survived."""
+        """Why the task may not be used, in words; empty if it survived."""
         runs = [f"{run.what} ({run.conditions}): {run.reason}" for run in self.counted if not run.as_wanted]
         cheats = [f"the cheat {name} succeeds" for name in self.cheats]
         return tuple(filter(None, (self.broken, *self.leaks, *runs, *cheats)))
 
     def row(self) -> dict[str, Any]:
-        """As it is kept; `read` makes it again. The fate is written for people, and not read."""
+        """The result as a JSON row, which `read` parses back. The fate is included for people and not read."""
         names = ("task", "digest", "source", "broken", "sealed", "controls", "withheld", "seconds")
         kept = {name: getattr(self, name) for name in names}
         runs = [{name: getattr(run, name) for name in Run.__slots__} for run in self.runs]
@@ -120,7 +121,7 @@ class GateResult:
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> GateResult:
-        """ValueError, KeyError or TypeError if this is no row of `row`."""
+        """Parse a row; raises ValueError, KeyError or TypeError if `row` did not write it."""
         runs = tuple(Run(**{**run, "judgement": Judgement(run["judgement"])}) for run in row["runs"])
         known = {name: row[name] for name in cls.__slots__ if name not in ("runs", "leaks", "cheats")}
         return cls(**known, runs=runs, leaks=tuple(row["leaks"]), cheats=tuple(row["cheats"]))
@@ -145,7 +146,7 @@ def source_of_task(task: Task) -> str:
 
 
 def by_source(results: Iterable[GateResult]) -> dict[str, dict[str, int]]:
-    """For every source: how many tasks, how many survived, and what became of the others."""
+    """Counts per source: tasks, survivors, and the fates of the others."""
     found: dict[str, Counter[str]] = {}
     for result in results:
         counts = found.setdefault(result.source, Counter(tasks=0, survived=0))

@@ -1,6 +1,7 @@
-"""Who runs next: so many at once, and what wants a busy machine together, since it slows whatever else runs.
+"""A scheduler: limits how many gradings run at once, and groups those that need a busy machine, which slows everything
+else.
 
-Invariant: nobody who waits for a busy machine waits while a place is free that nobody else wants.
+Invariant: nobody waits for a busy machine while a place is free that no other kind of grading wants.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from contextlib import asynccontextmanager
 from etude.tasks.gate.busy import Busy
 
 TOGETHER = 4
-"""For each place, how many collect that want a busy machine before it is their turn."""
+"""Gradings, per place, that must be waiting for a busy machine before it is their turn."""
 
 
 class Turns:
-    """Of one event loop."""
+    """The turns of one event loop."""
 
     def __init__(self, places: int = 4, together: int = 0) -> None:
         self.places, self.together = places, together or TOGETHER * places
@@ -28,7 +29,7 @@ class Turns:
 
     @property
     def begun(self) -> int:
-        """How many should be begun at a time: those that have a place, and those that are collected."""
+        """How many gradings to start at a time: those with a place, plus those collected for a busy machine."""
         return self.places + self.together
 
     @asynccontextmanager
@@ -52,7 +53,7 @@ class Turns:
     def _serve(self) -> None:
         quiet, busy = self._waiting[False], self._waiting[True]
         while self._free and (quiet or busy):
-            # Once the machine is busy, it stays so until all are through that wanted it.
+            # Once the machine is busy, it stays busy until nobody waits for that any more.
             self._busy_now = bool(busy) and (self._busy_now or not quiet or len(busy) >= self.together)
             mine = (busy if self._busy_now else quiet).popleft()
             if mine.done():

@@ -1,6 +1,8 @@
-"""Sealing: an agent's box holds no history, no caches and no copies of the solution; and the proof that it does not.
+"""Sealing: removes history, caches and copies of the solution from the image of an agent's box, and proves that none
+is left.
 
-What is removed is in leftovers.toml with its reasons; `scan` looks for the reference's lines in all that is left."""
+leftovers.toml lists what is removed, with reasons; `scan` searches everything that is left for the reference's lines.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What boxes on the host's base see of the host: its files by name, and the lines of all its texts in one book.
+"""Checks the host's base, which every box on it can see, for a task's solution: by file names, and by an index of all
+lines of its text files.
 
-The book is made once for a state of the host, by one pass over all that is shown. It answers in milliseconds which
-files may say a task's lines; whether they do is then read in them, so no finding rests on two numbers that are alike.
+The index (`Book`) is built once per state of the host, in one pass over all visible files. It answers in milliseconds
+which files may contain a task's lines. Those files are then read, so a collision of line hashes never makes a finding.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SHOWN = (*SYSTEM, PYTHON)
 _FORMAT = "etude-base/2"
 _LIST = (resources.files("etude.tasks.box") / "list_files.py").read_bytes()
 _AT_ONCE = 4_000_000
-"""Lines that are held before those said again are left out."""
+"""Line hashes to hold in memory before duplicates are merged."""
 _Numbers = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.uint32]
 
@@ -39,12 +40,13 @@ _Places = npt.NDArray[np.uint32]
 @dataclass(frozen=True, slots=True)
 class Base:
     digest: str
-    """Of names, sizes and times of change: another one after every change of what is installed."""
+    """Hash of the files' names, sizes and modification times; it changes with everything that is installed."""
     sizes: dict[str, int] = field(repr=False)
-    """Of all files by their paths."""
+    """Size of each file, by its path."""
 
     def copies(self, twins: Iterable[Twin]) -> list[str]:
-        """Files that may be other versions of these: they are called as those are, and hardly differ in size."""
+        """Files that may be other versions of the given ones: the name is the same, and the size differs at most by a
+        factor of four."""
         wanted = list(twins)
         names = tuple({f"/{twin.name}" for twin in wanted})
         called = [path for path in self.sizes if path.endswith(names)] if names else []
@@ -57,8 +59,8 @@ class Base:
 
 async def look_at_base(sandboxes: Sandboxes) -> Base:
     async with box_of(sandboxes, HOST) as box:
-        # By our own program: not every system's `find` tells sizes. The interpreter's own folder is made anew for every
-        # store of images, and holds it alone.
+        # Listed by our own program, because not every system's `find` can print sizes. The interpreter's own folder is
+        # made anew for every image store, and holds only the interpreter.
         interpreter = f"{PYTHON}/bin"
         search = [f"{interpreter}/python3", "-I", "-S", "-B", "-", interpreter, *_SHOWN]
         listed = await run(box, search, "", stdin=_LIST)
@@ -76,13 +78,14 @@ def _base_of(listed: bytes) -> Base:
 @dataclass(frozen=True, slots=True)
 class Book:
     numbers: _Numbers
-    """Of each line of some length, sorted."""
+    """Sorted hashes of all lines of some minimum length."""
     places: _Places
-    """For each, the first file that says it."""
+    """For each hash, the index of the first file with that line."""
     names: Sequence[str]
 
     def files_with(self, needles: Iterable[Needle]) -> list[str]:
-        """The first file that says each of these lines. Of a part of a line, or of several, it knows nothing."""
+        """For each needle, the first file that contains it as a line. Needles that are a part of a line or span
+        several cannot be looked up and are skipped."""
         found = set()
         for needle in needles:
             number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))
@@ -99,7 +102,7 @@ class Book:
 
     @classmethod
     def read(cls, path: Path) -> Book | None:
-        """None where there is none, or no whole one."""
+        """Load an index; None where the file is missing or damaged."""
         try:
             with np.load(path) as found:
                 names = found["names"].tobytes().decode("utf-8", "surrogateescape").split("\0")
@@ -109,7 +112,8 @@ class Book:
 
 
 async def write_book(sandboxes: Sandboxes) -> Book:
-    """Of all texts that the base shows, wrapped ones too. A file of more than 32 MB is none."""
+    """Build the index from all text files that the base shows, including those inside archives and compressed files.
+    Files of more than 32 MB are skipped."""
     made = _Writing()
     async with box_of(sandboxes, HOST) as box:
         root = Root(box, owner_of(sandboxes), frozenset())
@@ -122,8 +126,8 @@ async def write_book(sandboxes: Sandboxes) -> Book:
 
 
 async def scan_base(sandboxes: Sandboxes, base: Base, needles: Needles, book: Book | None = None) -> SealReport:
-    """Of the files that may hold the solution: copies of what it changes and, if there is a book, whoever says one of
-    its lines."""
+    """Scan those files of the base that may hold the solution: copies of the files it changes and, given an index,
+    files with one of its lines."""
     paths = {*base.copies(needles.twins), *(book.files_with(needles.items) if book else ())}
     return await scan_some(sandboxes, HOST, sorted(paths), needles) if paths else SealReport(lines=len(needles.items))
 

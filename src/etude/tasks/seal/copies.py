@@ -1,7 +1,9 @@
-"""Installed copies of the package under test: what a package manager, and not the workspace, says its code is.
+"""Finds installed copies of the package under test outside the workspace: in a package manager's folders, and as
+archives.
 
-A copy whose files are those of the workspace tells nothing new and stays, without its bytecode: tests may import it.
-One that differs may be the fixed release, and goes, with its record; so do archives that are called as the package is.
+A copy whose files equal those of the workspace reveals nothing and stays, because tests may import it; only its
+bytecode goes. A copy that differs may be the fixed release and is removed with its installation record. So are
+archives named like the package.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _NO_PACKAGES = frozenset(
     ("tests", "test", "docs", "doc", "examples", "benchmarks", "scripts", "tools", "build", "dist")
 )
 _COMPILED = (".pyc", ".pyo", ".so", ".pyd", ".node")
-"""Made where a copy was installed; the workspace has none to compare with."""
+"""Built on installation, so the workspace has nothing to compare them with."""
 
 
 async def find_copies(root: Root, paths: Sequence[str], workdir: str, tracked: Collection[str] | None) -> list[Removed]:
@@ -52,7 +54,7 @@ async def find_copies(root: Root, paths: Sequence[str], workdir: str, tracked: C
 
 
 async def editable_folders(root: Root, paths: Sequence[str], workdir: str) -> set[str]:
-    """Folders of the workspace that an installed package is loaded from: its record and what it was built to."""
+    """Folders of the workspace that an editable install loads from: its metadata and its build output."""
     hooks = [path for path in paths if not is_below(path, workdir) and _EDITABLE.search(path)]
     text = "\n".join([await _text(root, path) for path in hooks])
     if workdir not in text:
@@ -63,7 +65,7 @@ async def editable_folders(root: Root, paths: Sequence[str], workdir: str) -> se
 
 
 async def package_names(root: Root, paths: Iterable[str], workdir: str) -> set[str]:
-    """How the package under test is called: by its project's files, and by the folders it is imported from."""
+    """Names of the package under test: from its project files, and from the folders it is imported from."""
     names: set[str] = set()
     for path in paths:
         if not is_below(path, workdir):
@@ -78,7 +80,7 @@ async def package_names(root: Root, paths: Iterable[str], workdir: str) -> set[s
 
 
 async def _says_the_same(root: Root, place: str, paths: Iterable[str], workdir: str) -> bool:
-    """Has every file of a copy one of the same bytes in the workspace?"""
+    """Whether every file of an installed copy has a file of the same bytes in the workspace."""
     name = place.rpartition("/")[2]
     homes = [folder for folder in (f"{workdir}/{name}", f"{workdir}/src/{name}", workdir) if folder != place]
     there = set(paths)
@@ -99,7 +101,8 @@ async def _says_the_same(root: Root, place: str, paths: Iterable[str], workdir: 
 
 
 def _within(path: str, workdir: str, tracked: Collection[str] | None) -> bool:
-    """A package's folder of the repository's own, such as one that a link of a workspace of packages leads to."""
+    """Whether a package folder belongs to the repository itself, such as a package of a monorepo that a link
+    leads to."""
     return is_below(path, workdir) and (tracked is None or path in tracked)
 
 

@@ -1,7 +1,7 @@
-"""Which of many texts occur in another, at a cost that hardly depends on how many they are.
+"""Finds which of many byte strings occur in a text, at a cost that hardly depends on their number.
 
-Few are looked for one by one. Of many, eight bytes from the middle of each are known by a table, and all windows of
-eight bytes are looked up in it; what the table lets through is compared in full.
+A few are searched one by one. For many, a hash table holds eight bytes from the middle of each, and every eight-byte
+window of the text is looked up in it; candidates are then compared in full.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHIFT = np.uint64(64 - _BITS)
 
 class Finder:
     def __init__(self, wanted: Sequence[bytes]) -> None:
-        """Each of at least eight bytes."""
+        """`wanted` are strings of at least eight bytes each."""
         self._wanted = tuple(wanted)
         self._by_key: defaultdict[int, list[int]] = defaultdict(list)
         if len(self._wanted) > FEW:
@@ -32,7 +32,7 @@ class Finder:
             self._table[(self._keys * _MIX) >> _SHIFT] = True
 
     def find(self, text: bytes) -> list[int]:
-        """Indexes of those that occur, in order."""
+        """Indexes of the strings that occur in the text, in order."""
         if not self._by_key:
             return [index for index, wanted in enumerate(self._wanted) if wanted in text]
         found: set[int] = set()
@@ -50,5 +50,5 @@ class Finder:
 
 
 def _middle(text: bytes) -> int:
-    """Where the eight bytes begin: beginnings are often alike."""
+    """Offset of the eight bytes used as key. The middle is used because beginnings are often alike."""
     return (len(text) - _WIDTH) // 2

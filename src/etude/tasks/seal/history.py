@@ -1,8 +1,9 @@
-"""A repository's history, squashed: one commit by a fixed author on the files as they are, and nothing else of git's.
+"""Squashes a repository's history into one commit by a fixed author on the files as they are; nothing else of git's is
+kept.
 
-The new repository is made from nothing, so no setting, hook, filter or alternate of the old one is ever obeyed: of it,
-only the list of tracked files is read. It is made with the image's own git, in the box and without network; where the
-image has none, with the git of the host's base in a box of its own.
+The new repository is created from nothing, so no setting, hook, filter or alternate of the old one takes effect; only
+the list of tracked files is read from the old one. It is created with the image's own git, in the box and without
+network. If the image has none, the git of the host's base does it in a separate box.
 """
 
 from __future__ import annotations
@@ -34,16 +35,17 @@ class History:
     """What is known of a workspace's repository before it is squashed."""
 
     top: str
-    """The folder of the working tree: the workspace, or one above it."""
+    """Root folder of the working tree: the workspace or a folder above it."""
     tracked: frozenset[str] | None
-    """Absolute paths; None where its index cannot be read: then whatever git does not ignore counts."""
+    """Absolute paths of the tracked files. None where the index cannot be read; then every file that git does not
+    ignore counts as tracked."""
     branch: str
     stores: tuple[Removed, ...]
-    """All that holds history: `.git` itself, those of submodules and worktrees, alternates."""
+    """Everything that holds history: `.git` itself, those of submodules and worktrees, and alternates."""
 
 
 async def find_history(root: Root, paths: Sequence[str], workdir: str) -> History | None:
-    """None where the workspace is in no repository."""
+    """Find the repository that the workspace belongs to; None where there is none."""
     gits = sorted({git for path in paths if (git := _git_of(path))}, key=len)
     above = [git for git in gits if is_below(workdir, git.removesuffix("/.git")) and git != "/.git"]
     if not above:
@@ -58,7 +60,7 @@ async def find_history(root: Root, paths: Sequence[str], workdir: str) -> Histor
 
 
 async def squash(root: Root, history: History, sandboxes: Sandboxes) -> None:
-    """Makes the new repository; the old one's stores are gone already."""
+    """Create the new repository. The old one's stores have been removed before."""
     if await _has_git(root.box):
         await _squash_in(root.box, history.top, history, await _who_writes(root, history.top))
         return
@@ -90,7 +92,8 @@ async def _has_git(box: Box) -> bool:
 
 
 async def _who_writes(root: Root, top: str) -> str:
-    """The image's own user, who will be the agent, if the files are its own: git refuses what belongs to another."""
+    """The image's own user, who will be the agent, if that user owns the files; else the root's user. Git refuses a
+    repository that belongs to somebody else."""
     owns = await root.box.exec(["/bin/sh", "-c", "test -O . && test -w ."], timeout=60, cwd=top)
     return "" if owns.code == 0 else root.user
 
@@ -99,13 +102,13 @@ async def _who_writes(root: Root, top: str) -> str:
 
 
 def _git_of(path: str) -> str:
-    """The `.git` that a file lies below, or is."""
+    """The `.git` that a file lies in, or is; empty if there is none."""
     found = _GIT.match(path)
     return found[0] if found else ""
 
 
 async def _followed(root: Root, git: str, paths: Iterable[str]) -> str:
-    """The folder that a `.git` file of a worktree or submodule points to; else the `.git` itself."""
+    """The folder that a worktree's or submodule's `.git` file points to, or `.git` itself if it is a folder."""
     if git not in paths:
         return git
     goal = (await _text(root, git)).partition("gitdir:")[2].strip()
@@ -113,12 +116,12 @@ async def _followed(root: Root, git: str, paths: Iterable[str]) -> str:
 
 
 def _is_store(place: str, paths: Iterable[str]) -> bool:
-    """Whatever an old repository names, nothing goes that is not git's."""
+    """Whether a place looks like git's data. Whatever an old repository refers to, nothing else is removed."""
     return any(path.startswith((f"{place}/objects/", f"{place}/refs/")) or path == f"{place}/gitdir" for path in paths)
 
 
 async def _borrowed(root: Root, store: str) -> list[str]:
-    """Where else a store's objects may lie: its common folder and its alternates, and theirs."""
+    """All stores that a repository's objects may come from: its common folder and alternates, followed recursively."""
     found, waiting = [store], [store]
     while waiting and len(found) < 64:
         place = waiting.pop()
@@ -141,7 +144,7 @@ async def _tracked(root: Root, top: str, store: str, paths: Sequence[str]) -> fr
         return None
     entries = (entry.partition(b"\t") for entry in said.split(b"\0") if entry)
     modes = {f"{top}/{name.decode('utf-8', 'surrogateescape')}": facts[:6] for facts, _, name in entries}
-    # A submodule is one entry; its files, if any, count as the repository's own from now on.
+    # The index lists a submodule as one entry; its files, if any, count as the repository's own from now on.
     modules = {name for name, mode in modes.items() if mode == _SUBMODULE}
     below = {path for path in paths if not modules.isdisjoint(folders_above(path)) and not _git_of(path)}
     return frozenset((modes.keys() - modules) | below)
@@ -169,7 +172,7 @@ def _joined(base: str, path: str) -> str:
 
 @asynccontextmanager
 async def _workshop(sandboxes: Sandboxes, root: Root, history: History) -> AsyncIterator[tuple[Box, tuple[int, int]]]:
-    """A box of the host's base that holds the working tree; and whose the tree is."""
+    """A box on the host's base that holds a copy of the working tree, and the tree's owner (uid, gid)."""
     box = await sandboxes.create(BoxSpec("host", workdir=_SHOP, limits=LIMITS, name="squash"))
     try:
         owner: tuple[int, int] | None = None
@@ -185,7 +188,7 @@ async def _workshop(sandboxes: Sandboxes, root: Root, history: History) -> Async
 
 
 def _owned(tar: bytes, uid: int, gid: int) -> bytes:
-    """The same tree as somebody else's."""
+    """The same tar with another owner."""
     target = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(tar)) as source, tarfile.open(fileobj=target, mode="w") as copy:
         for info in source:

@@ -1,6 +1,6 @@
-"""Which files of an image go before an agent sees it: pure functions over a list of its paths.
+"""Decides which files of an image are removed before an agent sees it. Pure functions over a list of paths.
 
-Invariant: a path that the workspace's repository tracks is never named.
+Invariant: a path that the workspace's repository tracks is never removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HOME = re.compile(r"/root/|/home/[^/]+/")
 @dataclass(frozen=True, slots=True)
 class Removed:
     path: str
-    """Absolute; a folder stands for all below it."""
+    """Absolute; a folder stands for everything below it."""
     reason: str
 
 
@@ -32,7 +32,8 @@ class Leftover:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches up to the end of what is named: below the workspace at any depth, elsewhere from the start."""
+        """Matches a path up to the end of the rule's name: at any depth in the workspace, elsewhere only from the
+        start."""
         start = "(?:.*?/)??" if self.where == "workdir" else ""
         names = "|".join(re.escape(name).replace(r"\*", "[^/]*") for name in self.names)
         return re.compile(f"{start}(?:{names})(?=/|$)", re.DOTALL)
@@ -47,8 +48,8 @@ def leftover_rules() -> tuple[Leftover, ...]:
 def find_leftovers(
     paths: Sequence[str], workdir: str, tracked: Collection[str] | None, needed: Collection[str] = ()
 ) -> list[Removed]:
-    """Of these files of an image. `tracked` are absolute paths, None where the workspace is no repository; no build
-    folder among `needed` goes."""
+    """The files to remove among these paths of an image. `tracked` are absolute paths, or None where the workspace is
+    no repository. Build folders in `needed` stay."""
     doomed: dict[str, str] = {}
     for path in paths:
         if tracked and path in tracked:
@@ -62,7 +63,8 @@ def find_leftovers(
 
 
 def is_leftover(path: str) -> bool:
-    """Would this path, relative to a workspace without a repository, be removed? Its version control would."""
+    """Whether this path, relative to a workspace without a repository, would be removed. Version control data counts
+    too."""
     return ".git" in path.split("/") or bool(find_leftovers([f"/w/{path}"], "/w", None))
 
 
@@ -71,14 +73,15 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def _match(path: str, rule: Leftover, workdir: str) -> str:
-    """The folder or file, at or above the path, that the rule names; empty where it names none."""
+    """The file or folder, at or above the path, that the rule names; empty if there is none."""
     base = _base(path, rule.where, workdir)
     found = base and rule.pattern.match(path, len(base))
     return path[: found.end()] if found else ""
 
 
 def _base(path: str, where: str, workdir: str) -> str:
-    """What the rule's names are relative to, with a slash at its end; empty where it does not look at this path."""
+    """The folder, with a slash at the end, that the rule's names are relative to; empty where the rule does not apply
+    to this path."""
     if path.startswith(f"{workdir}/"):
         return f"{workdir}/" if where == "workdir" else ""
     if where == "root":
@@ -88,7 +91,7 @@ def _base(path: str, where: str, workdir: str) -> str:
 
 
 def _folded(doomed: dict[str, str], paths: Iterable[str]) -> list[Removed]:
-    """A folder in place of its files, where none of them stays."""
+    """Name a folder instead of its files where all of its files go."""
     below: Counter[str] = Counter()
     going: Counter[str] = Counter()
     named = {value.partition("\0")[0] for value in doomed.values()}

@@ -1,11 +1,11 @@
-"""What to look for: lines that the reference adds, or that the hidden tests hold, and that nothing else says.
+"""Needles: the lines to search an image for, because only the reference solution or the hidden tests contain them.
 
-White space does not count. A line is looked for if it is long enough to be nobody's but the solution's, and is neither
-in the workspace nor in Python's own library, which says what programs say anyway. A shorter one is looked for together
-with its neighbours. Quoted texts are looked for alone too: they outlive compilation.
+White space is ignored. A line becomes a needle if it is long enough to be distinctive, and occurs neither in the
+workspace nor in Python's standard library, which contains the common idioms. A shorter line is joined with its
+neighbours. Quoted strings are needles of their own, because they survive compilation.
 
-In a copy of a file that the reference changes or adds, whatever its place, lines count that others say too: the file
-may be of Python's own library, or its fix be an idiom.
+In a copy of a file that the reference changes or adds, wherever it lies, lines that occur elsewhere count too: the
+file may be part of Python's standard library, or its fix be an idiom.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ import xxhash
 SPACE = b" \t\r\n\f\v"
 WITHIN_LINES = SPACE.replace(b"\n", b"")
 LEAST = 24
-"""Bytes of a line without white space, below which two programs may well agree by chance."""
+"""Shortest line, in bytes without white space, to search for. Two programs may share a shorter one by chance."""
 LEAST_QUOTED = 20
 LONGEST = 160
-"""Of a line, what is compared: the rest of a very long one adds no certainty."""
+"""Only this many bytes of a line are compared; the rest of a very long line adds no certainty."""
 _MARKS = 12
-"""Lines of a file by which its copies are known, from all over it: half of them make a copy."""
+"""Number of lines, spread over a file, that identify its copies. A text with half of them is a copy."""
 _REMARK = (b"#", b"//", b"*", b"/*", b'"""', b"<!--")
-"""How lines begin that many files share, such as those of licences."""
+"""Beginnings of comment lines, which many files share, such as licence texts."""
 _SOLUTION, _TESTS = 24, 16
-"""How many are looked for: the longest of each file in turn. Where one is, others are."""
+"""The most needles from the solution and from the hidden tests. Files take turns to give their longest line; where one
+line of a file is found, its others are nearby."""
 _IMPORT = re.compile(r"\s*(?:(?:import|from|#include|use|using|package)\b|(?:const|let|var)\b.*\brequire\()")
-"""Names what others have written: no line of anybody's own."""
+"""Matches import lines. They only name what others have written, so they identify nothing."""
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)+)\"|'((?:[^'\\]|\\.)+)'")
 
 
@@ -47,17 +48,18 @@ class Needle:
     """Without white space."""
     of_tests: bool
     shown: str
-    """Where it is from, and what it says, for people."""
+    """Its origin and its text, for people to read."""
     whole: bool = True
-    """One line, and neither a part of one nor several."""
+    """Whether it is exactly one line, rather than a part of a line or several lines joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """How to know other versions of a file that the reference changes or adds, and the one that shows the solution."""
+    """Recognises other versions of a file that the reference changes or adds, and tells whether one shows the
+    solution."""
 
     name: str
-    """The end of the file's path: its name, where that says anything."""
+    """The end of the file's path: the file name, with its folder where the name alone says nothing."""
     size: int
     marks: tuple[bytes, ...]
     needles: tuple[Needle, ...]
@@ -66,7 +68,8 @@ class Twin:
         return re.split("[/!]", path)[-1] == self.name or path.endswith(f"/{self.name}")
 
     def shown_by(self, text: bytes) -> Needle | None:
-        """What of the solution such a text, without white space, says, if it is one of the file's other versions."""
+        """The needle that a text (without white space) contains, if the text is another version of this file; else
+        None."""
         if 2 * sum(mark in text for mark in self.marks) < len(self.marks):
             return None
         return next((needle for needle in self.needles if needle.text in text), None)
@@ -76,7 +79,7 @@ class Twin:
 class Needles:
     items: tuple[Needle, ...]
     stems: frozenset[str] = frozenset()
-    """Names, without their ending, of the Python files that the reference changes: bytecode is called after them."""
+    """Stems of the Python files that the reference changes: their bytecode is named after them."""
     twins: tuple[Twin, ...] = ()
 
 
@@ -92,7 +95,7 @@ def squeezed(data: bytes) -> bytes:
 
 
 def needles_of(diff: str, tests: Mapping[str, bytes], pristine: Mapping[str, bytes]) -> Needles:
-    """`diff` is the reference's; it need not be one that applies."""
+    """The needles of a task. `diff` is the reference's; it need not apply to the pristine files."""
     known = b"\n".join(squeezed(data) for data in pristine.values())
 
     def new(found: Iterable[Needle]) -> list[Needle]:
@@ -103,7 +106,7 @@ def needles_of(diff: str, tests: Mapping[str, bytes], pristine: Mapping[str, byt
 
     hunks = dict(_changed_files(diff))
     changed = {path: new(_of_hunks(path, found)) for path, found in hunks.items()}
-    # A copy of a file that the reference adds is known by its own lines.
+    # A file that the reference adds is recognised by its own lines.
     known_by = {path: pristine[path] if path in pristine else _new_side(found) for path, found in hunks.items()}
     hidden = [distinct(new(_of_file(path, data))) for path, data in sorted(tests.items())]
     return Needles(
@@ -126,7 +129,7 @@ def _twins(changed: Mapping[str, Sequence[Needle]], files: Mapping[str, bytes]) 
 
 
 def _changed_files(diff: str) -> Iterator[tuple[str, list[list[_Line]]]]:
-    """Each file with the new side of its hunks."""
+    """Each file of a diff, with the new side of its hunks."""
     path, hunks, number = "", list[list[_Line]](), 0
     for line in diff.split("\n"):
         if line.startswith("+++ "):
@@ -165,7 +168,7 @@ def _of_hunks(path: str, hunks: Iterable[Sequence[_Line]]) -> Iterator[Needle]:
 
 
 def _grown(hunk: Sequence[_Line], index: int) -> bytes:
-    """A line without white space; with those around it, as many as it takes."""
+    """A line without white space, joined with as many neighbouring lines as it takes to be long enough."""
     first, last = index, index + 1
     while True:
         text = b"".join(squeezed(line.text.encode("utf-8", "surrogateescape")) for line in hunk[first:last])
@@ -191,7 +194,7 @@ def _of_file(path: str, data: bytes) -> Iterator[Needle]:
 
 
 def _longest(files: Iterable[list[Needle]], most: int) -> list[Needle]:
-    """The longest of each file, file after file."""
+    """The longest needles, taking one from each file in turn."""
     ordered = (sorted(found, key=lambda needle: -len(needle.text)) for found in files)
     turns = chain.from_iterable(zip_longest(*ordered))
     unique = {needle.text: needle for needle in turns if needle is not None}
@@ -199,7 +202,7 @@ def _longest(files: Iterable[list[Needle]], most: int) -> list[Needle]:
 
 
 class _Library:
-    """Python's own, without white space: about 8 MB of text, and a number for each of its lines."""
+    """Python's standard library without white space: about 8 MB of text, and a hash of each line."""
 
     def __init__(self) -> None:
         files = [path.read_bytes() for path in sorted(_modules(sysconfig.get_path("stdlib")))]
@@ -209,7 +212,8 @@ class _Library:
         self._lines = np.unique(np.fromiter(numbers, dtype=np.uint64))
 
     def says(self, needle: Needle) -> bool:
-        """Of a whole line this is known at once; else all the text is looked through."""
+        """Whether the library contains a needle. Whole lines are looked up by hash; others need a search of all the
+        text."""
         if not needle.whole:
             return needle.text in self._text
         number = np.uint64(xxhash.xxh3_64_intdigest(needle.text))
@@ -228,7 +232,7 @@ _reading = Lock()
 
 
 def _library() -> _Library:
-    """Read once, by whichever thread is the first: the others wait, since all at once would take as long as in turn."""
+    """The library, read once. Other threads wait for the first: reading in parallel would take as long as in turn."""
     with _reading:
         return _read()
 

@@ -1,4 +1,4 @@
-"""Git's packs: every object in one, whatever reaches it, deltas resolved. Needs no git and no index."""
+"""Reads git's pack files: every object, reachable or not, with deltas resolved. Needs neither git nor an index file."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 _BY_OFFSET, _BY_NAME = 6, 7
 _KEPT_BYTES = 64 << 20
 LARGEST = 128 << 20
-"""Of one object, or of anything else that is unfolded: a larger one is taken for damaged, and not read."""
+"""Largest size of one object, and of anything else that is unpacked. A larger one is taken for damaged and not read."""
 
 
 class PackError(Exception):
-    """Not a pack, or a damaged one. What came before the damage has been given."""
+    """Not a pack file, or a damaged one. The objects before the damage have been yielded."""
 
 
 def pack_objects(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Name ("blob at 12") and contents of each object but trees."""
+    """Yield the name (such as "blob at 12") and contents of every object except trees."""
     if data[:4] != b"PACK" or len(data) < 32:
         raise PackError("not a pack")
     count = int.from_bytes(data[8:12], "big")
@@ -40,7 +40,7 @@ class _Reader:
         self._places: dict[bytes, int] = {}
 
     def read(self, at: int) -> tuple[str, bytes, int]:
-        """Kind, contents, and where the next object begins."""
+        """Return the object's kind, its contents, and the offset of the next object."""
         number, size, body = self._header(at)
         chain = [at]
         if number in _KINDS:
@@ -49,7 +49,8 @@ class _Reader:
         base, body = self._base(number, at, body)
         delta, after = self._inflate(body, size)
         deltas = [delta]
-        # Down to what is whole or still known, then up again: chains may be deeper than Python's own calls.
+        # Follow the bases down to an object that is whole or cached, then apply the deltas upwards. A loop, because
+        # delta chains may be longer than Python's recursion limit.
         while base is not None and base not in self._kept:
             number, size, body = self._header(base)
             if number in _KINDS:
@@ -58,7 +59,7 @@ class _Reader:
             chain.append(base)
             base, body = self._base(number, base, body)
             deltas.append(self._inflate(body, size)[0])
-        # The base of a thin pack is elsewhere: what its deltas add can still be read.
+        # The base of a thin pack's delta lies outside the pack; what the delta itself adds can still be read.
         kind, content = self._kept[base] if base is not None else ("delta", b"")
         for place, delta in zip(reversed(chain), reversed(deltas), strict=True):
             content = self._keep(place, kind, _apply(content, delta, loose=base is None))
@@ -94,7 +95,7 @@ class _Reader:
     def _inflate(self, at: int, size: int) -> tuple[bytes, int]:
         stream = zlib.decompressobj()
         try:
-            # Never more than the header says, and a byte, by which a lie shows.
+            # Inflate at most one byte more than the header says: that byte shows that the header is wrong.
             content = stream.decompress(memoryview(self._data)[at:], size + 1)
             rest = stream.decompress(stream.unconsumed_tail, 1) if not stream.eof else b""
         except zlib.error as error:
@@ -121,7 +122,7 @@ class _Reader:
 
 
 def _apply(base: bytes, delta: bytes, *, loose: bool) -> bytes:
-    """`loose`: the base is not known; what would be copied from it is left out."""
+    """Apply a delta to its base. With `loose` the base is unknown, and what would be copied from it is left out."""
     at = _skip_size(delta, _skip_size(delta, 0))
     found = bytearray()
     while at < len(delta):

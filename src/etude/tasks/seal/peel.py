@@ -1,6 +1,6 @@
-"""Takes files out of what they are wrapped in: compressed files, archives, git's objects and packs, one in another.
+"""Unpacks nested containers: compressed files, archives, git's objects and packs, one inside another.
 
-Bounded in depth, in the size of each and in all together. What is damaged gives what can be read of it.
+Depth, the size of each file and the total size are bounded. A damaged container yields whatever can be read of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from etude.tasks.seal.packs import LARGEST, PackError, pack_objects
 
 DEEPEST = 5
 MOST = 1 << 30
-"""Of what one file unfolds to, in all."""
+"""Most bytes that one file may unpack to, in total."""
 _OBJECTS = (b"blob ", b"commit ", b"tag ")
 _OPENERS: dict[bytes, Callable[[io.BytesIO], Any]] = {
     b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
@@ -36,11 +36,11 @@ _BROKEN = (
 
 
 class TooMuch(Exception):
-    """A file unfolds to more than is read."""
+    """A file unpacks to more than the bounds allow."""
 
 
 def unfold(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """The file itself, then every file that it wraps, named like "a.whl!b.py". TooMuch beyond the bounds."""
+    """Yield the file itself, then every file inside it, named like "a.whl!b.py". Raises TooMuch beyond the bounds."""
     room = MOST
     waiting = [iter([(name, data)])]
     while waiting:
@@ -87,7 +87,7 @@ def _of_zip(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_stream(stream: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
-    """A compressed tar is read in order, member by member, and never held whole."""
+    """A compressed tar is read as a stream, member by member, and never held in memory whole."""
     if not _is_tar(stream.peek(512)):
         yield "", _whole(stream)
         return
@@ -103,7 +103,7 @@ def _of_tar(opened: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_object(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """A loose object of git; any other thing that zlib has packed is taken along."""
+    """A loose git object. Any other zlib data is unpacked as well."""
     stream = zlib.decompressobj()
     content = stream.decompress(data, LARGEST + 1)
     if len(content) > LARGEST:

@@ -1,9 +1,9 @@
-"""The whole root of a box, listed and read in bounded pieces through the contract alone.
+"""Lists and reads the whole file system of a box in bounded pieces, using only the sandbox contract.
 
-Contents come from the backend, never from a program of the box. Only where a folder is too large for one answer does
-the image's own `find` name its entries, and its `sh` the mounts: before any agent was there. What is mounted over the
-image (devices, and for the host base the host's system folders) is not of the task, and left out. So is what the user
-that the agent will be may not read.
+File contents come from the backend, never from a program in the box. Only for a folder too large for one answer does
+the image's own `find` list the entries, and its `sh` the mounts; both run before any agent was in the box. Mounts over
+the image (devices, and the host's system folders on the host base) are not part of the task and are skipped. So are
+files that the agent's user may not read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from etude.tasks.seal.leftovers import is_below
 from etude.tasks.task import TaskError
 
 LIMITS = Limits(memory_mb=2048, processes=256, cpu_seconds=600, file_mb=2048, disk_mb=8192, output_bytes=64 << 20)
-"""Of boxes that are sealed or read, and in which no agent is: what is read of one passes through its memory."""
+"""Limits of the boxes that images are sealed or read in. No agent is in them, and everything read passes through their
+memory."""
 PIECE_BYTES = 32 << 20
 PIECE_FILES = 50_000
 _MOUNTS = 'while read -r _ place kind _; do echo "$kind $place"; done < /proc/self/mounts'
@@ -30,21 +31,21 @@ _SECONDS = 120.0
 
 
 def owner_of(sandboxes: Sandboxes) -> str:
-    """The user that may read and remove everything of a box: where there is one id only, it is everybody's."""
+    """The user that may read and remove everything in a box. Where a box has only one user id, the default user may."""
     return "root" if Feature.ROOT_USER in sandboxes.features else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a box's root: a folder or one file of it as a tar; or what cannot be one."""
+    """A part of a box's root: a folder or a single file as a tar, or the name of what could not be read."""
 
     folder: str
     tar: bytes | None = None
-    """Names in it are relative to the folder."""
+    """The contents; member names are relative to `folder`."""
     unread: str = ""
-    """A file that is too large."""
+    """Path of a file that is too large to read."""
     links: tuple[str, ...] = ()
-    """Symbolic links right in a folder that is read entry by entry."""
+    """Symbolic links directly in a folder that is read entry by entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Root:
     box: Box
     user: str
     mounted: frozenset[str]
-    """Places that are not of the image: neither listed nor read."""
+    """Mount points that are not part of the image; they are neither listed nor read."""
 
     @classmethod
     async def of(cls, box: Box, user: str) -> Root:
@@ -60,7 +61,7 @@ class Root:
 
     @classmethod
     async def below_image(cls, box: Box, user: str) -> dict[str, Root]:
-        """What the box shows of the host's base, by where it is shown."""
+        """The parts of the host's base that the box shows, by their mount points."""
         mounts = await _mounts(box, user)
         places = {place for kind, place in mounts if kind not in _KERNELS} - {"/"}
         return {place: cls(box, user, frozenset({other for _, other in mounts} - {place, "/"})) for place in places}
@@ -83,7 +84,8 @@ class Root:
     async def pieces(
         self, top: str = "/", *, without: Collection[str] = (), file_bytes: int = PIECE_BYTES
     ) -> AsyncIterator[Piece]:
-        """All below `top` once, but for what lies at or below `without`; a file of more than `file_bytes` unread."""
+        """Yield everything below `top` once, except what lies at or below `without`. Files of more than `file_bytes`
+        are yielded unread."""
         waiting = [top]
         while waiting:
             folder = waiting.pop()
@@ -102,7 +104,7 @@ class Root:
                         yield Piece(folder, tar) if tar is not None else Piece(folder, unread=name)
 
     def _split(self, folder: str, without: Iterable[str]) -> bool:
-        """Is there something at or below this folder that must be left out?"""
+        """Whether anything at or below this folder must be skipped."""
         return any(is_below(place, folder.rstrip("/")) for place in (*self.mounted, *without))
 
     async def _listed(self, folder: str) -> list[str] | None:
@@ -118,19 +120,19 @@ class Root:
             return None
 
     async def _entries(self, folder: str) -> tuple[list[str], list[str]]:
-        """Folders and files right below."""
+        """The folders and the files directly in a folder."""
         return await self._named(folder, "d"), await self._named(folder, "f")
 
     async def _named(self, folder: str, kind: str) -> list[str]:
         above = folder.rstrip("/")
         command = ["find", f"{above}/.", "!", "-name", ".", "-prune", "-type", kind, "-print0"]
-        # `find` fails where the agent's user may not look: nothing there is for the agent to see.
+        # `find` exits with 1 where the agent's user may not look; the agent cannot see what is there either.
         names = (await run(self.box, command, "", good=(0, 1))).split(b"\0")[:-1]
         return [f"{above}/{name.decode('utf-8', 'surrogateescape').rpartition('/')[2]}" for name in names]
 
 
 async def _mounts(box: Box, user: str) -> list[tuple[str, str]]:
-    """Kind and place of each."""
+    """File system type and mount point of each mount."""
     lines = (await run(box, ["/bin/sh", "-c", _MOUNTS], user)).splitlines()
     pairs = (line.partition(b" ") for line in lines)
     return [
@@ -141,7 +143,8 @@ async def _mounts(box: Box, user: str) -> list[tuple[str, str]]:
 async def run(
     box: Box, command: list[str], user: str, *, cwd: str = "/", stdin: bytes = b"", good: Collection[int] = (0,)
 ) -> bytes:
-    """What a program of the image says; TaskError if it fails: a task's image must have what a shell needs."""
+    """Run a program of the image and return its output. Raises TaskError if it fails: the image must have the basic
+    shell tools."""
     done = await box.exec(command, timeout=_SECONDS, user=user, cwd=cwd, stdin=stdin)
     if done.code not in good or done.truncated:
         said = done.stderr[-300:].decode("utf-8", "replace").strip() or f"exit code {done.code}"
@@ -152,7 +155,7 @@ async def run(
 
 
 def members(tar: bytes) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """What a piece's tar holds, each with its bytes: of a hard link, those of the file that it names."""
+    """The members of a piece's tar, each with its bytes. A hard link has the bytes of its target."""
     with tarfile.open(fileobj=io.BytesIO(tar), errors="surrogateescape") as opened:
         for info in opened:
             content = opened.extractfile(info) if info.isfile() or info.islnk() else None

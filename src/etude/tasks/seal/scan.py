@@ -1,7 +1,8 @@
-"""The proof that a sealed image does not hold the solution: its lines are looked for in every file of the root.
+"""Proves that a sealed image does not hold the solution, by searching every file of its root for the solution's lines.
 
-In the files as they are, in whatever they are wrapped in, and in all objects of every repository, reachable or not.
-What could not be read is listed, never passed over. Base64, encryption and other images' disks are not unfolded.
+The search covers the files as they are, the contents of archives and compressed files, and all objects of every
+repository, reachable or not. Files that could not be read are listed, never skipped silently. Base64, encrypted data
+and disk images are not unpacked.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from etude.tasks.seal.peel import TooMuch, unfold
 from etude.tasks.seal.root import LIMITS, Root, members, owner_of
 
 LARGEST = 256 << 20
-"""Of one file of the image: it is read whole."""
+"""Largest file of the image that is read; a file is read whole."""
 _ENOUGH_TESTS = 2
-"""Lines of the hidden tests that make a finding together: other projects' tests may say one of them too."""
+"""Number of hidden-test lines that must occur in one file to make a finding. Tests of other projects may contain one
+of them."""
 _BYTECODE = re.compile(r"(.*?)(?:(?<=/)__pycache__/)?([^/.]+)(?:\.[^/]+)?\.py[co]$")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     file: str
-    """In the image; "a.whl!b.py" is a file within another."""
+    """Path in the image; "a.whl!b.py" is a file inside another."""
     what: str
 
     def __str__(self) -> str:
@@ -42,18 +44,19 @@ class Finding:
 class SealReport:
     removed: tuple[Removed, ...] = ()
     findings: tuple[Finding, ...] = ()
-    """Any makes the task unfit: its agent could read the solution."""
+    """Any finding makes the task unfit: its agent could read the solution."""
     unread: tuple[str, ...] = ()
-    """Files that are too large, or unfold to too much."""
+    """Files that are too large, or unpack to too much."""
     lines: int = 0
-    """Looked for. With none there is nothing to prove: the reference says only what others say."""
+    """Number of lines searched for. With 0 there is nothing to prove: the reference contains only lines that occur
+    elsewhere."""
     scanned_files: int = 0
     scanned_bytes: int = 0
-    """Unfolded."""
+    """Counted after unpacking."""
     seconds: float = 0.0
 
     def with_more(self, other: SealReport) -> SealReport:
-        """Of two places, looked through for the same lines."""
+        """The combined report of two places that were searched for the same lines."""
         return SealReport(
             self.removed + other.removed,
             self.findings + other.findings,
@@ -67,7 +70,7 @@ class SealReport:
 
 @dataclass(slots=True)
 class Scanner:
-    """Takes file after file and remembers what it has found."""
+    """Scans one file after another and collects the findings."""
 
     needles: Needles
     findings: list[Finding] = field(default_factory=list)
@@ -101,7 +104,7 @@ class Scanner:
                 self.add(path, data)
 
     def _hits(self, name: str, data: bytes) -> list[Needle]:
-        """The needles that make a finding, if they do."""
+        """The needles that make this file a finding; empty if it is none."""
         text = squeezed(data)
         found = [self.needles.items[index] for index in self._finder.find(text)]
         hidden = [needle for needle in found if needle.of_tests]
@@ -115,7 +118,8 @@ class Scanner:
     # -- bytecode, which holds no lines
 
     def _note(self, path: str, info: tarfile.TarInfo, data: bytes) -> None:
-        """Of files that are called as those the reference changes: a source, and what bytecode says of its source."""
+        """Record the files named like those that the reference changes: sources, and what bytecode files say of their
+        source."""
         if path.endswith(".py") and path.rpartition("/")[2][:-3] in self.needles.stems:
             self._sources[path] = (int(info.mtime) & 0xFFFFFFFF, info.size & 0xFFFFFFFF)
         elif (match := _BYTECODE.match(path)) and match[2] in self.needles.stems and len(data) >= 16:
@@ -141,7 +145,7 @@ class Scanner:
 
 
 def scan_files(files: Mapping[str, bytes], needles: Needles) -> SealReport:
-    """Of an environment that is these files and nothing else of the task's."""
+    """Scan an environment that consists of these files only, on top of the host's base."""
     started = time.monotonic()
     scanner = Scanner(needles)
     for path, data in files.items():
@@ -152,7 +156,7 @@ def scan_files(files: Mapping[str, bytes], needles: Needles) -> SealReport:
 async def scan_image(
     sandboxes: Sandboxes, image: str, needles: Needles, *, removed: Iterable[Removed] = ()
 ) -> SealReport:
-    """Of the whole root of an image, read in a fresh box."""
+    """Scan the whole root of an image, read in a fresh box."""
     started = time.monotonic()
     scanner = Scanner(needles)
     async with box_of(sandboxes, image) as box:
@@ -161,7 +165,7 @@ async def scan_image(
 
 
 async def scan_some(sandboxes: Sandboxes, image: str, paths: Iterable[str], needles: Needles) -> SealReport:
-    """Of these files alone."""
+    """Scan only these files of an image."""
     started = time.monotonic()
     scanner = Scanner(needles)
     async with box_of(sandboxes, image) as box:
@@ -181,7 +185,7 @@ async def _scan(scanner: Scanner, root: Root, top: str) -> None:
 
 @asynccontextmanager
 async def box_of(sandboxes: Sandboxes, image: str) -> AsyncIterator[Box]:
-    """A fresh one, in which no agent is."""
+    """A fresh box that no agent has been in."""
     box = await sandboxes.create(BoxSpec(image, limits=LIMITS, name="scan"))
     try:
         yield box

@@ -1,7 +1,8 @@
-"""From an image as it was built to the one that agents and gradings start from: without history, caches and copies.
+"""Seals a built image: makes the image that agents and gradings start from, without history, caches and copies of the
+package.
 
-It happens in a box without network, as the box's root, before any agent; what was removed is listed with its reason.
-Whether it was enough is not believed but proved, by `scan`.
+Sealing runs in a box without network, as the box's root user, before any agent; what was removed is listed with
+reasons. `scan` proves afterwards that it was enough.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from etude.tasks.seal.root import LIMITS, Root, owner_of, run
 from etude.tasks.task import TaskError
 
 _AT_ONCE = 100_000
-"""Bytes of arguments of one `rm`."""
+"""Most bytes of arguments for one `rm`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Sealed:
 
 
 async def seal(sandboxes: Sandboxes, image: str, workdir: str = "") -> Sealed:
-    """`workdir` is the image's own unless given. TaskError for an image that cannot be sealed."""
+    """Seal an image. `workdir` is the image's own unless given. Raises TaskError for an image that cannot be sealed."""
     box = await sandboxes.create(BoxSpec(image, workdir=workdir, limits=LIMITS, name="seal"))
     try:
         workdir = await _workdir(box, workdir)
