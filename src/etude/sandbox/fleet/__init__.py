@@ -1,6 +1,6 @@
-"""Many hosts as one backend: a sandbox host per node, and a scheduler that places boxes on them.
+"""Many hosts as one sandbox backend: a sandbox host per node, and a scheduler that places boxes on them.
 
-Imports nothing heavy: hosts and dispatcher are services of whatever cluster is opened."""
+This package imports nothing heavy. Hosts and dispatcher are services of whatever cluster is opened."""
 
 from etude.sandbox.fleet.client import FleetSandboxes
 from etude.sandbox.fleet.errors import FleetFull

@@ -1,6 +1,7 @@
-"""How a host answers: with a value, or with an error that is part of the Box contract.
+"""How a host answers a call: with a value, or with an error that is part of the Box contract.
 
-The cluster carries errors of this project as themselves; the contract also promises some of Python's own.
+The cluster transports this project's own errors as they are. The contract also promises some built-in errors of Python
+(OSErrors), which are wrapped here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Raised:
 
 
 async def answered(work: Awaitable[Any]) -> Any:
-    """The result, or what of Python's own it raised."""
+    """Awaits the work; returns its result, or an OSError that it raised, wrapped."""
     try:
         return await work
     except OSError as error:
@@ -35,7 +36,7 @@ def opened(answer: Any) -> Any:
 
 @contextlib.contextmanager
 def answered_here(who: str) -> Iterator[None]:
-    """A host that is gone or does not answer has lost what it was asked about."""
+    """Turns cluster errors into sandbox errors: a host that is gone or does not answer has lost the box in question."""
     try:
         yield
     except (ServiceDied, DeadlineExceeded) as error:

@@ -1,7 +1,7 @@
-"""Who gets which host: waiting requests are held against the hosts, as either changes.
+"""Assigns hosts to waiting requests, whenever either of them changes.
 
-Invariant: a request that is first in its line is searched for when it comes to stand there, and again whenever a host
-that it could use gains room; nothing else is looked at. A host that is claimed takes its claimant and nobody else.
+Invariant: a request is searched for when it becomes the first of its line, and again whenever a host that it could use
+gains room; nothing else is looked at. A host that is claimed takes its claimant and nobody else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from etude.sandbox.fleet.timers import Timers
 from etude.sandbox.fleet.waiting import Pending, WaitingRoom
 
 _TOLD = 3
-"""Hosts whose shortage is told to who found no room."""
+"""Number of hosts whose shortage is named in the error when there was no room."""
 
 
 class Assigner:
@@ -28,7 +28,7 @@ class Assigner:
         self._timers = timers
         self._index = HostIndex()
         self._grown: dict[str, None] = {}
-        """Hosts with more room than when the waiting requests were last held against them."""
+        """Hosts that have gained room since the waiting requests were last tried on them."""
         self._sizes: dict[Capacity, int] = {}
 
     # -- hosts
@@ -51,7 +51,8 @@ class Assigner:
         return host
 
     def changed(self, host: HostLedger, *, gained: bool = True) -> None:
-        """Keeps the index true to a host that has changed; what may have `gained` room is tried for who waits."""
+        """Updates the index for a host that has changed. If it may have `gained` room, waiting requests are tried on
+        it."""
         if host.takes_boxes and host.claimant is None:
             self._index.put(host)
         else:
@@ -60,13 +61,13 @@ class Assigner:
             self._grown[host.name] = None
 
     def could_ever_hold(self, wanted: CreateRequested) -> bool:
-        """True also while no host is known: one may join."""
+        """Whether some host is large enough. Also True while no host is known, since one may join."""
         sizes = [self.hosts[wanted.pinned].capacity] if wanted.pinned else list(self._sizes)
         fit = (wanted.count <= size.boxes and self._share(size, wanted) <= 1.0 for size in sizes)
         return not sizes or any(fit)
 
     def in_the_way(self, pending: Pending) -> str:
-        """What the hosts are short of, each in words, the first few of them."""
+        """What the hosts are short of, in words, for the first few of them."""
         wanted = pending.wanted
         hosts = (host for host in self.hosts.values() if wanted.pinned in ("", host.name))
         short = [(host.name, host.short_of(wanted.demand, wanted.count)) for host in hosts]
@@ -76,7 +77,7 @@ class Assigner:
     # -- requests to hosts
 
     def assign(self, now: float) -> list[Pending]:
-        """Gives hosts to those who wait, in turns; returns who got one."""
+        """Gives hosts to waiting requests, line by line in turns; returns the requests that got one."""
         placed: list[Pending] = []
         while len(self.waiting) and (self._grown or self.waiting.has_fresh):
             grown, self._grown = self._grown, {}
@@ -118,7 +119,7 @@ class Assigner:
         return free and host.takes_boxes and host.fits(pending.wanted.demand, pending.wanted.count)
 
     def _share(self, size: Capacity, wanted: CreateRequested) -> float:
-        """The part that a request needs of what a host of this size may be given, in what it needs most."""
+        """The fraction of a host's limit that the request needs, in the resource it needs most."""
         demand, total, ceiling = wanted.demand, size.total, self.policy.ceiling
         return wanted.count * max(
             demand.cpus / (total.cpus * ceiling.cpus),
@@ -144,7 +145,7 @@ class Assigner:
     # -- claims
 
     def claim(self, pending: Pending, now: float) -> None:
-        """Keeps a host free for a request that has been passed over for long and is first in its line."""
+        """Keeps a host free for a request that is the first of its line and has waited for long."""
         if pending.host or pending.claim or not pending.searched:
             return
         if now < pending.since + self.policy.patience * self.policy.claim_after:
@@ -156,7 +157,8 @@ class Assigner:
             self.changed(host, gained=False)
 
     def void_claim(self, host: HostLedger) -> None:
-        """The host takes nothing any more. Who waited for it alone has not seen what others gained meanwhile."""
+        """Ends the claim on a host that takes no boxes any more. The claimant is searched for again, since it has
+        missed the room that other hosts gained meanwhile."""
         if claimant := host.claimant:
             host.claimant, claimant.claim = None, ""
             self.waiting.search_again(claimant)

@@ -1,5 +1,7 @@
-"""A token bucket with time passed in. A taker needs one whole token, and may leave a debt that later time pays: so in
-any span no more is taken than burst + rate * seconds + what the last taker was over."""
+"""A token bucket; the caller passes the time in.
+
+A caller needs one whole token but may take more and leave a debt, which later time pays. So over any span, no more is
+taken than burst + rate * seconds, plus what the last caller took beyond its token."""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ class TokenBucket:
         self._tokens, self._at = float(burst), now
 
     def ready_at(self, now: float) -> float:
-        """The moment from which a token is there; not after `now` if it is there already."""
+        """The time from which a token is available; `now` if one is available already."""
         self._fill(now)
-        # A whole token less what rounding may have lost, else the moment promised would come and find none.
+        # A tiny tolerance for rounding; without it, the promised time could come and find no whole token.
         return now if self._tokens >= 1.0 - 1e-6 else now + (1.0 - self._tokens) / self._rate
 
     def take(self, count: int, now: float) -> None:

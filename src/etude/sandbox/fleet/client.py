@@ -1,4 +1,4 @@
-"""FleetSandboxes: the fleet as a backend like any other. It may be sent to other services: each has boxes of its own.
+"""FleetSandboxes: the fleet as a backend like any other. It can be sent to other services; each copy has its own boxes.
 
 Its boxes live as long as it renews its lease, which it does by itself while its event loop runs.
 """
@@ -70,7 +70,7 @@ class FleetSandboxes:
             "arguments": arguments,
             "egress": egress,
         }
-        # Always as a stream: one that nobody reads any more ends the build on its host.
+        # Always a stream: when nobody reads it any more, the build on the host ends.
         return await self._make(Making("build_image", (Path(context).absolute(),), options), say or (lambda _: None))
 
     async def _make(self, making: Making, say: Callable[[str], None] | None = None) -> str:
@@ -107,7 +107,8 @@ class FleetSandboxes:
         return f"{self._owner}-{self._requests}"
 
     async def granted(self, request: str, method: str, *args: Any) -> Any:
-        """Waits as long as the scheduler may; a request that nobody waits for any more is taken back."""
+        """Asks for boxes and waits for as long as the scheduler may need. A request that nobody waits for any more is
+        withdrawn."""
         self._renew_from_now_on()
         policy = self._policy
         seconds = policy.patience + policy.attempts * (policy.create_seconds + policy.image_seconds)

@@ -1,7 +1,7 @@
 """The dispatcher: the one service that runs the scheduler. It turns calls into events, and decisions into calls.
 
-Commands and files do not pass through here: a client speaks to the host of its box. If the dispatcher dies, boxes live
-on; a new one asks the hosts which boxes and images they have.
+Commands and files do not pass through here, since a client talks to its box's host directly. If the dispatcher dies,
+boxes live on; a new one asks the hosts which boxes and images they have.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from etude.sandbox.fleet.resources import demand_of
 from etude.sandbox.fleet.scheduler import Scheduler
 
 _FINAL = (RequestRefused, ImageError, BoxBusy)
-"""What another host would answer just the same."""
+"""Errors that would be the same on any other host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class Forking:
 
 @dataclass(slots=True)
 class Asked:
-    """A request that a client waits for."""
+    """A request that a client is waiting for."""
 
     what: Creation | Forking
     answer: asyncio.Future[Granted]
     error: Exception | None = None
-    """What the last host said."""
+    """The error of the last host that was tried."""
 
 
 class Dispatcher:
@@ -94,7 +94,7 @@ class Dispatcher:
         self._turn = 0
 
     async def open(self) -> frozenset[Feature]:
-        """Joins the hosts, at the first call; returns what all of them can do."""
+        """Joins the hosts at the first call; returns the features that all of them have."""
         if self._features is None:
             facts = await asyncio.gather(*(self._join(name) for name in self._remotes))
             self._features = frozenset.intersection(*facts)
@@ -104,7 +104,7 @@ class Dispatcher:
     # -- what clients ask
 
     async def create(self, request: str, owner: str, spec: BoxSpec) -> tuple[str, str, Remote]:
-        """The box, and its host with the handle."""
+        """Makes a box; returns its id, its host's name, and the handle of that host."""
         demand = demand_of(spec, self._policy.box_cpus)
         pinned = self._images.only_host_of(spec.image)
         wanted = CreateRequested(request, owner, demand, image=spec.image, pinned=pinned)
@@ -112,7 +112,8 @@ class Dispatcher:
         return granted.boxes[0], granted.host, self._remotes[granted.host]
 
     async def fork(self, request: str, owner: str, parent: str, count: int, kill: bool) -> tuple[str, ...]:
-        """Children on their parent's host: they share its files there, and cannot cheaply be anywhere else."""
+        """Forks a box. The children are made on their parent's host: they share its files there, and elsewhere would be
+        costly."""
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
         host = self._scheduler.host_of(parent)
@@ -137,12 +138,12 @@ class Dispatcher:
         self._tell(OwnerRenewed(owner))
 
     async def leave(self, owner: str) -> None:
-        """Returns when the owner's boxes are gone."""
+        """Ends the owner's lease; returns when its boxes are gone."""
         self._tell(OwnerLeft(owner))
         await asyncio.gather(*[task for task in self._tasks if task.get_name() == "destroy"])
 
     async def image_host(self) -> tuple[str, Remote]:
-        """Where a new image is to be made: each host in turn."""
+        """The host where the next new image is made; hosts take turns."""
         names = sorted(self._scheduler.hosts)
         if not names:
             raise SandboxUnavailable("the fleet has no host; see the logs of its sandbox hosts")
@@ -156,14 +157,14 @@ class Dispatcher:
     # -- what operators ask
 
     async def drain(self, host: str, seconds: float) -> None:
-        """Gives a host nothing more, and ends it when its boxes are gone, or after that time."""
+        """Places nothing more on the host, and ends it when its boxes are gone, or after that time."""
         if host not in self._scheduler.hosts:
             raise RequestRefused(f"no host {host!r}; there are {', '.join(sorted(self._scheduler.hosts))}")
         self._drained.add(host)
         self._tell(HostDraining(host, self._now() + seconds))
 
     async def census(self) -> dict[str, int]:
-        """Boxes on each living host, those being made included."""
+        """Number of boxes on each living host, including those that are still being made."""
         return {name: len(host.boxes) for name, host in sorted(self._scheduler.hosts.items())}
 
     # -- decisions
@@ -226,7 +227,7 @@ class Dispatcher:
         return frozenset(facts.features)
 
     async def _listen(self, name: str) -> None:
-        """A host's reports, for as long as it is one of the fleet's."""
+        """Receives the host's reports, for as long as the host belongs to the fleet."""
         seen = 0
         while name in self._scheduler.hosts:
             asked_at = self._now()
@@ -236,7 +237,7 @@ class Dispatcher:
                 self._tell(HostLost(name, str(death)))
                 return
             except DeadlineExceeded:
-                continue  # the scheduler keeps the time of its silence
+                continue  # The scheduler's own timer notices the host's silence.
             seen += len(report.ended)
             for box in report.ended:
                 self._tell(BoxEnded(box))
@@ -244,7 +245,7 @@ class Dispatcher:
             await asyncio.sleep(self._policy.beat_seconds)
 
     async def _replace(self, name: str) -> None:
-        """Ends a host that was given up, answering or not, and starts it again where its node still lives."""
+        """Kills a host that was given up, whether or not it answers, and restarts it if its node still lives."""
         remote = self._remotes[name]
         await remote.kill()
         while name not in self._drained and self._restarts[name] < self._policy.restarts:
@@ -264,7 +265,8 @@ class Dispatcher:
     # -- time
 
     def _now(self) -> float:
-        """Seconds in which this process could hear: what it slept through is nobody else's silence."""
+        """The scheduler's clock: seconds in which this process could receive. Time that it slept through must not count
+        as a host's silence."""
         return time.monotonic() - self._begun - self._deaf
 
     async def _keep_time(self) -> None:

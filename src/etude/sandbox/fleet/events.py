@@ -1,4 +1,4 @@
-"""What the scheduler is told, and what it decides. Data alone: the dispatcher turns decisions into calls."""
+"""The scheduler's inputs (events) and outputs (decisions). Plain data: the dispatcher turns decisions into calls."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from etude.sandbox.fleet.resources import Capacity, Resources
 
 @dataclass(frozen=True, slots=True)
 class CreateRequested:
-    """`count` boxes on one host, all or none. Answered exactly once, by Granted or Rejected."""
+    """A request for `count` boxes on one host, all or none. It is answered exactly once, by Granted or Rejected."""
 
     request: str
     owner: str
     demand: Resources
-    """Of each box."""
+    """What each single box needs."""
     count: int = 1
     image: str = ""
     pinned: str = ""
-    """The one host that will do: a fork's parent lives there, or the image exists there alone."""
+    """The only host that will do: the parent of a fork lives there, or the image exists only there. Empty: any host."""
 
     @property
     def boxes(self) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ class CreateFailed:
     boxes: tuple[str, ...]
     reason: str
     elsewhere: bool
-    """Whether another host might succeed; a refused request is refused everywhere."""
+    """Whether another host might succeed. A refused request would be refused everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class OwnerLeft:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A box that a joining host has already: the dispatcher was restarted, the host was not."""
+    """A box that a joining host already has, because the dispatcher was restarted and the host was not."""
 
     box: str
     owner: str
@@ -87,16 +87,16 @@ class HostJoined:
 class HostReported:
     host: str
     used: Resources
-    """Of the whole machine, boxes and all else."""
+    """Use of the whole machine: boxes and everything else."""
     sampled: float
-    """A moment of the scheduler's own clock, not after the host looked."""
+    """When the host measured, on the scheduler's clock; possibly earlier, never later."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostDraining:
     host: str
     by: float
-    """When the boxes that are still there are ended."""
+    """When the remaining boxes are ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class HostLost:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed, nothing else."""
+    """Time has passed and nothing else has happened."""
 
 
 Event = (
@@ -130,15 +130,15 @@ Event = (
 
 class Why(StrEnum):
     FULL = "full"
-    """No room in time: come back later."""
+    """There was no room in time; ask again later."""
     IMPOSSIBLE = "impossible"
     """No host is large enough."""
     FAILED = "failed"
-    """Hosts were tried and could not, or the request is refused by what a box is."""
+    """The hosts that were tried failed, or the request breaks a rule of boxes."""
     GONE = "gone"
-    """The one host that would do is lost or draining."""
+    """The only host that would do is lost or draining."""
     LEFT = "left"
-    """Its owner left, or its lease ran out."""
+    """The request's owner left, or its lease ran out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Granted:
     host: str
     boxes: tuple[str, ...]
     waited: float
-    """From request to its last placement."""
+    """Seconds from the request to its last placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Destroy:
 
 @dataclass(frozen=True, slots=True)
 class DropHost:
-    """Its service is to be ended, whether it answers or not, so that what is lost is truly gone."""
+    """The host's service is to be killed, whether or not it answers, so that the boxes lost with it are really gone."""
 
     host: str
     reason: str

@@ -1,7 +1,7 @@
-"""The sandbox host: the service that each node has one of. It owns a backend and its boxes, and does what it is told.
+"""The sandbox host: the service that runs once on each node. It owns a backend and its boxes, and does what it is told.
 
-It decides nothing about placement. Two things it does alone: it forgets boxes that are found dead, and it destroys all
-of them when nobody has called for its report in `orphan_seconds`.
+It decides nothing about placement. Two things it does on its own: it forgets boxes that are found dead, and it destroys
+all boxes when nobody has asked for its report in `orphan_seconds`.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ class HostFacts:
     features: frozenset[Feature]
     held: tuple[Held, ...]
     images: dict[str, Making | None]
-    """Those made here since the start, and how; a snapshot has no such way."""
+    """Images made here since the start, with the call that made them; None for a snapshot, which no call can make
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     used: Resources
     ended: tuple[str, ...]
-    """Boxes that were found dead, from the number asked for."""
+    """Boxes that were found dead, from the requested number on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The result of a command, and the box's list of commands from the place where the client knows it."""
+    """The result of a command, and the part of the box's command list that the client does not know yet."""
 
     result: Any
     commands: list[str]
@@ -73,18 +74,19 @@ class SandboxHost:
         self._lodgers: dict[str, Lodger] = {}
         self._images: dict[str, Making | None] = {}
         self._unwanted: set[str] = set()
-        """Boxes that were to be destroyed while they were being made."""
+        """Boxes that were to be destroyed while they were still being made."""
         self._running: dict[str, asyncio.Task[Any]] = {}
         self._cleaning: list[asyncio.Future[None]] = []
         self._ended: list[str] = []
-        self._told = 0  # of those that ended, how many the dispatcher has acknowledged and were cut off
+        self._told = 0  # Number of ended boxes that the dispatcher has acknowledged, which are removed from `_ended`.
         self._heard = time.monotonic()
         self._guard: asyncio.Task[None] | None = None
 
     # -- the dispatcher's side
 
     async def open(self) -> HostFacts:
-        """What this host is, and what it holds already. The backend starts on the event loop that will use it."""
+        """Starts the backend, on the event loop that will use it; returns what this host is and what it already
+        holds."""
         self._heard = time.monotonic()
         if self._backend is None:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -96,7 +98,8 @@ class SandboxHost:
         return HostFacts(self._gauge.capacity, self._backend.features, held, dict(self._images))
 
     async def report(self, seen: int) -> Report:
-        """`seen`: how many ended boxes the dispatcher has heard of; an answer that got lost is given again."""
+        """Returns the host's use and its ended boxes. `seen` is how many ended boxes the dispatcher knows of; those
+        after them are sent again, in case an answer was lost."""
         self._heard = time.monotonic()
         del self._ended[: seen - self._told]
         self._told = seen
@@ -119,7 +122,7 @@ class SandboxHost:
             await lodger.box.destroy()
 
     async def close(self) -> None:
-        """Destroys every box and ends the backend; the service can only be killed after that."""
+        """Destroys every box and ends the backend. After that, the service can only be killed."""
         if self._guard is not None:
             self._guard.cancel()
         backend, self._backend = self._backend, None
@@ -136,7 +139,7 @@ class SandboxHost:
         return image
 
     async def build_image(self, args: tuple[Any, ...], options: dict[str, Any]) -> AsyncIterator[Any]:
-        """What the build says, a list of lines at a time; the image's id last."""
+        """Yields the build's output as lists of lines, and the image id last."""
         said: asyncio.Queue[str] = asyncio.Queue()
         build = asyncio.ensure_future(self._open_backend().build_image(*args, say=said.put_nowait, **options))
         try:
@@ -169,7 +172,7 @@ class SandboxHost:
     async def exec_streamed(
         self, box: str, ticket: str, known: int, command: Any, options: dict[str, Any]
     ) -> AsyncIterator[list[tuple[int, bytes]] | Ran]:
-        """Lists of (stream, bytes), all that came since the last one; the result last."""
+        """Yields lists of (stream, bytes) with all output since the last one, and the result last."""
         with self._noticing(box) as lodger:
             came: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
 
@@ -187,7 +190,8 @@ class SandboxHost:
                 del self._running[ticket]
 
     async def cancel(self, ticket: str) -> None:
-        """Returns once the box has been told, so that what the client asks next comes behind it."""
+        """Cancels a request; returns once the box has been told, so the client's next request comes after the
+        cancellation."""
         if run := self._running.get(ticket):
             run.cancel()
             await asyncio.wait([run])
@@ -204,7 +208,7 @@ class SandboxHost:
             await getattr(lodger.processes[process], method)(*args)
 
     async def poll(self, box: str, process: int, ticket: str, wait: float) -> Poll | None:
-        """None where it was cancelled, with nothing taken."""
+        """Polls a process. None if the poll was cancelled; then no output has been consumed."""
         with self._noticing(box) as lodger:
             poll = self._running[ticket] = asyncio.ensure_future(lodger.processes[process].poll(wait=wait))
             try:
@@ -232,7 +236,7 @@ class SandboxHost:
 
     @contextlib.contextmanager
     def _noticing(self, name: str) -> Iterator[Lodger]:
-        """A box that is found dead is forgotten, and reported."""
+        """If the box is found dead, forgets it and reports it as ended."""
         lodger = self._lodger(name)
         try:
             yield lodger
@@ -263,7 +267,7 @@ class SandboxHost:
 
 
 async def _until_done(work: asyncio.Future[Any], pieces: asyncio.Queue[Any]) -> AsyncIterator[list[Any]]:
-    """What the work says while it runs, in as many lists as the receiver takes."""
+    """Yields what the work says while it runs, in as few lists as the receiver's pace allows."""
     while True:
         getting = asyncio.ensure_future(pieces.get())
         await asyncio.wait((work, getting), return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""Which host has which image, and how others come to have it.
+"""Which host has which image, and how other hosts get it.
 
-An image is made on one host; another makes it anew, from the same source, when it first gets a box of it: layers are
-named by content, so both are the same. A snapshot has no source: boxes of it live where it was taken.
+An image is made on one host. Another host makes it again from the same source when it first gets a box of it; layers
+are named by their content, so both are the same. A snapshot has no source, so its boxes are made where it was taken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from etude.sandbox.fleet.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """A call of a backend's that makes an image. Paths in it must mean the same on every host."""
+    """The backend call that makes an image. Paths in it must mean the same on every host."""
 
     method: str
     args: tuple[Any, ...]
@@ -27,7 +27,7 @@ class Making:
 class Known:
     making: Making | None
     local: dict[str, str] = field(default_factory=dict)
-    """Its id on each host that has it: hosts of another kind may name the same content otherwise."""
+    """Host -> image id there. Hosts of another kind may name the same content differently."""
     busy: dict[str, asyncio.Lock] = field(default_factory=dict)
 
 
@@ -42,12 +42,13 @@ class FleetImages:
         known.local[host] = image
 
     def only_host_of(self, image: str) -> str:
-        """Of a snapshot; empty where any host will do."""
+        """The only host of a snapshot; empty if any host will do."""
         known = self._known.get(image)
         return next(iter(known.local)) if known is not None and known.making is None else ""
 
     async def on_host(self, image: str, host: str) -> str:
-        """The image's id there, once it is there. An image that was not made through this fleet is left to the host."""
+        """Makes sure that the host has the image; returns its id there. Images not made through this fleet are left to
+        the host."""
         known = self._known.get(image)
         if known is None:
             return image

@@ -1,10 +1,11 @@
-"""Who owns which boxes, and until when. An owner is a client; one word from it renews all that it has."""
+"""Which owner has which boxes, and until when. An owner is a client; one renewal covers all its boxes."""
 
 from __future__ import annotations
 
 
 class Leases:
-    """The deadline of each owner. Nothing is swept here: the scheduler's timers ask at the moments `renew` returns."""
+    """The deadline of each owner. Nothing expires here by itself: the scheduler's timers check at the times `renew`
+    returns."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -18,7 +19,7 @@ class Leases:
         return len(self._until)
 
     def renew(self, owner: str, now: float) -> float:
-        """Opens the lease if need be; returns its deadline."""
+        """Extends the lease, opening it if necessary; returns its deadline."""
         self._until[owner] = until = now + self._seconds
         self._boxes.setdefault(owner, {})
         return until
@@ -34,6 +35,6 @@ class Leases:
             self._boxes[owner].pop(box, None)
 
     def end(self, owner: str) -> list[str]:
-        """Closes the lease; returns the boxes that it held, oldest first."""
+        """Closes the lease; returns the boxes it held, oldest first."""
         self._until.pop(owner, None)
         return list(self._boxes.pop(owner, ()))

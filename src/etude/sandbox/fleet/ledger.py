@@ -1,7 +1,7 @@
-"""What the scheduler knows of one host.
+"""The scheduler's bookkeeping of one host.
 
-Load is what the host reported last, plus a reservation for each box too young to show in that report. A reservation
-ends with a report sampled `settle_seconds` after its box was made, so no box is counted by neither.
+Load is what the host last reported, plus a reservation for each box that is too new to show in that report. A
+reservation ends with the first report sampled `settle_seconds` after its box was made, so every box is counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etude.sandbox.fleet.waiting import Pending
 class HostState(StrEnum):
     UP = "up"
     SILENT = "silent"
-    """Late with its report: it keeps its boxes and gets none."""
+    """Its report is late: it keeps its boxes and gets no new ones."""
     DRAINING = "draining"
 
 
@@ -28,11 +28,11 @@ class HostLedger:
         self.bucket = TokenBucket(policy.host_rate, policy.host_burst, now)
         self.heard = now
         self.claimant: Pending | None = None
-        """The request for which this host is kept free."""
+        """The request that this host is kept free for."""
         self.cooling = False
-        """Its bucket is empty."""
+        """Whether its token bucket is empty."""
         self.boxes: dict[str, Resources] = {}
-        """Every box that is there or being made, by what it asked for."""
+        """Every box that exists or is being made, with its demand."""
         self._settle = policy.settle_seconds
         total, ceiling = capacity.total, policy.ceiling
         self.limit = Resources(
@@ -40,8 +40,8 @@ class HostLedger:
         )
         self._used = Resources()
         self._unseen: dict[str, float | None] = {}
-        """Boxes that no report shows: when each was ready, None while it is being made. Oldest first."""
-        self._cpus = self._memory = self._disk = 0.0  # the sum of their reservations
+        """Boxes that no report shows yet, oldest first: when each was ready, or None while it is being made."""
+        self._cpus = self._memory = self._disk = 0.0  # The sum of their reservations.
 
     @property
     def load(self) -> Resources:
@@ -62,7 +62,7 @@ class HostLedger:
         )
 
     def short_of(self, demand: Resources, count: int) -> list[str]:
-        """In words, why it does not fit; nothing where it does."""
+        """Why the boxes do not fit, in words; empty if they do."""
         wanted, load = demand.times(count), self.load
         short = [
             f"{what} ({had:,.0f} of {most:,.0f}{unit} in use, {more:,.0f} wanted)"
@@ -81,7 +81,7 @@ class HostLedger:
         return count <= self.capacity.boxes and demand.times(count).within(self.limit)
 
     def free(self) -> float:
-        """The part of its limit that is free, in what is scarcest: 0 to 1."""
+        """The free fraction of its limit, 0 to 1, in the scarcest resource."""
         limit, used = self.limit, self._used
         return max(
             0.0,
@@ -109,7 +109,7 @@ class HostLedger:
         self.ready((box,), now)
 
     def release(self, box: str) -> bool:
-        """Whether the box was here."""
+        """Frees what the box used; returns whether the box was here."""
         demand = self.boxes.pop(box, None)
         if demand is None:
             return False
@@ -127,7 +127,7 @@ class HostLedger:
             del self._unseen[box]
             self._count(self.boxes[box], -1)
         if not self._unseen:
-            self._cpus = self._memory = self._disk = 0.0  # what rounding has left
+            self._cpus = self._memory = self._disk = 0.0  # Removes what rounding has left.
 
     def _count(self, demand: Resources, sign: int) -> None:
         self._cpus += sign * demand.cpus

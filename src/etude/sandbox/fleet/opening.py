@@ -16,7 +16,7 @@ from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.open import beside
 
 _CPUS = 0.1
-"""Of each service, as the cluster counts: the boxes are counted by the fleet itself."""
+"""CPU share of each service in the cluster's accounting; the fleet itself accounts for the boxes."""
 
 
 @dataclass(slots=True)
@@ -27,11 +27,11 @@ class Fleet:
     policy: Policy
 
     def sandboxes(self) -> FleetSandboxes:
-        """A client with boxes of its own."""
+        """Returns a new client with its own boxes."""
         return FleetSandboxes(self.dispatcher, self.features, self.policy)
 
     async def keep(self, restarts: int, on_event: OnEvent) -> None:
-        """Starts a dispatcher that has died again, until cancelled; the new one asks the hosts what they have."""
+        """Restarts the dispatcher whenever it has died, until cancelled. The new one asks the hosts what they have."""
         deadline = self.policy.create_seconds
         supervised = Supervised(self.dispatcher, restarts, on_event=on_event, start_deadline=deadline)
         while True:
@@ -51,9 +51,9 @@ class Fleet:
 async def open_fleet(
     cluster: Cluster, recipe: SandboxRecipe, root: Path, *, policy: Policy | None = None, name: str = "fleet"
 ) -> Fleet:
-    """Over `recipe.hosts` of the cluster's nodes, or over all where it names no number.
+    """Opens a fleet on `recipe.hosts` of the cluster's nodes, or on all nodes if that is 0.
 
-    `root`: a folder on every node, of its own or shared, below which each host keeps its images."""
+    `root` is a folder that exists on every node, local or shared; each host keeps its images in a folder below it."""
     policy = policy or Policy()
     nodes = await cluster.nodes()
     if recipe.hosts > len(nodes):

@@ -1,8 +1,8 @@
-"""Which host: the fullest that still fits, found without looking at every host.
+"""Finds the fullest host on which a request still fits, without looking at every host.
 
-Hosts lie in levels by the free part of what they are scarcest in. A host whose level is above what a request needs of
-it fits for certain, so the search goes up from there and ends at once; hosts below may still fit, where a request needs
-little of what is scarce: they are looked at only when nothing above will do.
+Hosts are sorted into levels by the free fraction of their scarcest resource. A host at a level above the fraction that
+a request needs fits for certain, so the search starts there, goes up and usually ends at once. Hosts below may still
+fit if the request needs little of what is scarce; they are searched only if no host above will do.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from etude.sandbox.fleet.ledger import HostLedger
 
 LEVELS = 64
 NEAR = 4
-"""Hosts that made boxes of an image lately, which are tried first."""
+"""Number of hosts remembered per image, those that made boxes of it last; they are tried first."""
 IMAGES = 10_000
 
 
 class HostIndex:
-    """The hosts that may be given boxes now."""
+    """The hosts that can be given boxes now."""
 
     def __init__(self) -> None:
         self._levels: list[dict[str, HostLedger]] = [{} for _ in range(LEVELS + 1)]
         self._level_of: dict[str, int] = {}
-        self._occupied = 0  # bit n: level n holds a host
+        self._occupied = 0  # Bit n is set if level n holds a host.
         self._near: dict[str, list[str]] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._level_of
 
     def put(self, host: HostLedger) -> None:
-        """Files a host under its present level."""
+        """Puts a host into the level of its current free fraction."""
         level = int(host.free() * LEVELS)
         if self._level_of.get(host.name) == level:
             return
@@ -46,7 +46,7 @@ class HostIndex:
                 self._occupied &= ~(1 << level)
 
     def find(self, wanted: CreateRequested, tried: frozenset[str], share: float) -> HostLedger | None:
-        """`share`: the least part of any host's limit that the request needs."""
+        """Finds a host. `share` is the smallest fraction of any host's limit that the request needs."""
         for name in self._near.get(wanted.image, ()) if wanted.image else ():
             level = self._level_of.get(name)
             if level is not None and name not in tried:
@@ -69,7 +69,7 @@ class HostIndex:
         return None
 
     def roomiest(self, wanted: CreateRequested, tried: frozenset[str]) -> HostLedger | None:
-        """The host that will soonest have the room which none has now."""
+        """When the request fits nowhere: the host with the most room, which will be the first to have enough."""
         for level in range(LEVELS, -1, -1):
             for name, host in self._levels[level].items():
                 if name not in tried and host.could_ever_fit(wanted.demand, wanted.count):
@@ -77,7 +77,7 @@ class HostIndex:
         return None
 
     def remember(self, image: str, name: str) -> None:
-        """That a host has made boxes of this image, and so has its layers."""
+        """Notes that a host has made boxes of this image, and so has its layers."""
         if not image:
             return
         near = self._near.pop(image, [])

@@ -1,7 +1,7 @@
-"""What a machine has and how much of it is in use.
+"""What a machine has, and how much of it is in use.
 
-Cores and memory are all of the machine's, whoever uses them: they come and go with whoever runs. Disk is what was free
-at the start: files of others stay, and a large disk that is nearly full has room for many boxes all the same.
+Cores and memory cover the whole machine, whoever uses them, since their use comes and goes. Disk capacity is what was
+free at the start: other people's files stay, and a large disk that is nearly full still has room for many boxes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 class Gauge:
-    """Cores are those that were busy since the last look."""
+    """Measures this machine's capacity and use. Busy cores are averaged since the last look."""
 
     def __init__(self, disk: Path) -> None:
         self._disk = disk
@@ -39,7 +39,7 @@ class Gauge:
 
 
 def _ticks() -> tuple[int, int]:
-    """Of all cores since the start of the machine: in all, and idle."""
+    """CPU ticks of all cores since boot: (all, idle)."""
     fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return sum(fields), fields[3] + fields[4]
 

@@ -1,6 +1,6 @@
-"""A box on some host, as its client holds it: each request is one call to that host's service.
+"""A box on some host, as its client sees it: each request is one call to that host's service.
 
-A command is never sent twice. Whatever keeps the host from answering makes the box lost, for its client at least.
+A command is never sent twice. Whatever keeps the host from answering makes the box lost, at least for its client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from etude.sandbox.fleet.client import FleetSandboxes
 
 _ANSWER_SECONDS = 60.0
-"""How long a host may take over what it was asked beyond a command's own time: for large trees, too."""
+"""Time limit for the host's answer beyond a command's own timeout; it must be enough for large trees."""
 
 
 class RemoteBox:
@@ -61,7 +61,7 @@ class RemoteBox:
                             for stream, data in said:
                                 on_output(stream, data)
         except BaseException as error:
-            if not isinstance(error, SandboxError):  # cancelled, or on_output failed: the command must not go on
+            if not isinstance(error, SandboxError):  # Cancelled, or on_output failed: the command must not go on.
                 with contextlib.suppress(SandboxError):
                     await asyncio.shield(self.call("cancel", ticket))
             raise
@@ -122,7 +122,7 @@ class RemoteBox:
     # -- copies and the end
 
     async def snapshot(self) -> str:
-        """The image lives on this box's host, and so will the boxes made from it."""
+        """Takes a snapshot. The image lives on this box's host, so boxes made from it are placed there."""
         image: str = await self._ask("snapshot")
         await self._fleet.ask("learn_image", image, self.host_name, None)
         return image

@@ -1,7 +1,7 @@
 """A background command on some host.
 
-A poll that its caller gives up loses nothing: it is called back from the host, and what it had taken by then is kept
-here for the next one.
+A poll that its caller gives up loses nothing: it is cancelled on the host, and what it had already taken is kept here
+for the next poll.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RemoteProcess:
         except SandboxLost:
             if self._end is None:
                 raise
-            said = self._end  # a box that is gone leaves what was known of its commands
+            said = self._end  # Of a lost box, the known end of a command remains.
         return said or Poll(b"", 0, None)
 
     def _give_up(self, task: asyncio.Task[Any], then: Any) -> None:
@@ -82,6 +82,6 @@ class RemoteProcess:
 
 
 def _forget(calling_back: asyncio.Task[Any]) -> None:
-    """If it failed, so will the poll that it was about."""
+    """If cancelling the poll failed, so will the poll itself."""
     with contextlib.suppress(SandboxError, asyncio.CancelledError):
         calling_back.result()

@@ -1,4 +1,4 @@
-"""What boxes ask for and hosts have: cores, memory, disk. Plain numbers; the scheduler's only arithmetic."""
+"""What boxes demand and hosts have: cores, memory, disk. Plain numbers, and the only arithmetic of the scheduler."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Capacity:
 
     total: Resources
     boxes: int = 2_000
-    """However idle they are."""
+    """Maximum number of boxes, however idle they are."""
 
 
 def demand_of(spec: BoxSpec, cpus: float) -> Resources:
-    """What a box is expected to need until its host's own figures show it: its limits, and a share of a core."""
+    """What a box is assumed to need until its host's reports show it: its limits, and a fraction of a core."""
     return Resources(cpus, float(spec.limits.memory_mb), float(spec.limits.disk_mb))

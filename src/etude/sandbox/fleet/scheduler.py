@@ -1,13 +1,15 @@
-"""The fleet's mind: a pure state machine. Events and the time go in, decisions come out; no clock, no call, no chance.
+"""The fleet's scheduler: a pure state machine. Events and the time go in, decisions come out. It has no clock, makes no
+calls, and uses no randomness.
 
 Always true, whatever comes in whatever order (tests/sandbox/fleet/test_machine.py):
+
 - every request is answered exactly once, by Granted or Rejected;
 - a box is on one host at most, and a host is never given more than its ceiling allows by what was known then;
 - a host that is silent, draining or gone gets nothing; a lost host loses its own boxes and no others.
 
-A request waits for room, for a token of the fleet and for one of its host (assigning.py). Once it has been passed over
-for a good part of its patience it claims a host: that host is kept free until the request fits, so that large requests
-are not starved by small ones.
+A request waits for room, for a token of the fleet and for one of its host (assigning.py). When it has been passed over
+for a good part of its patience, it claims a host, which is kept free until the request fits. So small requests do not
+starve large ones.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Scheduler:
         self.hosts, self.waiting = self.assigner.hosts, self.assigner.waiting
         self.leases = Leases(policy.lease_seconds)
         self._pending: dict[str, Pending] = {}
-        """Requests that wait or are being made."""
+        """Requests that wait or whose boxes are being made."""
         self._where: dict[str, tuple[str, str]] = {}
         """Host and owner of every granted box."""
         self._drains: dict[str, float] = {}
@@ -84,7 +86,8 @@ class Scheduler:
     # -- the outside
 
     def handle(self, event: Event, now: float) -> list[Decision]:
-        """Time never runs backwards here: an earlier `now` counts as the latest one seen."""
+        """Handles one event and returns the decisions. Time never runs backwards here: an earlier `now` counts as the
+        latest seen."""
         self._now = max(now, self._now)
         while (due := self._timers.pop(self._now)) is not None:
             kind, key = due
@@ -100,7 +103,7 @@ class Scheduler:
         return self._timers.next_moment
 
     def host_of(self, box: str) -> str:
-        """Empty for one that is not there."""
+        """The box's host; empty if there is no such box."""
         return self._where[box][0] if box in self._where else ""
 
     # -- requests
@@ -168,7 +171,7 @@ class Scheduler:
 
     def _done(self, event: CreateDone) -> None:
         pending = self._pending.get(event.request)
-        if pending is None or pending.host != event.host:  # too late: it is tried elsewhere, or was given up
+        if pending is None or pending.host != event.host:  # Too late: it is being tried elsewhere, or was given up.
             self._destroy(event.boxes, event.host, "made too late")
             return
         self._forget(pending)
@@ -187,13 +190,14 @@ class Scheduler:
         pending = self._pending.get(event.request)
         if pending is None or pending.host != event.host:
             return
-        if event.elsewhere:  # it may have been made all the same, and only the answer was lost
+        if event.elsewhere:  # The boxes may have been made all the same, with only the answer lost.
             self._destroy(event.boxes, event.host, event.reason)
         self._release(event.boxes, self.hosts[event.host])
         self._again(pending, event.reason, elsewhere=event.elsewhere)
 
     def _again(self, pending: Pending, reason: str, *, elsewhere: bool) -> None:
-        """A creation is the one thing tried twice: it is not known to have happened, and nobody has seen it."""
+        """Tries the creation on another host, if that makes sense. Only creations are tried twice: a failed one is not
+        known to have happened, and nobody has seen its boxes."""
         wanted = pending.wanted
         pending.tried |= {pending.host}
         pending.host, pending.searched = "", False
@@ -246,7 +250,7 @@ class Scheduler:
             self._release((box,), self.hosts[host])
 
     def _destroy(self, boxes: tuple[str, ...], host: str, reason: str) -> None:
-        if host in self.hosts:  # else it was ended with all that it had
+        if host in self.hosts:  # Otherwise the host was ended with everything on it.
             self._out += [Destroy(box, host, reason) for box in boxes]
 
     def _release(self, boxes: tuple[str, ...], host: HostLedger) -> None:
@@ -275,7 +279,7 @@ class Scheduler:
         host = self.hosts.get(event.host)
         if host is not None:
             host.report(event.used, event.sampled, self._now)
-            # Of one that was silent only its loss was still waited for.
+            # If the host was silent, its timer was set to the time of its loss.
             self._timers.set(self._now + self.policy.silent_seconds, "silence", event.host)
             self.assigner.changed(host)
 
@@ -316,7 +320,7 @@ class Scheduler:
             for box in [box for box in self.hosts[name].boxes if box in self._where]:
                 self._destroy((box,), name, f"host {name} is drained")
                 self._ended(BoxEnded(box))
-        if name in self._drains:  # it was put off, or a box is still being made
+        if name in self._drains:  # The drain was put off, or a box is still being made.
             self._timers.set(max(self._drains[name], self._now + self.policy.beat_seconds), "drain", name)
 
     def _lost(self, event: HostLost) -> None:

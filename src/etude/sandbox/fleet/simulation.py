@@ -1,6 +1,6 @@
-"""The real scheduler over a simulated fleet: seeded arrivals, lifetimes, loads, dying and draining hosts.
+"""Runs the real scheduler on a simulated fleet: seeded arrivals, lifetimes, loads, and hosts that die or drain.
 
-Time is simulated, the scheduler is not: `placements_per_second` is by the CPU time that its own code takes.
+Only time is simulated: `placements_per_second` is based on the CPU time that the scheduler's own code takes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from etude.sandbox.fleet.resources import Capacity, Resources
 from etude.sandbox.fleet.scheduler import Scheduler
 
 KINDS = (
-    # what a box asks for, the part of it that it comes to use, and how often such a box is wanted
+    # (what a box asks for, fraction of it that the box comes to use, relative frequency)
     (Resources(0.25, 512, 512), 0.6, 60),
     (Resources(0.5, 1_024, 1_024), 0.5, 25),
     (Resources(1.0, 4_096, 2_048), 0.4, 10),
@@ -49,19 +49,19 @@ HOST = Capacity(Resources(96, 393_216, 2_097_152), boxes=1_000)
 @dataclass(frozen=True, slots=True)
 class Scene:
     boxes: int = 100_000
-    """Living at once, when the fleet is full."""
+    """Number of living boxes when the fleet is full."""
     hosts: int = 500
     seed: int = 1
     host: Capacity = HOST
     fill_seconds: float = 300.0
-    """In which the fleet is filled."""
+    """Time in which the fleet is filled."""
     steady_seconds: float = 60.0
-    """After that, as many come as go."""
+    """Time after that, in which as many boxes come as go."""
     life_seconds: float = 600.0
-    """Of a box, on average."""
+    """Mean lifetime of a box."""
     create_seconds: float = 0.02
     fails: float = 0.002
-    """The part of creations that fails."""
+    """Fraction of creations that fail."""
     deaths: int = 5
     drains: int = 5
     images: int = 400
@@ -72,18 +72,19 @@ class Scene:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     boxes: int
-    """Living at once, at most."""
+    """Maximum number of living boxes."""
     hosts: int
     placements: int
     placements_per_second: float
     packing: float
-    """Hosts that the living boxes need at least, over those that have any: the mean over the steady time."""
+    """The fewest hosts that could hold the living boxes, divided by the hosts that have any: the mean over the steady
+    time."""
     p99_wait_ms: float
-    """From request to box, of those granted, making it included."""
+    """Time from request to finished box, of the granted requests."""
     rejected: int
     lost: int
     worst: float
-    """The most that a host used, over its ceiling: above 1 where boxes grew, or a report was off, after placement."""
+    """A host's highest use relative to its ceiling: above 1 if boxes grew, or a report was off, after placement."""
 
 
 class Simulation:
@@ -96,7 +97,7 @@ class Simulation:
         self._count = 0
         self._kind_of: dict[str, tuple[Resources, float]] = {}
         self._living: dict[str, tuple[str, Resources]] = {}
-        """Host and use of every box that is there."""
+        """Host and use of every living box."""
         self._used: dict[str, list[float]] = {}
         self._on: dict[str, int] = {}
         self._asked: dict[str, float] = {}
@@ -123,7 +124,7 @@ class Simulation:
         while self._coming and self._coming[0][0] <= end:
             moment, _, what = heappop(self._coming)
             wake = self._scheduler.next_wake
-            if wake is not None and wake < moment:  # a real dispatcher would have looked then
+            if wake is not None and wake < moment:  # A real dispatcher would have woken up at this time.
                 heappush(self._coming, (moment, self._next(), what))
                 moment, what = max(wake, self._now), ("event", Tick())
             self._now = moment
@@ -175,7 +176,8 @@ class Simulation:
         self._kind_of[request], self._asked[request] = kind[:2], self._now
         owner, image = self._chance.randrange(scene.owners), self._chance.randrange(scene.images)
         self._tell(CreateRequested(request, f"owner-{owner}", kind[0], image=f"image-{image}"))
-        # Of those that came while the fleet filled some have gone: with lives of random length, as many as this.
+        # Some of the boxes that come while the fleet fills end before it is full; with exponential lifetimes, this rate
+        # makes up for them.
         filling = scene.boxes / scene.life_seconds / (1 - math.exp(-scene.fill_seconds / scene.life_seconds))
         rate = filling if self._now < scene.fill_seconds else scene.boxes / scene.life_seconds
         self._later(self._chance.expovariate(rate), ("arrive", ""))

@@ -1,4 +1,4 @@
-"""Moments at which something is due: one per kind and key; setting an earlier one replaces it, a later one does not."""
+"""Timers, one per kind and key. Setting an earlier time replaces the timer; setting a later one has no effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Timers:
         armed = self._armed.get((kind, key))
         if armed is None or moment < armed:
             self._armed[kind, key] = moment
-            self._count += 1  # of two that are due together, the one set first comes first
+            self._count += 1  # Of two timers that are due together, the one set first comes first.
             heappush(self._heap, (moment, self._count, kind, key))
 
     @property
@@ -23,7 +23,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def pop(self, now: float) -> tuple[str, str] | None:
-        """One that is due, the earliest first."""
+        """Removes and returns the earliest timer that is due, or None."""
         while self._heap and self._heap[0][0] <= now:
             moment, _, kind, key = heappop(self._heap)
             if self._armed.get((kind, key)) == moment:

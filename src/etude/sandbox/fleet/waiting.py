@@ -1,7 +1,7 @@
-"""Requests without a place yet: lines that are served in turns, each in the order its requests came.
+"""Requests that are not placed yet: lines that are served in turns, each in the order in which its requests came.
 
-A line is one owner's requests, those for one certain host apart. So an owner with ten thousand requests does not starve
-one with a single request, and a fork that waits for its host holds up nothing else.
+A line holds one owner's requests; those pinned to a certain host form separate lines. So an owner with ten thousand
+requests does not starve one with a single request, and a fork that waits for its host holds up nothing else.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ Line = tuple[str, str]
 
 @dataclass(slots=True)
 class Pending:
-    """A request on its way from being asked to being answered."""
+    """A request that has not been answered yet, or whose boxes are still being made."""
 
     wanted: CreateRequested
     since: float
     attempt: int = 0
     tried: frozenset[str] = frozenset()
     host: str = ""
-    """Where it is being made; empty while it waits."""
+    """The host where its boxes are being made; empty while it waits."""
     searched: bool = False
-    """Every host was looked at; from now on only those that gained room need be."""
+    """Every host has been tried; from now on only those that gain room are."""
     claim: str = ""
     """The host that is kept free for it."""
     answered: bool = False
-    """Rejected while a host was still at work on it."""
+    """It was rejected while a host was still working on it."""
 
     @property
     def line(self) -> Line:
@@ -38,8 +38,8 @@ class Pending:
 
 class WaitingRoom:
     def __init__(self) -> None:
-        self._lines: dict[Line, deque[Pending]] = {}  # the line whose turn is next comes first
-        self._fresh: dict[Line, None] = {}  # lines whose first request has not been searched for
+        self._lines: dict[Line, deque[Pending]] = {}  # The line whose turn is next comes first.
+        self._fresh: dict[Line, None] = {}  # Lines whose first request has not been searched for yet.
         self._count = 0
 
     def __len__(self) -> int:
@@ -50,16 +50,16 @@ class WaitingRoom:
         return bool(self._fresh)
 
     def add(self, pending: Pending, *, first: bool = False) -> None:
-        """`first`: it had a place, and lost it through no fault of its own."""
+        """Adds a request; with `first`, at the front, since it had a place and lost it through no fault of its own."""
         requests = self._lines.setdefault(pending.line, deque())
         if first and requests:
-            requests[0].searched = False  # what frees up while it is second in line passes it by
+            requests[0].searched = False  # It will miss the room that is freed while it is second in line.
         (requests.appendleft if first else requests.append)(pending)
         self._count += 1
         self._note_head(pending.line)
 
     def turns(self, *, everyone: bool) -> list[Line]:
-        """Lines in the order of their turns; not `everyone`: only those with something new to search for."""
+        """Lines in the order of their turns. Without `everyone`, only those with something new to search for."""
         if everyone:
             return list(self._lines)
         return list(self._fresh) if len(self._fresh) == 1 else [line for line in self._lines if line in self._fresh]
@@ -76,7 +76,7 @@ class WaitingRoom:
         self._note_head(pending.line)
 
     def take(self, line: Line) -> Pending:
-        """Its first request; its next turn comes after all others'."""
+        """Removes and returns the line's first request; the line's next turn comes after all others'."""
         requests = self._lines.pop(line)
         pending = requests.popleft()
         self._count -= 1
