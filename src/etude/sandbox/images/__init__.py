@@ -1,3 +1,1 @@
-"""Images: layers named by their content, and where they come from.
-
-A store of them, and importers."""
+"""Images: layers named by their content, the store that keeps them, and the importers that make them."""

@@ -1,6 +1,6 @@
-"""Streams of archives: decompressed, hashed as they are read, and their members one by one.
+"""Archive streams: decompressed, hashed while they are read, and split into their members.
 
-A tar that is cut or damaged is an `ImageError`, where tarfile itself would end quietly at the first bad header.
+A truncated or damaged tar raises `ImageError`; tarfile itself would stop silently at the first bad header.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from etude.sandbox.contract import ImageError
 _CHUNK = 1 << 20
 _LONG_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
 _HEADER, _HEADERS = 1 << 20, 8 << 20
-"""One header of a member, and all of them together: maps of sparse files, and headers that follow headers."""
+"""Size limits of one header and of all headers of a member, which include maps of sparse files and chained headers."""
 _DAMAGE = (
     *(tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile),
-    RecursionError,  # Headers, links or JSON that are nested without end.
+    RecursionError,  # Headers, links or JSON nested without end.
 )
 
 
 class HashingReader(io.RawIOBase):
-    """Passes a stream on; `hash` and `count` tell what went through."""
+    """Passes a stream through, hashing and counting its bytes. `limit` bounds the decompressed size."""
 
     def __init__(self, stream: IO[bytes], hash: hashlib._Hash, limit: int = 0) -> None:
         self._stream, self._limit = stream, limit
@@ -54,13 +54,14 @@ class HashingReader(io.RawIOBase):
         return f"{self.hash.name}:{self.hash.hexdigest()}"
 
     def drain(self) -> None:
-        """Reads to the end: what follows a tar's end belongs to its digest."""
+        """Reads to the end, since bytes after the end of a tar count towards its digest."""
         while self.read(_CHUNK):
             pass
 
 
 def decompressed(stream: IO[bytes]) -> IO[bytes]:
-    """By its first bytes: gzip, zstd, xz or bzip2; else as it is. A file stays the caller's to close."""
+    """Decompresses the stream if its first bytes say gzip, zstd, xz or bzip2, else returns it as it is. The caller
+    still has to close the file."""
     buffered = (
         stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream), _CHUNK)
     )
@@ -78,7 +79,8 @@ def decompressed(stream: IO[bytes]) -> IO[bytes]:
 
 
 class _Counted:
-    """The stream below a tar. Compressed to nothing, a header could take all memory: so it ends somewhere."""
+    """The stream below a tar, with a limit on the size of headers. A header compressed to nothing could take all
+    memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -94,7 +96,8 @@ class _Counted:
 
     @contextlib.contextmanager
     def headers(self) -> Iterator[None]:
-        """While one member's headers are read, of which some read others."""
+        """Counts bytes while the headers of one member are read. Calls may be nested, since some headers contain
+        others."""
         outermost = self._left is None
         self._left = _HEADERS if self._left is None else self._left
         try:
@@ -105,7 +108,7 @@ class _Counted:
 
 
 class _Member(tarfile.TarInfo):
-    """Strict where tarfile is lenient, and never headers of gigabytes."""
+    """A member whose header is checked strictly, where tarfile is lenient, and is limited in size."""
 
     _damage: tuple[type[Exception], ...] = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]
 
@@ -126,14 +129,15 @@ class _Member(tarfile.TarInfo):
 
 
 class _MemberOfAWhole(_Member):
-    """Some writers leave out the mark at the end; where no digest tells, that cannot be told from a cut."""
+    """Also requires the end mark of the tar. Some writers omit it, which only a digest can tell from a truncated
+    tar."""
 
     _damage = (*_Member._damage, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def damage_named(what: str) -> Iterator[None]:
-    """What a damaged archive raises becomes an ImageError with its name."""
+    """Turns the exceptions of a damaged archive into an ImageError that names it."""
     try:
         yield
     except _DAMAGE as error:
@@ -141,7 +145,8 @@ def damage_named(what: str) -> Iterator[None]:
 
 
 def tar_members(stream: IO[bytes], *, whole: bool = False) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    """Each member with its content, to be read before the next is asked for. `whole`: the end must be marked."""
+    """Yields each member with its content, which must be read before the next is requested. `whole`: require the end
+    mark."""
     kind = _MemberOfAWhole if whole else _Member
     counted = cast(IO[bytes], _Counted(stream))
     with tarfile.open(fileobj=counted, mode="r|", bufsize=_CHUNK, tarinfo=kind, errors="surrogateescape") as tar:

@@ -1,7 +1,7 @@
-"""Keeping a store within its budget: images go, the least recently used first, and then layers that nothing needs.
+"""Keeps a store within its disk budget: removes images, least recently used first, then layers that nothing needs.
 
-Never what a living box stands on or an import is making: their leases name the layers. Nor what was made or used within
-the last minutes: who made it may be about to use it.
+Layers that a living box stands on or an import is making are never removed, since leases name them. What was made or
+used in the last minutes stays too, since its maker may be about to use it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ class Collected:
     layers: int
     freed_bytes: int
     kept_bytes: int
-    """More than the budget only where all that is left is in use."""
+    """Exceeds the budget only if everything that is left is in use."""
 
 
 @as_keeper
 def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRACE_SECONDS) -> Collected:
-    """Frees what is over the budget; layers that nothing needs go whatever the budget."""
+    """Removes images until the store fits the budget. Layers that nothing needs are removed regardless of the
+    budget."""
     with locked(store.root / "lock"):
         store.remove_dead_owners()
     sizes = {path.name: layer_bytes(store, path.name) for path in store.layers.iterdir()}
@@ -41,7 +42,7 @@ def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRAC
             gone, dead, kept = _choose(store, budget_bytes, sizes, time.time() - grace_seconds)
             for name in gone:
                 store.forget(name)
-            # Out of sight under the lock, off the disk after it.
+            # Layers are moved away under the lock, and deleted after it.
             for layer in dead:
                 (store.layers / layer).rename(doomed / layer)
         for layer in dead:
@@ -50,7 +51,7 @@ def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRAC
 
 
 def _choose(store: ImageStore, budget: int, sizes: dict[str, int], young: float) -> tuple[list[str], list[str], int]:
-    """Images that go, layers that go, and the bytes of those that stay."""
+    """Returns the images to remove, the layers to remove, and the bytes of those that stay."""
     there = {path.name: path.lstat().st_ctime for path in store.layers.iterdir()}
     leased = _leased_layers(store)
     safe = leased | {layer for layer, made in there.items() if made > young}
@@ -72,7 +73,7 @@ def _choose(store: ImageStore, budget: int, sizes: dict[str, int], young: float)
 
 
 def layer_bytes(store: ImageStore, layer: str) -> int:
-    """Counted once, since layers never change."""
+    """Disk use of a layer, measured once, since layers never change."""
     note = store.root / "sizes" / layer
     with contextlib.suppress(FileNotFoundError, ValueError):
         return int(note.read_text())
@@ -90,7 +91,7 @@ def image_bytes(store: ImageStore, name: str) -> int:
 
 
 def _stack(store: ImageStore, name: str) -> tuple[str, ...]:
-    """An image that cannot be used needs nothing."""
+    """Layers of an image; none for an image that cannot be used."""
     try:
         return store.stack(store.image(name))
     except (ImageError, RequestRefused):
@@ -100,6 +101,6 @@ def _stack(store: ImageStore, name: str) -> tuple[str, ...]:
 def _leased_layers(store: ImageStore) -> set[str]:
     leased: set[str] = set()
     for record in Path(store.root, "owners").glob("*/leases/*"):
-        with contextlib.suppress(FileNotFoundError):  # Released just now.
+        with contextlib.suppress(FileNotFoundError):  # It was released just now.
             leased.update(record.read_text().split())
     return leased

@@ -1,7 +1,8 @@
-"""How a registry is asked: anonymously, or as `docker login` and `podman login` have noted it, by token or password.
+"""Authentication towards a registry: anonymous, or with the credentials noted by `docker login` or `podman login`, by
+token or password.
 
-Invariant: credentials go to the registry they are noted for and to the token server it names, and only over TLS or to
-this machine itself.
+Invariant: credentials are sent only to the registry they are noted for and to the token server it names, and only over
+TLS or to this machine itself.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from etude.sandbox.images.reference import Reference, is_loopback
 _FIELD = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]{1,32768}")
 Ask = Callable[[httpx.URL, dict[str, str]], tuple[int, bytes]]
-"""Address and headers -> status and a bounded answer."""
+"""(URL, headers) -> (status, size-limited response body)"""
 
 
 class RegistryAuth:
-    """Towards one registry."""
+    """Authentication towards one registry."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
         self._password = noted_credentials(reference.registry)
         self.header = ""
-        """The Authorization of requests to the registry; empty as long as it has not asked for one."""
+        """Authorization header for requests to the registry; empty until it asks for one."""
 
     def learn(self, refusal: httpx.Response, ask: Ask) -> bool:
-        """Takes up what a registry wants; False if that is nothing we have."""
+        """Prepares the authentication that the registry asks for; False if we have none of that kind."""
         challenge = refusal.headers.get("WWW-Authenticate", "")
         scheme = challenge.partition(" ")[0].lower()
         if scheme == "bearer":
@@ -73,7 +74,7 @@ class RegistryAuth:
 
 
 def noted_credentials(registry: str) -> str:
-    """The Authorization header for a registry, or nothing; what credential helpers keep is not asked for."""
+    """The Authorization header for a registry, or empty. Credential helpers are not asked."""
     keys = {registry, f"https://{registry}"}
     if registry == "docker.io":
         keys |= {"https://index.docker.io/v1/", "index.docker.io"}

@@ -1,7 +1,7 @@
-"""A minimal Debian tree by debootstrap, as an image.
+"""Makes an image of a minimal Debian tree with debootstrap.
 
-debootstrap wants root and gets it for this one folder only, an ordinary user's from the keeper of the store: what it
-leaves is imported like any other root file system.
+debootstrap needs root. It gets it for this one folder only; for an ordinary user, from the store's keeper. The result
+is imported like any other root file system.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from etude.sandbox.images.store import ImageStore
 _SUITE = re.compile(r"[a-z][a-z0-9.-]*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*")
 _MIRROR = re.compile(r"(https?|file)://[^\s]+")
-# It ends with us, and with it all that it started and mounted.
+# debootstrap ends when we do, together with everything that it started and mounted.
 _APART = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-# Of the making, not of the system: what differs each time, what apt fetches again when it is asked, and devices, of
-# which each box has its own.
+# Files of the making and not of the system: files that differ each time, files that apt fetches again when asked, and
+# devices, since each box has its own.
 _LEFTOVERS = ("var/log/bootstrap.log", "var/log/dpkg.log", "var/log/alternatives.log", "var/log/apt", "debootstrap")
 _EMPTIED = ("dev", "var/cache/apt/archives", "var/lib/apt/lists", "var/cache/debconf")
 
 
 @as_keeper
 def bootstrap(store: ImageStore, suite: str, *, mirror: str = "", include: Sequence[str] = (), say: Say = quiet) -> str:
-    """A minimal tree of a Debian suite and the packages asked for; returns the image's id. Takes a minute or two."""
+    """Makes a minimal tree of a Debian suite with the requested packages; returns the image's id. Takes a minute or
+    two."""
     if not _SUITE.fullmatch(suite):
         raise RequestRefused(f"suite {suite!r}: expected such as bookworm")
     for package in include:
@@ -63,7 +64,7 @@ def bootstrap(store: ImageStore, suite: str, *, mirror: str = "", include: Seque
 
 
 def host_mirror(sources: Path = SOURCES) -> str:
-    """Where this host fetches its own packages from, if it is a Debian; else RequestRefused."""
+    """The mirror that this host fetches its own packages from; RequestRefused if it has no Debian mirror."""
     for address in apt_addresses(sources):
         if address.endswith("/debian"):
             return address
@@ -76,7 +77,7 @@ def _run(store: ImageStore, command: list[str], say: Say) -> None:
     last: deque[str] = deque(maxlen=5)
     environment = {"PATH": _PATH, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
     if store.ids and store.ids.subordinate:
-        environment["container"] = "lxc"  # Where no device can be made: so it borrows the host's meanwhile.
+        environment["container"] = "lxc"  # Makes debootstrap use the host's devices where none can be made.
     environment |= proxy_variables()
     with subprocess.Popen(
         command,
@@ -98,7 +99,7 @@ def _run(store: ImageStore, command: list[str], say: Say) -> None:
 
 
 def _follow(output: IO[str], last: deque[str], say: Say) -> None:
-    """Says the first line of each kind: there is one of several kinds for each package."""
+    """Reports the first line of each kind, since there are several kinds of lines for each package."""
     kinds: set[str] = set()
     for line in output:
         text = line.strip().removeprefix("I: ")

@@ -1,6 +1,6 @@
-"""Merging a chain of layers into one that shows the same over whatever lies below.
+"""Merges a chain of layers into a single layer that shows the same over whatever lies below.
 
-Files are not copied but get a second name: layers never change, so sharing them is safe, and a merge costs no disk.
+Files are hard-linked, not copied: layers never change, so sharing is safe, and a merge takes no disk space.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ORIGIN = "user.overlay.origin"
 
 
 def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None] = lambda: None) -> None:
-    """`check` is called now and then, and may raise."""
+    """Merges the layers into `target`. `check` is called from time to time, and may raise."""
     target.mkdir(mode=0o700)
     todo: list[tuple[Sequence[Path], Path]] = [(layers, target)]
     done: list[tuple[os.stat_result, Path]] = []
@@ -29,7 +29,7 @@ def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None]
         folders, place = todo.pop()
         todo += _merge(folders, place)
         done.append((folders[0].lstat(), place))
-    # What is in a folder comes after it, and goes first: writing into a folder changes its time, or is forbidden.
+    # Content before its folder: writing into a folder changes the folder's time, or is forbidden by its mode.
     for info, place in reversed(done):
         if (info.st_uid, info.st_gid) != (os.geteuid(), os.getegid()):
             os.chown(place, info.st_uid, info.st_gid)
@@ -38,7 +38,7 @@ def merge_layers(layers: Sequence[Path], target: Path, check: Callable[[], None]
 
 
 def _merge(folders: Sequence[Path], target: Path) -> list[tuple[Sequence[Path], Path]]:
-    """One folder. Returns what is to be merged into those that it made in there."""
+    """Merges one folder. Returns the subfolders it made, with what is to be merged into each."""
     names = {name for folder in folders for name in os.listdir(folder)}  # noqa: PTH208
     made: list[tuple[Sequence[Path], Path]] = []
     removes = False
@@ -55,7 +55,7 @@ def _merge(folders: Sequence[Path], target: Path) -> list[tuple[Sequence[Path], 
         else:
             _link(sight.places[0], goal)
     if removes:
-        # Tells overlayfs to look for whiteouts here even when the folder merges with none.
+        # Makes overlayfs look for whiteouts here even if the folder merges with none.
         os.setxattr(target, _ORIGIN, b"merged")
     return made
 
@@ -72,11 +72,11 @@ def _link(source: Path, goal: Path) -> None:
 
 
 class Stopped(Exception):
-    """The store closes before the merge is done; what is half-made goes with its scratch."""
+    """The store closes before the merge is done; the partial result is removed with the scratch folder."""
 
 
 class Background:
-    """One job at a time on one thread, which starts with the first and ends with the store."""
+    """Runs one job at a time on a thread, which starts with the first job and ends with the store."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -94,7 +94,7 @@ class Background:
             raise Stopped
 
     def stop(self) -> None:
-        """No further job begins, and the present one ends at its next `check`."""
+        """Starts no further jobs; the current one ends at its next `check`."""
         self._closing.set()
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Background:
         self.finish()
 
     def finish(self) -> None:
-        """Waits until all is done."""
+        """Waits until all jobs are done."""
         self._jobs.put(None)
         if self._thread is not None:
             self._thread.join()
@@ -115,4 +115,6 @@ class Background:
             except Stopped:
                 return
             except OSError:
-                continue  # The chain stays as it is, which is slower but right; what fails matters when it must be.
+                # The chain stays as it is, which is slower but correct. A merge that is required runs in `record`, and
+                # fails there.
+                continue

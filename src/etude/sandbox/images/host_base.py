@@ -1,7 +1,8 @@
-"""What lies lowest in boxes: a generated tree, and for the `host` base the host's system folders, read-only, over it;
-never home, var, run or ours. Below images that bring their whole root the tree is but a few files they may lack.
+"""The lowest layer of boxes: a generated tree. For the `host` base, the host's system folders are mounted over it,
+read-only, but never home, var, run or our own. Under images that bring their whole root, the tree has just a few files
+that such images may lack.
 
-The running interpreter appears at /opt/python whatever its place on the host, with the standard library alone.
+The running interpreter appears at /opt/python wherever it is on the host, with the standard library only.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 PYTHON = "/opt/python"
 PATH = f"{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _NEEDED = ("hosts", "hostname", "resolv.conf")
-"""What an engine provides where an image lacks it."""
+"""Files that container engines provide if an image lacks them."""
 _COPIED = ("ld.so.cache", "services", "protocols", "os-release", "debian_version")
 
 
 @dataclass(slots=True)
 class Bases:
     skeletons: dict[str, str]
-    """Of each base, the generated tree, relative to the store."""
+    """Base -> its generated tree, relative to the store."""
     binds: list[tuple[str, str]] = field(default_factory=list)
-    """Of the host base: (host folder or "store:" path, folder in the box)."""
+    """Mounts of the host base: (host folder or "store:" path, folder in the box)."""
 
 
 def build_bases(store: Path, owner: str | None) -> Bases:
-    """Makes (or finds, by content) the generated trees. The zygote gives them to the boxes' users; `owner` names
-    their range of ids, whose trees are its own; None: they stay the caller's."""
+    """Makes the generated trees, or finds them by content. The zygote gives them to the boxes' users. `owner` names the
+    boxes' id range, and each range has its own trees; None: they stay the caller's."""
     links = {name: str(Path(name).readlink()) for name in SYSTEM if Path(name).is_symlink()}
     binds = [(name, name[1:]) for name in SYSTEM if Path(name).is_dir() and not Path(name).is_symlink()]
     files = _generated_files()
@@ -85,7 +86,7 @@ def build_bases(store: Path, owner: str | None) -> Bases:
 
 
 def _made_once(store: Path, facts: tuple[object, ...], make: Callable[[Path], None]) -> str:
-    """A folder named by what it is made from, relative to the store."""
+    """Makes a folder named by the digest of its inputs, unless it exists; returns its path relative to the store."""
     digest = hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
     folder = store / "base" / digest
     if not folder.is_dir():
@@ -94,7 +95,7 @@ def _made_once(store: Path, facts: tuple[object, ...], make: Callable[[Path], No
         make(fresh)
         try:
             fresh.rename(folder)
-        except OSError:  # Another process was first; content decides the name, so it is the same.
+        except OSError:  # Another process was first. The name is given by the content, so the folders are the same.
             shutil.rmtree(fresh)
     return f"base/{digest}"
 
@@ -123,7 +124,7 @@ def _generated_files() -> dict[str, bytes]:
 
 
 def _system_entries(name: str) -> str:
-    """The host's own users or groups of the system, which its folders expect: without homes, passwords or members."""
+    """The host's own system users or groups, which its folders refer to, without homes, passwords or members."""
     entries = ""
     for line in Path("/etc", name).read_text().splitlines():
         fields = line.split(":")
@@ -134,7 +135,7 @@ def _system_entries(name: str) -> str:
 
 
 def _links_below(folder: Path) -> dict[str, str]:
-    """/etc/alternatives holds the goals of links such as /usr/bin/awk."""
+    """Links in the folder. /etc/alternatives has the targets of links such as /usr/bin/awk."""
     if not folder.is_dir():
         return {}
     return {str(path): str(path.readlink()) for path in sorted(folder.iterdir()) if path.is_symlink()}
@@ -152,8 +153,8 @@ def _make_tree(root: Path, folders: list[str], files: dict[str, bytes]) -> None:
 
 
 def _make_python(folder: Path, executable: Path, prefix: Path, *, inside: bool) -> None:
-    """The names `python` and `python3`. An interpreter from elsewhere is copied with its library path set to its place
-    in the box: the path it was built with does not exist there."""
+    """Makes the commands `python` and `python3`. An interpreter from outside the system folders is copied, with its
+    library path set to its place in the box, since the path it was built with does not exist there."""
     names, empty = folder / "bin", folder / "empty"
     for path in (folder, names, empty):
         path.mkdir()

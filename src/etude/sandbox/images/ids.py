@@ -1,4 +1,4 @@
-"""The ids that boxes have for themselves, in a row: what the trees of a store belong to."""
+"""The contiguous range of ids that boxes have; a store's trees belong to these ids."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class IdRange:
     first: int
-    """The number of the boxes' user 0 for those who write trees."""
+    """The id of the boxes' user 0, as seen by whoever writes trees."""
     count: int = 65_536
     subordinate: tuple[int, int] | None = None
-    """The host's numbers of the boxes' user 0 and group 0, where `first` is a number within a user namespace of the
-    caller's subordinate ids: trees are then written by a keeper in such a namespace. None: `first` is the host's."""
+    """The host's ids of the boxes' user 0 and group 0, if `first` is an id in a user namespace of the caller's
+    subordinate ids. Trees are then written by a keeper in such a namespace. None: `first` is the host's id."""
 
     @property
     def name(self) -> str:
-        """By the host's numbers: of the folder of trees that belong to these ids, and to no others."""
+        """Name of the folder with the trees of this range, and of no other; made from the host's ids."""
         users, groups = self.subordinate or (self.first, self.first)
         return str(users) if users == groups else f"{users}-{groups}"

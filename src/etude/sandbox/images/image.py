@@ -1,4 +1,4 @@
-"""The Image noun: layers over a base, and how commands start in it. Its id is the digest of all that."""
+"""An image: layers over a base, and how commands start in it. Its id is the digest of all that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 FORMAT = "etude-image/2"
 HOST = "host"
-"""The base of the host's system folders: unpinned, so not for benchmarks."""
+"""The base with the host's system folders. It is not pinned, so not for benchmarks."""
 EMPTY = "empty"
 """The base of images that bring their whole root."""
 
@@ -18,7 +18,7 @@ EMPTY = "empty"
 class ImageConfig:
     workdir: str = "/work"
     user: str = "agent"
-    """Under whom commands run that name nobody: a user's name or number, as in a Dockerfile."""
+    """Default user of commands: a name or number, as in a Dockerfile."""
     env: tuple[tuple[str, str], ...] = ()
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class ImageConfig:
 class Image:
     base: str
     layers: tuple[str, ...]
-    """Names of layers, the top first."""
+    """Layer names, topmost first."""
     config: ImageConfig = field(default_factory=ImageConfig)
 
     @property
@@ -38,7 +38,7 @@ class Image:
 
     @property
     def pinned(self) -> bool:
-        """Whether another host makes the same boxes from it."""
+        """Whether the image gives the same boxes on another host."""
         return self.base != HOST
 
     def to_json(self) -> str:
@@ -46,7 +46,7 @@ class Image:
 
     @classmethod
     def from_json(cls, text: str) -> Image:
-        """ValueError, KeyError or TypeError for anything that to_json did not write."""
+        """Reads what to_json wrote; ValueError, KeyError or TypeError for anything else."""
         record: dict[str, Any] = json.loads(text)
         if record.pop("format") != FORMAT:
             raise ValueError(f"not of format {FORMAT}")

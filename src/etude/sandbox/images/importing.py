@@ -1,4 +1,5 @@
-"""Images from files: a folder, a tar of a root file system, an OCI layout or archive, or what `docker save` writes."""
+"""Imports images from files: a folder, a tar of a root file system, an OCI layout or archive, or `docker save`
+output."""
 
 from __future__ import annotations
 
@@ -37,12 +38,13 @@ from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore
 
 ROOT_CONFIG = ImageConfig(workdir="/", user="root", command=("/bin/sh",))
-"""Of a root file system that comes without settings."""
+"""Settings for a root file system that comes without any."""
 _ARCHIVE_NAMES = re.compile(r"oci-layout|index\.json|manifest\.json|repositories|blobs|[0-9a-f]{64}(\.json|\.tar)?")
 
 
 def import_image(store: ImageStore, source: Path, *, say: Say = quiet, bounds: Bounds = DEFAULT_BOUNDS) -> str:
-    """Returns the image's id; ImageError names what is damaged, or the layer and member that is refused."""
+    """Imports the source; returns the image's id. ImageError names what is damaged, or the layer and member that is
+    refused."""
     origin = f"imported from {source.absolute()}"
     if not source.exists():
         raise ImageError(f"{source}: no such file or folder; expected a root file system or an image's archive")
@@ -83,8 +85,8 @@ def _import_tar(store: ImageStore, source: Path, origin: str, say: Say, bounds: 
 
 
 def import_root(store: ImageStore, source: Path, origin: str, say: Say, bounds: Bounds = DEFAULT_BOUNDS) -> str:
-    """A folder, as a tar of it would be, sorted by name."""
-    # Listed here, where its owners have the host's numbers.
+    """Imports a folder like a tar of it, sorted by name."""
+    # The folder is listed here and not in the keeper, so that owners are the host's ids.
     return _import_members(store, source, list(_folder_members(source)), origin, bounds, say=say)
 
 
@@ -124,12 +126,13 @@ def _record_root(store: ImageStore, fresh: Path, digest: str, origin: str) -> st
 
 
 def _folder_members(source: Path) -> Iterator[tuple[tarfile.TarInfo, Path]]:
-    """Whole seconds and no names of users, so that the digest tells content alone; a file's further names are links."""
+    """Tar members of a folder. Times are whole seconds and user names are omitted, so the digest depends on the content
+    only. Further names of a file become hard links."""
     first_names: dict[tuple[int, int], str] = {}
     for path in _walk(source):
         info, name = path.lstat(), str(path.relative_to(source))
         if stat.S_ISSOCK(info.st_mode):
-            continue  # Without meaning when its process is not there.
+            continue  # A socket means nothing without its process.
         member = tarfile.TarInfo(name)
         member.uid, member.gid = info.st_uid, info.st_gid
         member.mode, member.mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
@@ -158,7 +161,7 @@ _KINDS = {
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Itself and all below it, parents first, by name."""
+    """Yields the folder and everything below it, parents first, sorted by name."""
     yield folder
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
@@ -172,7 +175,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 class _Archive(Protocol):
     def open(self, name: str) -> IO[bytes]:
-        """KeyError when there is no such file."""
+        """Opens a file of the archive; KeyError if there is none."""
         ...
 
 
@@ -202,7 +205,7 @@ class _Tar:
 
 
 def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
-    """The names in an image's archive; None for a root file system, which its first other name gives away."""
+    """The names in an image archive; None for a root file system, as the first name shows that no image archive has."""
     names = set()
     with damage_named(str(source)):
         for info, _ in tar_members(decompressed(file)):
@@ -215,7 +218,8 @@ def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
 
 @contextlib.contextmanager
 def _archive(file: IO[bytes], store: ImageStore, bounds: Bounds) -> Iterator[_Tar]:
-    """Its blobs are read in the manifest's order, so a compressed archive is laid out first."""
+    """Opens the archive. Blobs are read in the manifest's order, so a compressed archive is decompressed to disk
+    first."""
     stream = decompressed(file)
     with contextlib.ExitStack() as open_files:
         if stream is file:
@@ -231,7 +235,7 @@ def _archive(file: IO[bytes], store: ImageStore, bounds: Bounds) -> Iterator[_Ta
 def _plan_layout(archive: _Archive, source: str) -> Plan:
     blob = choose(read_json(_read(archive, "index.json", source), f"{source}, index.json"), f"{source}, index.json")
     data = _read_blob(archive, blob, source)
-    for _ in range(3):  # An index may name another.
+    for _ in range(3):  # An index may point to another index.
         if blob.media_type not in INDEXES:
             break
         blob = choose(read_json(data, f"{source}, {blob.digest}"), f"{source}, {blob.digest}")

@@ -1,8 +1,9 @@
-"""The keeper: a process in a user namespace of the caller's subordinate ids, which alone may write trees of such ids.
+"""The keeper: a process in a user namespace of the caller's subordinate ids, which is needed to write trees of such
+ids.
 
-`as_keeper` marks every function of a store that writes, reads or removes trees. It is called where it was before; only
-for a store of subordinate ids it happens in the keeper, in a child of its own for each call. The keeper starts with the
-first such call, and ends with its owner's process, its children with it.
+`as_keeper` marks all methods and functions of a store that write, read or remove trees. Callers call them as usual. For
+a store of subordinate ids they run in the keeper, in a separate child for each call. The keeper starts at the first
+such call, and ends with its owner's process, together with its children.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _START_SECONDS, _END_SECONDS = 20.0, 5.0
 
 
 def as_keeper(work: StoreWork[P, T]) -> StoreWork[P, T]:
-    """Its arguments, its result and what it raises are pickled, but for `say`, which is heard here."""
+    """Runs the function in the store's keeper, if it has one. Arguments, result and exceptions are pickled, except
+    `say`, which is called in the caller's process."""
 
     @functools.wraps(work)
     def where_it_may(store: ImageStore, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -45,7 +47,7 @@ def as_keeper(work: StoreWork[P, T]) -> StoreWork[P, T]:
 
 
 class Keeper:
-    """The owner's side."""
+    """The owner's side of the keeper."""
 
     def __init__(self, store: ImageStore) -> None:
         assert store.ids is not None
@@ -56,7 +58,7 @@ class Keeper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def call(self, module: str, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """SandboxLost where the keeper, or its child at work on this, was killed."""
+        """Calls a function in the keeper. SandboxLost if the keeper, or its child for this call, was killed."""
         say = kwargs.pop("say", None)
         request = (module, function, args, kwargs, say is not None, Path.cwd(), dict(os.environ))
         ours, theirs = socket.socketpair()
@@ -77,7 +79,7 @@ class Keeper:
                 say(value)
 
     def _hand_over(self, line: socket.socket) -> None:
-        """To the keeper, or to a new one where it has died."""
+        """Sends the connection to the keeper, or to a new keeper if the old one has died."""
         with self._lock:
             for _ in range(2):
                 if self._control is None:
@@ -114,12 +116,12 @@ class Keeper:
         ours.settimeout(None)
 
     def close(self) -> None:
-        """And what is under way in it. A later call starts another."""
+        """Ends the keeper and all calls under way. A later call starts a new one."""
         with self._lock:
             self._end()
 
     def _end(self) -> None:
-        """The end of the socket ends the keeper, once its children have ended."""
+        """Closing the socket ends the keeper, once its children have ended."""
         if self._control is not None:
             self._control.close()
             self._control = None

@@ -1,7 +1,7 @@
-"""What a keeper does: becomes root over its owner's subordinate ids, and has a child do each thing it is asked for.
+"""The keeper process: becomes root over its owner's subordinate ids, and forks a child for each request.
 
-It has one thread, so that its children start whole; it ends when its owner's process or end of the socket goes, and its
-children with it.
+It is single-threaded, so that forked children are consistent. It ends when its owner's process or its end of the socket
+goes, together with its children.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from etude.sandbox.images.store import ImageStore
 from etude.sandbox.inside import kernel, subordinate
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-"""Ctrl-C belongs to the owner; by SIGTERM children are ended, which the kernel collects."""
+"""Ctrl-C is for the owner. SIGTERM is sent to end the children. Ignoring SIGCHLD lets the kernel reap them."""
 
 
 def main(control_fd: int, root: str, owner: str, count: int, users: int, groups: int) -> None:
@@ -50,18 +50,18 @@ def main(control_fd: int, root: str, owner: str, count: int, users: int, groups:
 
 
 def _end_children() -> None:
-    """And waits for them: from then on nobody writes."""
+    """Ends the children and waits for them; after that, nobody writes any more."""
     os.killpg(0, signal.SIGTERM)
     with contextlib.suppress(ChildProcessError):
         os.wait()
 
 
 def _serve(store: ImageStore, keeper: int, line_fd: int, others: tuple[int, ...]) -> NoReturn:
-    """In the child: one call, its answer, and what it has left to be done behind."""
+    """Runs in the child: performs one call, answers, and finishes the background work that the call has left."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != keeper:
-            os._exit(1)  # It had died before.
+            os._exit(1)  # The keeper had died before.
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         for other in others:
@@ -93,7 +93,8 @@ def _serve(store: ImageStore, keeper: int, line_fd: int, others: tuple[int, ...]
 
 
 def _portable(error: Exception) -> Exception:
-    """An error of ours is whole in itself; of another the caller should see where it came from."""
+    """An exception that can be pickled. Foreign exceptions get their traceback as a note, so the caller sees their
+    origin."""
     if not isinstance(error, SandboxError | OSError):
         error.add_note("".join(traceback.format_exception(error)))
     try:

@@ -1,8 +1,7 @@
-"""From a tar to a layer: the folder tree that overlayfs stacks on those below it.
+"""Unpacks a tar into a layer: the folder tree that overlayfs stacks on those below it.
 
-Invariant: nothing is written outside the target folder or through a link, whatever the tar says. What the layer removes
-from those below becomes whiteouts and opaque folders, and only where there is something below to remove: elsewhere a
-box would see them.
+Invariant: nothing is written outside the target folder or through a link, whatever the tar says. Deletions become
+whiteouts and opaque folders, but only where a layer below has something to delete; elsewhere a box would see them.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from etude.sandbox.images.owners import remove_tree
 from etude.sandbox.images.stack import Stack, make_opaque, make_whiteout
 
 FIXED_TIME = 946_684_800
-"""Of files that no source has given a time, so that a box is the same every time."""
+"""Time of files for which no source gives one, so that a box is the same every time."""
 _WHITEOUT, _RESERVED, _OPAQUE_MARK = ".wh.", ".wh..wh.", ".wh..wh..opq"
 _CHUNK, _DEPTH, _IDS = 1 << 20, 256, 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one layer: a small archive can ask for any amount of disk."""
+    """Limits of one layer, since a small archive can ask for any amount of disk."""
 
     bytes: int = 64 << 30
     members: int = 4_000_000
@@ -42,16 +41,16 @@ DEFAULT_BOUNDS = Bounds()
 @dataclass(slots=True)
 class Unpacker:
     name: str
-    """Of the layer, for messages."""
+    """Name of the layer, for messages."""
     target: Path
     below: Stack
     ids: IdRange | None
-    """None: every file belongs to the caller."""
+    """The boxes' ids; None: every file belongs to the caller."""
     bounds: Bounds = DEFAULT_BOUNDS
     skipped: Counter[str] = field(default_factory=Counter)
-    """What boxes do not need and do not get, by kind."""
+    """What is left out because boxes do not need it, counted by kind."""
     _folders: dict[PurePosixPath, tarfile.TarInfo | None] = field(default_factory=dict)
-    """Made so far, with what the tar says about them; None for parents that it does not mention."""
+    """Folders made so far, with their tar member; None for parents that the tar does not mention."""
     _opaque: set[PurePosixPath] = field(default_factory=set)
     _removed: set[PurePosixPath] = field(default_factory=set)
     _bytes: int = 0
@@ -64,7 +63,7 @@ class Unpacker:
         self._folders[PurePosixPath()] = None
 
     def add(self, info: tarfile.TarInfo, data: IO[bytes] | None) -> None:
-        """Writes one member. Those that come again replace what came before, as when a tar is unpacked."""
+        """Writes one member. A repeated member replaces the earlier one, as in tar."""
         path = self._checked(info.name, info.name)
         self._count(info)
         if any(part.startswith(_WHITEOUT) for part in path.parts):
@@ -82,7 +81,7 @@ class Unpacker:
             raise
 
     def finish(self) -> None:
-        """Says what the layer removes, and gives folders their owners, modes and times."""
+        """Writes the layer's deletions, and sets the folders' owners, modes and times."""
         replaced = {path for path in self._removed if self._is_folder(path)}
         emptied = self._opaque | replaced
         for path in sorted(self._removed - replaced):
@@ -141,7 +140,7 @@ class Unpacker:
                 raise self._refusal(info.name, f"is a hard link to the folder {path}")
             os.link(source, goal, follow_symlinks=False)
             return
-        # Of a layer below: names in two layers cannot share a file, so this one gets a copy.
+        # The target is in a layer below. Layers cannot share a file, so this one gets a copy.
         places = self.below.look(path).places
         found = places[0].lstat() if places else None
         if found is None or not stat.S_ISREG(found.st_mode):
@@ -163,7 +162,7 @@ class Unpacker:
 
     def _note_removal(self, name: str, path: PurePosixPath) -> None:
         if any(part.startswith(_RESERVED) for part in path.parts[:-1]):
-            return  # A builder's own book-keeping, as is every other name of this kind.
+            return  # An image builder's own bookkeeping, like all names of this kind.
         if any(part.startswith(_WHITEOUT) for part in path.parts[:-1]):
             raise self._refusal(name, f"lies below a name with {_WHITEOUT}, which is for removals alone")
         if path.name == _OPAQUE_MARK:
@@ -184,13 +183,13 @@ class Unpacker:
     # -- folders
 
     def _require_folder(self, name: str, path: PurePosixPath) -> None:
-        """Makes the parents that the tar did not mention; none may be a link."""
+        """Makes parents that the tar did not mention; none of them may be a link."""
         if path != self._parent and not self._make_folders(path):
             raise self._refusal(name, f"would be written through {path}, which this layer does not make a folder")
         self._parent = path
 
     def _make_folders(self, path: PurePosixPath) -> bool:
-        """False where this layer has put something else in the way."""
+        """Makes the folder and its parents; False if this layer has something else in the way."""
         for parent in (*reversed(path.parents), path):
             place = self.target / parent
             if not os.path.lexists(place):
@@ -235,8 +234,8 @@ class Unpacker:
         os.utime(place, (info.mtime, info.mtime), follow_symlinks=False)
 
     def _mode(self, info: tarfile.TarInfo) -> int:
-        """No file gives rights to those who run it. Without ids of its own a store must be able to look into each of
-        its folders, as root could."""
+        """The file mode without set-uid and set-gid bits. In a store without its own ids, folders also get full rights
+        for their owner, since the store must be able to look into each, as root could."""
         if not info.isdir():
             return info.mode & 0o1777
         return info.mode & 0o3777 | (0o700 if self.ids is None else 0)
@@ -257,7 +256,7 @@ class Unpacker:
 
     def _count(self, info: tarfile.TarInfo) -> None:
         self._members += 1
-        # Holes take no room, but an absurd length would still harm those who read the file.
+        # Holes take no disk space, but an absurd length would still harm those who read the file.
         self._bytes += sum(size for _, size in _pieces(info))
         if self._members > self.bounds.members:
             raise self._refusal(info.name, f"is one of more than {self.bounds.members} members")
@@ -276,13 +275,13 @@ def _below_any(path: PurePosixPath, folders: set[PurePosixPath]) -> bool:
 
 
 def _pieces(info: tarfile.TarInfo) -> list[tuple[int, int]]:
-    """Start and length of what is not a hole."""
+    """(start, length) of the parts of the file that are not holes."""
     sparse = cast("list[tuple[int, int]] | None", info.sparse)
     return [(0, info.size)] if sparse is None else sparse
 
 
 def _copy(info: tarfile.TarInfo, data: IO[bytes], file: IO[bytes]) -> None:
-    # Below its buffer a member of a stream can be moved forward, over the holes.
+    # Without its buffer, a member of a stream can seek forward over the holes.
     source = data.raw if info.sparse and isinstance(data, io.BufferedReader) else data
     for start, size in _pieces(info):
         if start:
@@ -295,7 +294,7 @@ def _copy(info: tarfile.TarInfo, data: IO[bytes], file: IO[bytes]) -> None:
             file.write(chunk)
             size -= len(chunk)
     if info.sparse:
-        file.truncate(info.size)  # It may end with a hole.
+        file.truncate(info.size)  # The file may end with a hole.
 
 
 def _copy_facts(found: os.stat_result, place: Path, *, owned: bool) -> None:

@@ -1,7 +1,7 @@
-"""The OCI image format: from an index or manifest to a plan, and from a plan to an image, wherever the blobs lie.
+"""The OCI image format: turns an index or manifest into a plan, and a plan into an image, wherever the blobs are.
 
-Invariant: an image is recorded only when the digest of each of its blobs and of each unpacked layer is what the
-manifest and the configuration say.
+Invariant: an image is recorded only if the digest of each of its blobs and of each unpacked layer is what the manifest
+and the configuration say.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Bytes by their digest."""
+    """A blob, identified by its digest."""
 
     digest: str
     size: int = -1
@@ -49,19 +49,19 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer to come: what it must be when unpacked, and where its bytes are."""
+    """A layer to be unpacked: its expected digest, and where its bytes come from."""
 
     diff_id: str
     open: Callable[[], IO[bytes]]
     blob: Blob | None = None
-    """What the bytes must be as they lie; None where only the unpacked layer has a digest."""
+    """Expected digest of the stored (compressed) bytes; None if only the unpacked layer has a digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     config: ImageConfig
     layers: tuple[Layer, ...]
-    """The lowest first, as in the format."""
+    """Lowest first, as in the OCI format."""
 
 
 # -- reading the format
@@ -89,7 +89,7 @@ def blob_of(record: Any, what: str) -> Blob:
 
 
 def choose(index: dict[str, Any], what: str) -> Blob:
-    """The one image of an index that is for this machine."""
+    """The image of an index that is for this machine."""
     entries = [entry for entry in _list(index, "manifests", what) if isinstance(entry, dict)]
     found, fitting = [], []
     for entry in entries:
@@ -107,7 +107,7 @@ def choose(index: dict[str, Any], what: str) -> Blob:
 
 
 def read_manifest(data: bytes, what: str) -> tuple[Blob, list[Blob]]:
-    """The configuration's blob and those of the layers, the lowest first."""
+    """Returns the configuration's blob, and the layers' blobs, lowest first."""
     manifest = read_json(data, what)
     if manifest.get("schemaVersion") != 2:
         raise ImageError(f"{what}: expected a manifest of schema 2, found {manifest.get('schemaVersion')!r}")
@@ -122,7 +122,7 @@ def read_manifest(data: bytes, what: str) -> tuple[Blob, list[Blob]]:
 
 
 def read_config(data: bytes, what: str) -> tuple[ImageConfig, list[str]]:
-    """How commands start in the image, and its layers' diff ids, the lowest first."""
+    """Returns how commands start in the image, and its layers' diff ids, lowest first."""
     record = read_json(data, what)
     system, machine = record.get("os", "linux"), record.get("architecture", MACHINE)
     if (system, machine) != ("linux", MACHINE):
@@ -176,7 +176,8 @@ def make_plan(config: bytes, layers: Sequence[tuple[Blob | None, Callable[[], IO
 
 
 def chain_names(diff_ids: Sequence[str]) -> list[str]:
-    """A layer's name says also what lies below it: what it hides there and inherits from there depends on that."""
+    """Names of the layers. A name also depends on all layers below, because a layer's whiteouts and inherited folders
+    do."""
     names: list[str] = []
     chain = ""
     for diff_id in diff_ids:
@@ -186,7 +187,7 @@ def chain_names(diff_ids: Sequence[str]) -> list[str]:
 
 
 def make_image(store: ImageStore, plan: Plan, origin: str, say: Say, bounds: Bounds = DEFAULT_BOUNDS) -> str:
-    """Unpacks the layers that the store does not have, from the lowest up; returns the image's id."""
+    """Unpacks the layers that the store lacks, lowest first; returns the image's id."""
     names = chain_names([layer.diff_id for layer in plan.layers])
     with store.hold(names):
         for index, (name, layer) in enumerate(zip(names, plan.layers, strict=True)):
@@ -212,7 +213,7 @@ def _unpack_layer(layer: Layer, unpacker: Unpacker, say: Say) -> None:
 
 
 def unpack_stream(stored: IO[bytes], unpacker: Unpacker, say: Say, hash: hashlib._Hash | None = None) -> str:
-    """A tar, compressed or not, into a layer; returns the digest of the tar."""
+    """Unpacks a tar, compressed or not, into a layer; returns the digest of the tar."""
     with damage_named(f"layer {unpacker.name}"):
         tar = HashingReader(decompressed(stored), hash or hashlib.sha256(), 2 * unpacker.bounds.bytes + (1 << 20))
         for info, data in tar_members(cast(IO[bytes], tar), whole=hash is None):
@@ -234,4 +235,4 @@ def say_skipped(skipped: Counter[str], say: Say) -> None:
 
 
 def quiet(_: str) -> None:
-    """Says nothing."""
+    """A `say` that prints nothing."""

@@ -1,6 +1,6 @@
-"""Owners of a store: each living process has a folder with a lock in it, so that the dead are told from the living.
+"""Owners of a store: each living process has a folder with a locked file in it, so dead owners can be recognized.
 
-Invariant: what is not finished lies in its owner's folder alone, and goes with it.
+Invariant: unfinished work lies only in its owner's folder, and is removed with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from etude.sandbox.inside import removal
 
 @contextlib.contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Holds a lock that goes with the process. Kept for moments only: nothing long is done under it."""
+    """Holds a file lock, which the kernel releases if the process dies. Held briefly only; nothing slow is done under
+    it."""
     number = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(number, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
@@ -27,20 +28,20 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def remove_dead_owners(owners: Path, remove: Callable[[Path], None] | None = None) -> list[str]:
-    """The janitor: folders whose owner holds no lock any more go. Returns their names."""
+    """Removes the folders whose owner holds no lock any more; returns their names."""
     remove = remove or remove_tree
     removed = []
     for folder in sorted(owners.iterdir()):
         try:
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue  # Another janitor was first, or it is another user's.
+            continue  # Another process was first, or it belongs to another user.
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             continue
         else:
-            with contextlib.suppress(PermissionError):  # Of ids that are not ours to use today.
+            with contextlib.suppress(PermissionError):  # The files belong to ids that we cannot use now.
                 remove(folder)
                 removed.append(folder.name)
         finally:
@@ -53,8 +54,8 @@ def remove_tree(path: Path) -> None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What a tree takes on its disk; a file with several names counts once, and what vanishes meanwhile, or lies deeper
-    than a path can say, not at all."""
+    """Disk use of a tree. A file with several names counts once. What vanishes meanwhile, or lies deeper than a path
+    can say, does not count."""
     seen: set[tuple[int, int]] = set()
     total, todo = folder.lstat().st_blocks * 512, [str(folder)]
     while todo:

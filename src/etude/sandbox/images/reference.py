@@ -48,7 +48,7 @@ class Reference:
 
     @property
     def url(self) -> str:
-        """Of the repository. Without TLS only where nobody else can listen."""
+        """URL of the repository; without TLS only on this machine, where nobody else can listen."""
         scheme = "http" if is_loopback(self.host) else "https"
         return f"{scheme}://{self.host}/v2/{self.repository}"
 

@@ -1,6 +1,6 @@
-"""Pulling from an OCI registry: the manifest for this machine, then the blobs that are missing, a few at a time.
+"""Pulls from an OCI registry: the manifest for this machine, then the missing blobs, a few at a time.
 
-Invariant: nothing is believed but digests. What is half-fetched lies in the owner's scratch, and goes with it.
+Invariant: only digests are trusted. Partial downloads lie in the owner's scratch folder, and are removed with it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from etude.sandbox.images.store import ImageStore
 
 _AT_ONCE = 4
 _FAILURES, _WAIT_SECONDS = 6, 0.25
-"""In a row, without a byte; waits double from one to the next."""
+"""Number of failures in a row without a new byte, and the wait after the first one, which doubles each time."""
 
 
 @as_keeper
 def pull(store: ImageStore, reference: str, *, say: Say = quiet, bounds: Bounds = DEFAULT_BOUNDS) -> str:
-    """Returns the image's id; ImageError says what the registry refused or which blob is damaged."""
+    """Pulls an image and returns its id. ImageError says what the registry refused, or which blob is damaged."""
     name = Reference.parse(reference)
     with store.fresh("pull") as folder, Registry(name, say) as registry:
         folder.mkdir()
@@ -81,11 +81,12 @@ class Registry:
         self._http.close()
 
     def resolve(self) -> tuple[str, Blob, list[Blob]]:
-        """The digest that the reference stands for now, the configuration's blob, and the layers', the lowest first."""
+        """Returns the digest that the reference stands for now, the configuration's blob, and the layers' blobs, lowest
+        first."""
         wanted = Blob(self.reference.digest) if self.reference.digest else None
         data = self.read(f"manifests/{self.reference.wanted}", wanted)
         digest = self.reference.digest or f"sha256:{hashlib.sha256(data).hexdigest()}"
-        for _ in range(3):  # An index may name another.
+        for _ in range(3):  # An index may point to another index.
             record = read_json(data, f"{self.reference}, manifest")
             if record.get("mediaType") not in INDEXES and "manifests" not in record:
                 break
@@ -94,13 +95,14 @@ class Registry:
         return digest, *read_manifest(data, f"{self.reference}, manifest")
 
     def read(self, path: str, blob: Blob | None) -> bytes:
-        """Something small, checked where its digest is known."""
+        """Reads a small file, and checks it if its digest is known."""
         file = io.BytesIO()
         self._fetch(path, file, -1)
         return blob.check(file.getvalue(), f"{self.reference}, {path}") if blob else file.getvalue()
 
     def download(self, blobs: Iterable[Blob], folder: Path) -> Callable[[Blob], Callable[[], IO[bytes]]]:
-        """Begins to fetch blobs; what is returned gives, for a blob, a function that waits for it and opens it."""
+        """Starts fetching the blobs. Returns a function that maps a blob to its opener, which waits for the blob and
+        opens it."""
         coming = {
             blob.digest: self._pool.submit(self._download, blob, folder / str(index))
             for index, blob in enumerate(blobs)
@@ -114,7 +116,7 @@ class Registry:
         return path
 
     def _fetch(self, path: str, file: IO[bytes], size: int) -> None:
-        """Goes on where it was when the connection breaks."""
+        """Fetches a file, and resumes where it was when the connection breaks."""
         failures = 0
         while failures < _FAILURES and not self._stopped:
             had = file.tell()
@@ -162,4 +164,4 @@ class Registry:
 
 
 class _Busy(Exception):
-    """The registry asks to come again."""
+    """The registry asks to try again later."""

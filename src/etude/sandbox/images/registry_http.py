@@ -1,7 +1,7 @@
-"""How a registry is asked over HTTP: who we are, where it sends us, and through which proxy.
+"""HTTP requests to a registry: authentication, redirects, and the host's proxy.
 
-Invariant: whatever a registry or its token server answers, only what the caller reads of the one answer that was asked
-for can be long. All else is read up to a bound, counted, and never decoded.
+Invariant: only the response that the caller asked for may be long, and only as far as the caller reads it. All other
+responses are read up to a limit, and never decoded.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from etude.sandbox.proxies import Proxies, UpstreamProxy
 
 _TIMEOUT = httpx.Timeout(60.0, connect=15.0)
 _MOST_STEPS = 8
-"""Redirects and the one request for a token, until there must be an answer."""
+"""Most requests per answer, for redirects and the one login."""
 _MOST_ASIDE = 1 << 20
-"""Bytes of an answer that is not what was asked for: a refusal, a redirect, a token."""
+"""Size limit of a response that is not what was asked for: a refusal, a redirect, a token."""
 _WANTS_LOGIN = (
     "this host's proxy wants a login, or another one (HTTP {status}): HTTPS_PROXY=http://user:password@host:port"
 )
@@ -41,7 +41,8 @@ class RegistryHttp:
 
     @contextmanager
     def get(self, path: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
-        """The answer for a path of the repository, from wherever the registry keeps it; its body is still to come."""
+        """Yields the response for a path of the repository, wherever the registry keeps it, with its body still
+        unread."""
         home = url = httpx.URL(f"{self._reference.url}/{path}")
         known = False
         for _ in range(_MOST_STEPS):
@@ -55,7 +56,7 @@ class RegistryHttp:
                 else:
                     yield response
                     return
-                _read(response)  # So that the connection can be used again.
+                _read(response)  # Frees the connection for another request.
         raise ImageError(f"{self._reference}: {home.host} leads from one address to the next without end")
 
     @contextmanager
@@ -64,13 +65,13 @@ class RegistryHttp:
             with self._client.stream("GET", url, headers=headers) as response:
                 yield response
         except httpx.ProxyError as error:
-            status = str(error)[:3]  # Of its answer to CONNECT.
+            status = str(error)[:3]  # The status of its answer to CONNECT.
             if status in ("401", "407"):
                 raise ImageError(f"{self._reference}: {_WANTS_LOGIN.format(status=status)}") from error
             raise
 
     def _goal(self, url: httpx.URL, location: str) -> httpx.URL:
-        """Where a redirect leads; what is worth TLS is not fetched without, nor what lies within this machine."""
+        """The target of a redirect. Only https is allowed, or this machine itself if the registry is on it."""
         goal = url.join(location)
         inside = is_loopback(goal.netloc.decode())
         if (goal.scheme != "https" and not inside) or (inside and not self._here):
@@ -86,7 +87,7 @@ class RegistryHttp:
 
 
 class _HostsWay(httpx.BaseTransport):
-    """Directly or through this host's proxy, by the address of each request."""
+    """Sends each request directly or through this host's proxy, depending on its address."""
 
     def __init__(self) -> None:
         self._proxies = Proxies.of_host()
@@ -114,7 +115,7 @@ def _for_httpx(proxy: UpstreamProxy | None) -> httpx.Proxy | None:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """None where the name is known to the proxy alone."""
+    """The host's addresses; empty if only the proxy can resolve the name."""
     try:
         return [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     except OSError:
@@ -122,7 +123,7 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def _read(response: httpx.Response) -> bytes | None:
-    """None for a body beyond the bound."""
+    """Reads the body; None if it exceeds the limit."""
     body = b""
     for piece in response.iter_raw():
         body += piece

@@ -1,8 +1,8 @@
-"""Trees that are made and removed all the time, spread over the disk.
+"""Spreads trees that are made and removed all the time over the disk.
 
-ext4 puts a new folder beside the one that it is in, and takes no inode that was freed there minutes ago, but looks at
-each: where trees come and go, making a file soon takes milliseconds. A folder that is marked as the top of unrelated
-trees has each of them put somewhere else, by its name.
+ext4 places a new folder near its parent, and does not reuse inodes that were freed there in the last minutes, but
+checks each of them. Where trees come and go, creating a file soon takes milliseconds. If a folder is marked as the top
+of unrelated trees, each of its subfolders is placed elsewhere, depending on its name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FLAGS = struct.Struct("@l")
 
 
 def spread_trees(folder: Path) -> None:
-    """Those that will be made in it. Does nothing where the file system has no such mark."""
+    """Spreads the trees that will be made in the folder. Does nothing if the file system has no such mark."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):

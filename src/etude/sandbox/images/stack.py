@@ -1,7 +1,7 @@
-"""What a stack of layers shows, by the rules of overlayfs: the reference for all that reads or merges layers.
+"""What a stack of layers shows, by the rules of overlayfs. All code that reads or merges layers uses this.
 
-The top layer's entry of a name wins. Folders of several layers merge, down to the first that is opaque, or to an entry
-that is no folder: a file, or a whiteout, which is how a layer says that a name is gone.
+The topmost entry of a name wins. Folders of several layers merge, down to the first opaque one or to an entry that is
+no folder: a file, or a whiteout, which marks a deleted name.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ OPAQUE = "user.overlay.opaque"
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Where what is seen under one name lies."""
+    """What is visible under one name, and where it lies."""
 
     places: tuple[Path, ...] = ()
-    """One file, or the folders that merge, the top first; empty where nothing is to be seen."""
+    """One file, or the merged folders, topmost first; empty if nothing is visible."""
     closed: bool = False
-    """Nothing of layers still further below can be seen."""
+    """Whether layers further below are hidden."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
     layers: tuple[Path, ...]
-    """The top first."""
+    """Topmost first."""
     _known: dict[PurePosixPath, Sight] = field(default_factory=dict)
 
     def look(self, path: PurePosixPath) -> Sight:
-        """At a path relative to the root; links are not followed."""
+        """What is visible at a path relative to the root; links are not followed."""
         if path not in self._known:
             above = self.look(path.parent) if path.parts else None
             self._known[path] = look_in(above.places, path.name) if above else Sight(self.layers)
@@ -40,7 +40,7 @@ class Stack:
 
 
 def look_in(folders: Sequence[Path], name: str) -> Sight:
-    """What folders that merge show under a name."""
+    """What the merged folders show under a name."""
     found: list[Path] = []
     for folder in folders:
         place = folder / name
@@ -67,7 +67,8 @@ def is_opaque(folder: Path) -> bool:
 
 
 def make_whiteout(place: Path) -> None:
-    """A character device 0:0, which opens nothing: the one device that an ordinary user may make."""
+    """Makes a whiteout: a character device 0:0. It opens nothing, and is the one device that an ordinary user may
+    make."""
     os.mknod(place, stat.S_IFCHR)
 
 

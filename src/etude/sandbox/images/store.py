@@ -1,10 +1,10 @@
-"""The backend's folder: images as layers named by content, and what each living owner holds of them.
+"""The image store: images, their layers named by content, and what each living owner holds of them.
 
 images/<id>.json    an Image; its time is that of its last use      layers/<ids>/<name>/   a folder tree, never changed
 base/<digest>/      generated trees                                 owners/<name>/         lock, leases and scratch
 
-Invariant: a name in images/ or layers/ stands for something whole. A layer that a living owner leases stays. Trees are
-touched by what is marked `as_keeper` alone; all else is notes, which belong to the caller.
+Invariant: every name in images/ or layers/ stands for something complete. A layer that a living owner leases is not
+removed. Only functions marked `as_keeper` touch trees; all other files belong to the caller.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.inside.users import USERS
 
 MAX_LAYERS = 40
-"""On which an image can stand: beyond, its chain is merged before it is recorded."""
+"""Most layers that an image may stand on. A longer chain is merged before the image is recorded."""
 MERGE_AT = 32
-"""Beyond, it is merged in the background: each layer makes every look into a box a little slower."""
+"""A chain longer than this is merged in the background, since each layer makes every lookup in a box a little
+slower."""
 _SYSTEM = {"", "bin", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr"}
 
 
@@ -47,12 +48,12 @@ def check_workdir(workdir: str, base: str = HOST) -> PurePosixPath:
 
 @dataclass(slots=True)
 class Lease:
-    """While it is held, the layers it names stay. Ends with its owner's process at the latest."""
+    """Keeps the layers it names while it is held. It ends with its owner's process at the latest."""
 
     layers: tuple[str, ...]
-    """Names, the top first."""
+    """Layer names, topmost first."""
     paths: tuple[str, ...]
-    """The same, relative to the store."""
+    """The same layers as paths relative to the store."""
     _record: Path
 
     def release(self) -> None:
@@ -68,10 +69,10 @@ class Lease:
 
 class ImageStore:
     keeper: Keeper | None
-    """Of a store whose trees belong to subordinate ids, outside of that keeper."""
+    """The keeper of a store whose trees belong to subordinate ids; None in the keeper itself and for other stores."""
 
     def __init__(self, root: Path, ids: IdRange | None) -> None:
-        """Without a range of ids every file belongs to the caller."""
+        """Opens the store. Without a range of ids, every file belongs to the caller."""
         self._stand(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
         self.keeper = Keeper(self) if ids and ids.subordinate else None
         try:
@@ -80,7 +81,7 @@ class ImageStore:
             root.chmod(0o700)
         except OSError as error:
             raise ImageError(f"{root} cannot be a store of images: {error.strerror}: {error.filename}") from error
-        # Between making an owner's folder and locking it, no janitor may look.
+        # No cleanup may look between making an owner's folder and locking it.
         with locked(root / "lock"):
             (self.scratch / "leases").mkdir(parents=True)
             spread_trees(self.scratch)
@@ -90,7 +91,7 @@ class ImageStore:
 
     @classmethod
     def for_keeper(cls, root: Path, ids: IdRange | None, owner: str) -> ImageStore:
-        """The same store as its keeper sees it, for as long as the owner's lasts."""
+        """The same store, as its keeper sees it, for as long as the owner's lasts."""
         store = cls.__new__(cls)
         store._stand(root, ids, owner)
         return store
@@ -98,7 +99,7 @@ class ImageStore:
     def _stand(self, root: Path, ids: IdRange | None, owner: str) -> None:
         self.root, self.ids, self.owner = root, ids, owner
         self.layers = root / "layers" / ("own" if ids is None else ids.name)
-        """Trees belong to ids, so each way of giving ids has its own; names are the same in all."""
+        """Trees belong to ids, so each way of giving ids has its own folder; the layer names are the same in all."""
         self.scratch = root / "owners" / owner
         self.keeper = None
         self._background = Background()
@@ -106,7 +107,7 @@ class ImageStore:
     def close(self) -> None:
         self._background.stop()
         if self.keeper is not None:
-            self.keeper.close()  # It does not look up from a merge; a new one removes what is left.
+            self.keeper.close()  # It would not look up from a merge; a new one removes what is left.
         self._background.close()
         try:
             self._remove(self.scratch)
@@ -116,15 +117,16 @@ class ImageStore:
             os.close(self._lock)
 
     def finish(self) -> None:
-        """Waits for what is done in the background."""
+        """Waits for background work."""
         self._background.finish()
 
     def remove_dead_owners(self) -> None:
-        """The janitor."""
+        """Removes what dead owners have left."""
         remove_dead_owners(self.root / "owners", self._remove)
 
     def _remove(self, path: Path) -> None:
-        """What no box has written to needs no keeper, nor what is not there."""
+        """Removes the tree, in the keeper only if that is necessary: trees that no box has written to do not need
+        it."""
         try:
             remove_tree(path)
         except PermissionError:
@@ -138,7 +140,7 @@ class ImageStore:
 
     @contextlib.contextmanager
     def fresh(self, kind: str) -> Iterator[Path]:
-        """A name in this owner's scratch that nothing has yet; what is there at the end, and not adopted, goes."""
+        """Yields a new path in this owner's scratch folder. What is there at the end and was not adopted is removed."""
         path = self.scratch / f"{kind}-{secrets.token_hex(4)}"
         try:
             yield path
@@ -150,7 +152,7 @@ class ImageStore:
             remove_tree(path)
 
     def write(self, path: Path, text: str) -> None:
-        """A small file, whole or not at all."""
+        """Writes a small file atomically."""
         with self.fresh("note") as fresh:
             fresh.write_text(text)
             fresh.rename(path)
@@ -162,7 +164,7 @@ class ImageStore:
 
     @as_keeper
     def adopt(self, fresh: Path, layer: str) -> None:
-        """Gives a finished tree its name; when the name is taken, the content is the same and the copy goes."""
+        """Moves a finished tree to its name. If the name is taken, the content is the same, and the tree is removed."""
         try:
             fresh.rename(self.layers / layer)
         except OSError:
@@ -171,7 +173,7 @@ class ImageStore:
                 raise
 
     def add(self, files: dict[str, bytes], base: str, workdir: str) -> str:
-        """An image of another and files below a workdir, which belong to its agent."""
+        """Makes an image from a base image and files below a workdir, which belong to the agent."""
         below = self.image(base)
         inside = check_workdir(workdir, below.base)
         for name in files:
@@ -215,14 +217,14 @@ class ImageStore:
 
     @as_keeper
     def measure(self, trees: Sequence[Path]) -> int:
-        """Their bytes on the disk."""
+        """Bytes of the trees on disk."""
         return sum(disk_bytes(tree) for tree in trees)
 
     # -- images
 
     def record(self, image: Image, origin: str = "") -> str:
-        """Writes an image down, and returns its id: that of the same layers and settings is the same."""
-        # A layer below itself shows nothing that its upper place does not; overlayfs refuses it.
+        """Saves an image and returns its id. The same layers and settings always have the same id."""
+        # A repeated layer shows nothing that its upper occurrence does not, and overlayfs refuses it.
         image = replace(image, layers=tuple(dict.fromkeys(image.layers)))
         height = len(self.stack(image))
         if height > MAX_LAYERS:
@@ -236,7 +238,7 @@ class ImageStore:
         return image.id
 
     def image(self, name: str) -> Image:
-        """RequestRefused for a name that stands for nothing, ImageError for what is damaged."""
+        """Loads an image; RequestRefused for an unknown name, ImageError for a damaged image."""
         if name == HOST:
             return Image(HOST, ())
         path = self.root / "images" / f"{name}.json"
@@ -256,7 +258,7 @@ class ImageStore:
         return image
 
     def images(self) -> Iterator[tuple[str, float]]:
-        """Ids and the time of their last use, the least recent first."""
+        """Yields image ids and the time of their last use, least recent first."""
         found = []
         for path in (self.root / "images").glob("*.json"):
             with contextlib.suppress(FileNotFoundError):
@@ -268,12 +270,13 @@ class ImageStore:
         return path.read_text() if path.is_file() else ""
 
     def forget(self, name: str) -> None:
-        """Layers go when they are collected."""
+        """Removes the image's files; its layers go when they are collected."""
         for suffix in (".json", ".origin"):
             (self.root / "images" / f"{name}{suffix}").unlink(missing_ok=True)
 
     def stack(self, image: Image) -> tuple[str, ...]:
-        """The layers to mount, the top first: the longest chain at the bottom that has been merged is one."""
+        """The layers to mount, topmost first. The longest chain at the bottom that has been merged counts as one
+        layer."""
         for index in range(len(image.layers) - 1):
             merged = merged_name(image.layers[index:])
             if self.has_layer(merged):
@@ -281,12 +284,12 @@ class ImageStore:
         return image.layers
 
     def _merge_quietly(self, image: Image) -> None:
-        with contextlib.suppress(SandboxLost):  # As with every other failure of it, the chain stays as it is.
+        with contextlib.suppress(SandboxLost):  # As with every other failed merge, the chain stays as it is.
             self.merge(image)
 
     @as_keeper
     def merge(self, image: Image) -> None:
-        """Makes one layer of an image's chain. The image is the same; boxes that stand on the old layers keep them."""
+        """Merges an image's chain into one layer. The image stays the same; boxes on the old layers keep them."""
         stack = self.stack(image)
         if len(stack) < 2:
             return
@@ -297,7 +300,7 @@ class ImageStore:
     # -- leases
 
     def lease(self, image: Image) -> Lease:
-        """Holds what an image stands on now, and notes that it is used."""
+        """Leases the layers that an image stands on now, and marks the image as used."""
         with locked(self.root / "leases", shared=True):
             lease = self._hold(self.stack(image))
             with contextlib.suppress(FileNotFoundError):
@@ -308,7 +311,7 @@ class ImageStore:
         return lease
 
     def hold(self, layers: Iterable[str]) -> Lease:
-        """Holds layers that are there or will be, as while an image is imported."""
+        """Leases layers that exist or will, as during an import."""
         with locked(self.root / "leases", shared=True):
             return self._hold(tuple(layers))
 
@@ -320,7 +323,7 @@ class ImageStore:
 
 
 def remove_store(root: Path, ids: IdRange | None) -> None:
-    """With all that is in it. Nobody may be at work there."""
+    """Removes a store with everything in it. No backend may be using it."""
     store = ImageStore.for_keeper(root, ids, "")
     store.keeper = Keeper(store) if ids and ids.subordinate else None
     store._remove(root)

@@ -1,6 +1,7 @@
-"""Dockerfiles built without Docker: each RUN in a box, under a named egress policy, cached by content.
+"""Builds Dockerfiles without Docker: each RUN runs in a box under a named egress policy, and steps are cached by
+content.
 
-`build_image`, and `refuse_side_cars` for what comes with a compose file."""
+Public: `build_image`, and `refuse_side_cars`, which rejects folders with a compose file."""
 
 from etude.sandbox.images.build.build import BUILD_LIMITS, build_image, try_build
 from etude.sandbox.images.build.compose import refuse_side_cars

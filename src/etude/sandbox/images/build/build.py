@@ -1,4 +1,4 @@
-"""From a folder with a Dockerfile to an image."""
+"""Builds an image from a folder with a Dockerfile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from etude.sandbox.share import Watch
 BUILD_LIMITS = Limits(
     memory_mb=4096, processes=1024, cpu_seconds=3600, file_mb=4096, disk_mb=8192, output_bytes=16 << 20
 )
-"""Of one step: compilers and package managers need more than commands of an agent."""
+"""Limits of one step: compilers and package managers need more than an agent's commands."""
 STEP_SECONDS = 1800.0
 
 
@@ -47,9 +47,10 @@ async def build_image(
     spending: Spending | None = None,
     env: tuple[tuple[str, str], ...] = (),
 ) -> str:
-    """Builds the stage `target` (by default the last) and those that it needs; returns the image's id.
+    """Builds the stage `target` (by default the last) and the stages it needs; returns the image's id.
 
-    ImageError names file, line and instruction. `say` hears each step and the lines that its command writes.
+    An ImageError names file, line and instruction. `say` is called with each step and each line of its command's
+    output.
     """
     file = dockerfile or context / "Dockerfile"
     if file.name in COMPOSE_FILES:
@@ -77,7 +78,7 @@ async def try_build(
     arguments: dict[str, str] | None,
     say: Say,
 ) -> TriedBuild:
-    """In a store in which nothing was built before."""
+    """Builds in a store that holds no earlier builds, and reports a failure instead of raising it."""
     spending, watch = Spending(terms.seconds, terms.limits.cpu_seconds), Watch()
     image, failure = "", None
     try:

@@ -1,7 +1,8 @@
-"""Stages, instruction by instruction: each that changes files is a box, some work in it, and a snapshot.
+"""Builds the stages, one instruction at a time. An instruction that changes files makes a box, works in it, and takes a
+snapshot.
 
-A step is found again by what goes into it: the files below it, what is run or copied, and what the command can see. A
-change makes that step and what stands on it anew, nothing else.
+Steps are cached by everything that goes into them: the files below, what is run or copied, and what the command can
+see. A change rebuilds that step and those that build on it, nothing else.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from etude.sandbox.images.store import ImageStore
 
 ROOT = "root"
 _HOSTS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
-"""What no Dockerfile can be blamed for; other errors of files are about names that it gives."""
+"""OS errors that no Dockerfile can be blamed for; other file errors are about names that it gives."""
 _HOST_NEEDS = 16 << 20
-"""Bytes that are free on a disk that is not full."""
+"""Free bytes below which the host's disk counts as full."""
 
 
 @dataclass(slots=True)
@@ -61,9 +62,9 @@ class Builder:
     say: Say
     spending: Spending = field(default_factory=Spending)
     env: tuple[tuple[str, str], ...] = ()
-    """Of commands, over what the Dockerfile says; no part of the image, nor of what a step is found again by."""
+    """Variables for commands; they override the Dockerfile's. They are neither part of the image nor of cache keys."""
     done: dict[int, Image] = field(default_factory=dict)
-    """Images of finished stages."""
+    """Images of finished stages, by index."""
     _cache: BuildCache = field(init=False)
     _step: int = 0
 
@@ -96,7 +97,8 @@ class Builder:
             raise self._blamed(error, where) from error
 
     def _blamed(self, error: Exception, where: str) -> Exception:
-        """The Dockerfile's fault, or the host's? Where the host's disk is full: the host's, whatever it says."""
+        """The exception to raise: BuildFailed if the Dockerfile is to blame, else the host's. If the host's disk is
+        full, the host is to blame whatever the error says."""
         text, limit = f"{where}: {error}", error.limit if isinstance(error, BuildFailed) else ""
         if limit != "disk" and shutil.disk_usage(self.store.root).free < _HOST_NEEDS:
             return DiskFull(f"{text} (the disk of {self.store.root} is full)")
@@ -113,7 +115,7 @@ class Builder:
         return self.done[below.index] if below else await self._image(self.plan.bases[stage.index])
 
     async def _image(self, name: str) -> Image:
-        """An image by one of its names: those of this store come before those of registries."""
+        """Finds an image by name: in this store first, then in a registry."""
         if name == "scratch":
             return Image(EMPTY, (), ImageConfig(workdir="/", user=ROOT))
         try:
@@ -201,7 +203,7 @@ class Builder:
         return self.done[below.index] if below else await self._image(name)
 
     async def _enter(self, state: StageState, path: str) -> StageState:
-        """A folder that is missing is made, and belongs to the stage's user."""
+        """Applies WORKDIR: makes the folder if it is missing, owned by the stage's user."""
         folder = state.folder(state.expand(path))
         entered = state.with_config(workdir=folder)
         key = self._cache.key(state.image, workdir=folder, user=state.config.user)
@@ -222,7 +224,7 @@ class Builder:
         return found
 
     def _record(self, image: Image, user: str) -> str:
-        """The files alone: a step's box needs no more settings than whom it starts as, and where."""
+        """Records only the files of an image. A step's box needs no settings but its user and its workdir."""
         return self.store.record(Image(image.base, image.layers, ImageConfig(workdir=image.config.workdir, user=user)))
 
     @asynccontextmanager

@@ -1,7 +1,7 @@
-"""Steps that were built before: what went in, as a digest, to the layers that came out.
+"""The cache of build steps: from a digest of what went into a step to the layers that came out.
 
-An entry is written when its layers are in the store, at once and under its own name, so that a reader sees all of it or
-nothing, whoever else builds or dies. One whose layers are gone counts as absent.
+An entry is written once its layers are in the store, atomically and under its own name. So readers see all of it or
+nothing, whoever else builds or dies. An entry whose layers are gone counts as absent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BuildCache:
         self._folder.mkdir(exist_ok=True)
 
     def key(self, below: Image, **facts: Any) -> str:
-        """Of a step on an image's files. The image's settings count only where they are among the facts."""
+        """The key of a step on top of an image's files. The image's settings count only if they are among the facts."""
         text = json.dumps([_FORMAT, below.base, below.layers, facts], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -32,7 +32,7 @@ class BuildCache:
         path = self._folder / key
         try:
             image = self._store.image(path.read_text())
-            self._store.lease(image).release()  # Which notes that it is used.
+            self._store.lease(image).release()  # Leasing marks the image as used.
             return image
         except FileNotFoundError:
             return None

@@ -1,4 +1,4 @@
-"""Side-cars: services beside a box, as a compose file asks for them. There are none, and nothing pretends there are."""
+"""Side-cars: services that a compose file would run beside a box. They are not supported, and are refused openly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "c
 
 
 def refuse_side_cars(folder: Path) -> None:
-    """ImageError if a compose file lies in the folder: what would run beside its box is named."""
+    """Raises ImageError if the folder has a compose file; the message names its services."""
     for name in COMPOSE_FILES:
         path = folder / name
         if path.is_file():
@@ -23,7 +23,7 @@ def refuse_side_cars(folder: Path) -> None:
 
 
 def _services(text: str) -> list[str]:
-    """Names at the first level below `services:`. Enough of YAML for a message."""
+    """Names at the first level below `services:`. Parses just enough YAML for the error message."""
     found, depth = [], None
     for line in text.splitlines():
         if re.match(r"\S", line) and not line.startswith("#"):

@@ -1,6 +1,6 @@
-"""The context: the folder from which COPY and ADD take files, without what .dockerignore leaves out.
+"""The build context: the folder from which COPY and ADD take files, minus what .dockerignore excludes.
 
-Nothing outside the folder is ever read: links are followed only where a source itself is one, and only within it.
+Nothing outside the folder is ever read. Links are followed only if a source itself is one, and only within the folder.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from etude.sandbox.images.build.patterns import Ignored, compile_pattern, is_pat
 @dataclass(frozen=True, slots=True)
 class Context:
     root: Path
-    """Resolved."""
+    """The resolved path."""
     ignored: Ignored = field(default_factory=Ignored)
     ignore_file: str = ".dockerignore"
 
     @classmethod
     def open(cls, folder: Path, dockerfile: Path) -> Context:
-        """With the ignore file that belongs to the Dockerfile, or else the folder's."""
+        """Opens the context with the ignore file that belongs to the Dockerfile, or else the folder's."""
         if not folder.is_dir():
             raise ImageError(f"{folder}: expected a folder with a Dockerfile in it")
         for path in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), folder / ".dockerignore"):
@@ -46,8 +46,8 @@ class Context:
         return cls(folder.resolve())
 
     def select(self, pattern: str) -> list[Source]:
-        """What a source of COPY names; ValueError when that is nothing, or lies outside."""
-        # As in a root folder: nothing is above it.
+        """The files that a source of COPY names; ValueError if there are none, or if they lie outside."""
+        # As in a root folder, ".." at the top leads nowhere.
         names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
         found = list(self._matching(self.root, names if names != [""] else []))
         sources = [self._source(path) for path in sorted(found) if not self._left_out(path)]
@@ -94,7 +94,7 @@ class Context:
         return Source(path.name if path != self.root else "", [top, *below])
 
     def _below(self, folder: Path, prefix: str) -> Iterator[Member]:
-        """Sorted, so that the same files give the same copy."""
+        """Members in sorted order, so that the same files give the same copy."""
         for path in sorted(folder.iterdir()):
             name = f"{prefix}{path.name}"
             info = path.lstat()

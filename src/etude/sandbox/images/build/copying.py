@@ -1,7 +1,7 @@
-"""Where copied files land in a box, and to whom they belong.
+"""Copies files into a box: where they are put, and who owns them.
 
-A source that is a folder arrives as what is in it. A target that ends in "/", or is a folder already, takes files under
-their own names; any other is the file's new name. Folders on the way that are missing are made.
+A source folder is copied as its content. A target that ends in "/" or is an existing folder takes files under their own
+names; any other target is the file's new name. Missing parent folders are made.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from etude.sandbox.images.build.members import Member, Source, members_of_tar, p
 from etude.sandbox.images.build.patterns import compile_pattern, is_pattern
 
 MAX_BYTES = 900 << 20
-"""Of one source of COPY --from: it leaves its box in one piece."""
+"""Size limit of one source of COPY --from, which leaves its box in one piece."""
 MAX_FILES = 2_000_000
 _CHUNK = 64 << 20
-"""Of what is copied, held in memory at a time."""
+"""Bytes of the copied data that are held in memory at a time."""
 
 Owner = tuple[int, int]
 
@@ -40,21 +40,21 @@ async def look(box: Box, path: str) -> Literal["folder", "file", "nothing"]:
     except NotADirectoryError:
         raise ValueError(f"{path} leads through something that is no folder") from None
     except RequestRefused:
-        pass  # It is longer than nothing.
+        pass  # The file is not empty.
     return "file"
 
 
 async def copy_into(
     box: Box, sources: Sequence[Source], target: str, *, owner: Owner | None, mode: int | None, usual: Owner
 ) -> None:
-    """`target` is absolute. Owner and mode replace those of the sources; `usual` owns what has no owner, and folders
-    made on the way."""
+    """Copies the sources to `target`, an absolute path. `owner` and `mode` replace those of the sources. `usual` owns
+    what has no owner, and parent folders that are made."""
     path = target.rstrip("/") or "/"
     exists = await look(box, path) == "folder"
     as_folder = exists or target.endswith("/")
     if len(sources) > 1 and not as_folder:
         raise ValueError(f"{len(sources)} sources need a folder as target: {path}/")
-    # A folder that is made for a source becomes like it; else it is an ordinary one.
+    # A folder made for a source gets the source's mode and owner, otherwise the usual ones.
     brings_top = any(source.has_top and source.is_folder for source in sources)
     make = not brings_top and (as_folder or any(source.is_folder for source in sources))
     base, members = await _missing_parents(box, path, owner or usual, with_last=make)
@@ -71,7 +71,7 @@ async def copy_into(
 
 
 async def make_folder(box: Box, path: str, owner: Owner) -> bool:
-    """False if it is there."""
+    """Makes the folder and its parents; returns False if it already exists."""
     there = await look(box, path)
     if there == "file":
         raise ValueError(f"{path} is a file")
@@ -83,7 +83,7 @@ async def make_folder(box: Box, path: str, owner: Owner) -> bool:
 
 
 async def _missing_parents(box: Box, path: str, owner: Owner, *, with_last: bool) -> tuple[str, list[Member]]:
-    """The deepest folder above a path that is there, and those to be made below it."""
+    """Returns the deepest existing parent of the path, and the folders to make below it."""
     missing = [path] if with_last else []
     base = path if with_last else posixpath.dirname(path)
     while (there := await look(box, base)) == "nothing":
@@ -106,13 +106,13 @@ def _placed(member: Member, folder: str, owner: Owner | None, mode: int | None) 
 
 
 def _below(path: str, base: str) -> str:
-    """Empty for the base itself."""
+    """The path relative to the base; empty for the base itself."""
     below = posixpath.relpath(path, base)
     return "" if below == "." else below
 
 
 async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list[Source]:
-    """What a source of COPY --from names in the files of a box."""
+    """The files that a source of COPY --from names, read from a box."""
     names = posixpath.normpath(f"/{pattern.lstrip('/')}")[1:].split("/")
     literal = next((at for at, name in enumerate(names) if is_pattern(name)), len(names))
     folder = "/" + "/".join(names[:literal])
@@ -133,7 +133,7 @@ async def select_from_box(box: Box, pattern: str, open_files: ExitStack) -> list
 
 
 def _matching(members: list[Member], patterns: list[re.Pattern[str]]) -> list[Source]:
-    """The members whose paths match, each with all that is below it."""
+    """Members whose paths match, each with everything below it."""
     found: dict[str, Source] = {}
     for member in members:
         names = PurePosixPath(member.path).parts

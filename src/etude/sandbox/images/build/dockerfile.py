@@ -1,6 +1,6 @@
-"""Text of a Dockerfile to instructions.
+"""Parses the text of a Dockerfile into instructions.
 
-What no box can mean is refused, by name and line, before anything is built.
+What a box cannot support is refused, by name and line, before anything is built.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Parser:
         return Arg(tuple(names))
 
     def _pairs(self, rest: str) -> tuple[tuple[str, str], ...]:
-        """NAME=value ..., or the old NAME value, in which the value is all the rest."""
+        """Parses NAME=value ..., or the old form NAME value, where the value is the rest of the line."""
         words = split_words(_one(rest), self.escape)
         if "=" not in words[0]:
             name, _, value = re.sub(r"\s+", " ", rest.strip(), count=1).partition(" ")
@@ -169,7 +169,7 @@ class _Parser:
 
 
 def _flags(rest: str, *known: str) -> tuple[dict[str, str], str]:
-    """The --flags at the front, and what follows them."""
+    """Splits off the --flags at the start; returns them and the rest."""
     found: dict[str, str] = {}
     while match := _FLAG.match(rest):
         name = match[1]
@@ -209,7 +209,7 @@ def _remark(line: Line) -> Remark:
 
 
 def _command(rest: str) -> Command:
-    """A list in JSON is run as it is; anything else is for the shell."""
+    """A JSON list is run as it is; anything else is for the shell."""
     words = _json_list(rest)
     return Command((_one(rest),), shell=True) if words is None else Command(tuple(words), shell=False)
 

@@ -1,4 +1,4 @@
-"""What a Dockerfile may say, as values: one class per instruction that a build acts on."""
+"""The instructions of a Dockerfile as values: one class per instruction that a build acts on."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from etude.sandbox.images.build.lines import Heredoc
 @dataclass(frozen=True, slots=True)
 class Command:
     words: tuple[str, ...]
-    """In shell form one, for the stage's shell."""
+    """In shell form a single word, for the stage's shell."""
     shell: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
     names: tuple[tuple[str, str | None], ...]
-    """With their defaults, unexpanded."""
+    """Names with their defaults, unexpanded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +30,22 @@ class Run:
     command: Command
     heredocs: tuple[Heredoc, ...] = ()
     cache_mounts: bool = False
-    """It asked for caches that other builds fill; here it finds plain folders, part of the image."""
+    """It asked for cache mounts that other builds fill. Here they are plain folders and become part of the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """COPY and ADD. All texts unexpanded but `stage`, which decides what must be built first."""
+    """COPY and ADD. All texts are unexpanded, except `stage`, which decides what must be built first."""
 
     sources: tuple[str, ...]
     target: str
     heredocs: tuple[Heredoc, ...] = ()
     stage: str = ""
-    """Or an image, whose files are copied; empty: the context's."""
+    """The stage or image to copy from; empty: the build context."""
     owner: str = ""
     mode: str = ""
     unpack: bool = False
-    """ADD: tar archives arrive as what is in them."""
+    """True for ADD: tar archives are unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Cmd:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """LABEL, EXPOSE, MAINTAINER, STOPSIGNAL: a box has no use for them."""
+    """LABEL, EXPOSE, MAINTAINER or STOPSIGNAL, which a box does not use."""
 
 
 Action = Arg | Env | Run | Copy | Workdir | User | Shell | Entrypoint | Cmd | Remark
@@ -85,7 +85,7 @@ Action = Arg | Env | Run | Copy | Workdir | User | Shell | Entrypoint | Cmd | Re
 class Instruction:
     line: int
     text: str
-    """As written, on one line, for people."""
+    """As written, on one line, for messages."""
     action: Action
 
 
@@ -93,9 +93,9 @@ class Instruction:
 class Stage:
     index: int
     name: str
-    """In lower case, as names are compared; empty if it has none."""
+    """In lower case, as names are compared; empty if the stage has none."""
     base: str
-    """Unexpanded."""
+    """The image or stage it starts from, unexpanded."""
     platform: str
     line: int
     text: str
@@ -107,11 +107,11 @@ class Dockerfile:
     file: str
     escape: str
     arguments: tuple[Instruction, ...]
-    """The ARGs before the first FROM: for FROM lines, and as defaults for ARGs of the same name."""
+    """The ARGs before the first FROM: variables of FROM lines, and defaults for ARGs of the same name."""
     stages: tuple[Stage, ...]
 
     def stage_before(self, name: str, index: int) -> Stage | None:
-        """The stage that a FROM or --from of stage `index` means: an earlier one, by name or number."""
+        """The stage that a FROM or --from in stage `index` refers to: an earlier one, by name or number."""
         for stage in reversed(self.stages[:index]):
             if name and name.lower() in (stage.name, str(stage.index)):
                 return stage

@@ -1,6 +1,6 @@
-"""A Dockerfile's text as logical lines: continuations joined, comments gone, heredocs beside the line that opened them.
+"""Splits a Dockerfile into logical lines: continuations joined, comments removed, heredocs attached to their line.
 
-Every logical line knows the number of its first physical line; ImageError names it.
+Every logical line keeps the number of its first physical line, which errors name.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Heredoc:
     name: str
     content: str
     literal: bool = False
-    """Its name was quoted: no variables in it."""
+    """Its name was quoted, so variables in it are not expanded."""
     indented: bool = False
-    """Opened by <<-: the tabs before its lines do not count."""
+    """Opened by <<-, so leading tabs of its lines are removed."""
 
     @property
     def text(self) -> str:
@@ -35,13 +35,13 @@ class Heredoc:
 class Line:
     number: int
     name: str
-    """The instruction's, in upper case."""
+    """The instruction's name, in upper case."""
     rest: str
     heredocs: tuple[Heredoc, ...] = ()
 
 
 def logical_lines(text: str, file: str) -> tuple[str, list[Line]]:
-    """The escape character and the lines."""
+    """Returns the escape character and the lines."""
     if "\0" in text:
         raise ImageError(f"{file}:{text[: text.index(chr(0))].count(chr(10)) + 1}: a zero byte; is this a text file?")
     reader = _Reader(file, re.split(r"\r?\n", text.removeprefix("\ufeff")))
@@ -58,7 +58,7 @@ class _Reader:
         self.file, self.lines, self.at, self.escape = file, lines, 0, "\\"
 
     def read_directives(self) -> None:
-        """Those at the very top; the first other line ends them."""
+        """Reads the directives at the very top; the first other line ends them."""
         seen = set()
         while self.at < len(self.lines) and (match := _DIRECTIVE.fullmatch(self.lines[self.at].strip())):
             name, value = match[1].lower(), match[2]
@@ -86,7 +86,8 @@ class _Reader:
         return Line(number, name, rest, tuple(self._read_heredoc(number, *opening) for opening in openings))
 
     def _join(self) -> str:
-        """Up to the first line that does not end in the escape character, without comments and empty lines between."""
+        """Joins lines up to the first one that does not end in the escape character, without comments and empty lines
+        in between."""
         mark = re.escape(self.escape)
         continued = re.compile(rf"(?:^|(?<=[^{mark}])){mark}[ \t]*$")
         parts: list[str] = []
@@ -103,11 +104,11 @@ class _Reader:
         return "".join(parts)
 
     def _openings(self, number: int, rest: str) -> list[tuple[str, bool, bool]]:
-        """Name, literal and indented of each heredoc that the line opens."""
+        """(name, literal, indented) of each heredoc that the line opens."""
         try:
             words = split_words(rest, self.escape) if "<<" in rest else []
         except ValueError:
-            return []  # Quotes that only a shell understands: such a line opens nothing here.
+            return []  # The quotes make sense only to a shell; such a line opens no heredoc.
         found = []
         for word in words:
             if match := _OPENING.fullmatch(word):

@@ -1,7 +1,7 @@
-"""What a COPY carries: files, folders and links as members of tars, whatever they come from.
+"""What a COPY carries: files, folders and links as tar members, whatever their origin.
 
-A digest of them names what is copied: names, kinds, modes, owners and bytes; never times, since those change without
-anything being different. Whatever is packed is what the digest was made of.
+A digest of them identifies what is copied: names, kinds, modes, owners and bytes, but not times, which change although
+nothing is different. What is packed is exactly what the digest was made of.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO
 
 FIXED_TIME = 946_684_800
 MAX_FILE = 900 << 20
-"""Of one file: it goes into a box in one piece."""
+"""Size limit of one file, which goes into a box in one piece."""
 _CHUNK = 1 << 20
 _KIND = {tarfile.REGTYPE: "file", tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "name"}
 
@@ -24,17 +24,17 @@ _KIND = {tarfile.REGTYPE: "file", tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "l
 @dataclass(slots=True)
 class Member:
     path: str
-    """Relative to its source; empty for the source itself."""
+    """Path relative to its source; empty for the source itself."""
     kind: bytes
-    """One of tarfile's."""
+    """One of tarfile's types."""
     mode: int
     uid: int = 0
     gid: int = 0
     goal: str = ""
-    """Of a symbolic link, as it is; of a hard link, the path of the other name, relative to its source."""
+    """Target of a symbolic link, unchanged; for a hard link, the path of its other name, relative to the source."""
     size: int = 0
     open: Callable[[], IO[bytes]] | None = None
-    """Of a regular file; also of a hard link, which may have to become one."""
+    """Opens the content of a regular file, or of a hard link, which may have to become a regular file."""
     digest: bytes = b""
 
     def facts(self) -> bytes:
@@ -46,17 +46,17 @@ class Member:
 
 @dataclass(slots=True)
 class Source:
-    """One of the things that a COPY names."""
+    """One of the sources that a COPY names."""
 
     name: str
     members: list[Member]
-    """Folders before what is in them."""
+    """Folders come before their content."""
     owned: bool = False
-    """Its members say whose they are; else they are nobody's yet."""
+    """Whether its members have owners; otherwise nobody owns them yet."""
 
     @property
     def has_top(self) -> bool:
-        """Else it says only what is in a folder, not what the folder itself is like."""
+        """Whether the source itself is a member; otherwise only the content of a folder is."""
         return bool(self.members) and not self.members[0].path
 
     @property
@@ -85,7 +85,7 @@ def source_of_text(name: str, text: str) -> Source:
 
 
 def members_of_tar(archive: tarfile.TarFile, name: str) -> Iterator[Member]:
-    """Those of an archive that stays open; ValueError for what a copy cannot carry."""
+    """Members of an archive, which must stay open; ValueError for what a copy cannot carry."""
     for info in archive:
         path = "" if info.name in (".", "./") else info.name.removeprefix("./").rstrip("/")
         if path.startswith("/") or ".." in path.split("/"):
@@ -108,7 +108,7 @@ def _opener(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], IO[
 
 
 def pack(members: list[Member], most: int) -> Iterator[bytes]:
-    """Tars of at most about that many bytes, unless one file is larger."""
+    """Yields tars of about `most` bytes at most, unless a single file is larger."""
     kept: list[Member] = []
     size = 0
     for member in members:

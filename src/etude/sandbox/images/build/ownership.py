@@ -1,4 +1,4 @@
-"""--chown and --chmod: whose files are, and who may do what with them."""
+"""--chown and --chmod: finds owners, and parses modes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _MAX_BYTES = 1 << 20
 
 
 async def find_owner(box: Box, name: str) -> tuple[int, int]:
-    """Of "user", "user:group" or numbers, by the box's own files. A number without a group is also the group's."""
+    """Resolves "user", "user:group" or numbers by the box's own files. A number without a group is the group's id
+    too."""
     user, colon, group = name.partition(":")
     people = parse_passwd(await _text(box, "/etc/passwd"))
     if user.isdecimal():

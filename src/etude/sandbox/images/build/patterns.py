@@ -1,4 +1,4 @@
-"""Patterns of file names, as COPY and .dockerignore know them: * ? [a-z] [^a] within one name, ** across names."""
+"""File name patterns of COPY and .dockerignore: * ? [a-z] [^a] within one name, ** across names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def is_pattern(text: str) -> bool:
 
 
 def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
-    """Matches whole paths with "/" between names; only with `across` has ** a meaning. ValueError names a bad one."""
+    """Compiles a pattern that matches whole paths with "/" between names; ** is special only with `across`. ValueError
+    names a bad pattern."""
     parts, at = [], 0
     while at < len(pattern):
         char = pattern[at]
@@ -41,7 +42,7 @@ def compile_pattern(pattern: str, *, across: bool = False) -> re.Pattern[str]:
 
 
 def _one_of(pattern: str, at: int) -> tuple[str, int]:
-    """A [...] as a regular expression, and where it ends."""
+    """Translates a [...] to a regular expression; returns it and where it ends."""
     negated = pattern.startswith("^", at)
     at += negated
     ranges: list[str] = []
@@ -68,10 +69,11 @@ def _one_char(pattern: str, at: int) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """What a .dockerignore leaves out of the context: the last line that matches a path or a folder above it counts."""
+    """What a .dockerignore excludes from the context. The last line that matches a path or one of its parents
+    decides."""
 
     rules: tuple[tuple[re.Pattern[str], bool], ...] = ()
-    """With whether they leave out, or take back in."""
+    """(pattern, whether it excludes or includes again)"""
 
     @classmethod
     def from_text(cls, text: str) -> Ignored:
@@ -95,7 +97,7 @@ class Ignored:
 
     @property
     def takes_back(self) -> bool:
-        """Whether a folder that is left out may hold files that are not."""
+        """Whether an excluded folder may hold files that are not excluded."""
         return any(not out for _, out in self.rules)
 
     def leaves_out(self, path: str) -> bool:

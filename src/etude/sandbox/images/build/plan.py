@@ -1,4 +1,4 @@
-"""Which stages a target needs, and from what each starts: settled before anything is built."""
+"""Which stages a target needs, and what each one starts from: decided before anything is built."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from etude.sandbox.images.build.variables import expand
 
 PROXIES = {f"{kind}_proxy" for kind in ("http", "https", "ftp", "no", "all")}
 PROXIES |= {name.upper() for name in PROXIES}
-"""Arguments that a RUN sees without an ARG, and that do not count in the cache."""
+"""Arguments that a RUN sees without an ARG, and that do not count for the cache."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 
 
@@ -19,11 +19,11 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686"
 class Plan:
     dockerfile: Dockerfile
     defaults: dict[str, str]
-    """Of arguments that stages may declare: those before the first FROM, and the platform's."""
+    """Values for ARGs of stages without one: from ARGs before the first FROM, and the platform's."""
     bases: tuple[str, ...]
-    """Of all stages, expanded."""
+    """The base of every stage, expanded."""
     needed: tuple[Stage, ...]
-    """In order; the target last."""
+    """The stages to build, in order; the target is last."""
 
     def base_stage(self, stage: Stage) -> Stage | None:
         return self.dockerfile.stage_before(self.bases[stage.index], stage.index)
@@ -58,7 +58,7 @@ def make_plan(dockerfile: Dockerfile, target: str, given: dict[str, str]) -> Pla
 
 
 def unused(dockerfile: Dockerfile, given: dict[str, str]) -> list[str]:
-    """Arguments that no ARG declares: likely a slip of the pen."""
+    """Given arguments that no ARG declares, probably a typing mistake."""
     stages = (stage.instructions for stage in dockerfile.stages)
     declared = {
         name

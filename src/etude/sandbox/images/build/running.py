@@ -1,4 +1,4 @@
-"""A RUN: a command in a box, its output shown line by line, and why it failed if it did."""
+"""Runs a RUN: a command in a box, with live output, and the reason if it fails."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from etude.sandbox.images.build.settings import StageState
 Say = Callable[[str], None]
 _KEPT_LINES = 20
 _ALMOST_FULL = 0.97 * (1 << 20)
-"""Bytes per MB of disk: what fails above that failed for want of more, whatever it says."""
+"""Bytes per MB of the disk limit. A command that fails with more than this in use failed because the disk was full,
+whatever it says."""
 
 
 def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:
-    """What to execute, and what to give it on stdin."""
+    """The command to run, and its stdin."""
     if not run.heredocs or not run.command.shell:
         return list(state.command_line(run.command)), b""
     (text,) = run.command.words
@@ -32,7 +33,7 @@ def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:
 
 
 class LiveOutput:
-    """Whole lines to a listener as they come; the last ones are kept for an error."""
+    """Passes complete lines on to a listener as they come, and keeps the last ones for an error message."""
 
     def __init__(self, say: Say) -> None:
         self._say, self._open, self.last = say, {1: b"", 2: b""}, deque[str](maxlen=_KEPT_LINES)
@@ -48,7 +49,7 @@ class LiveOutput:
                 self._tell(line)
 
     def _tell(self, line: bytes) -> None:
-        # A progress bar draws over itself; its last state is what a line is.
+        # A progress bar overwrites its line; only its last state is shown.
         text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         self.last.append(text)
         self._say(f"    {text}")
@@ -57,8 +58,8 @@ class LiveOutput:
 async def run_in(
     box: Box, command: list[str], stdin: bytes, env: dict[str, str], limits: Limits, seconds: float, say: Say
 ) -> None:
-    """BuildFailed says how it failed, with its last lines. That a disk is full is asked, not read: a command can print
-    whatever it likes."""
+    """Runs the command. BuildFailed has the reason and the last lines of output. Whether the disk was full is measured,
+    not taken from the output, since a command can print whatever it likes."""
     output = LiveOutput(say)
     result = await box.exec(command, timeout=seconds, env=env, stdin=stdin, on_output=output)
     output.close()

@@ -1,4 +1,4 @@
-"""What a stage knows besides its files: variables, user, folder, shell and commands. Pure: nothing is run here."""
+"""The state of a stage apart from its files: variables, user, folder, shell and commands. Pure: nothing is run here."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class StageState:
     image: Image
     escape: str
     arguments: dict[str, str] = field(default_factory=dict)
-    """Those declared so far that have a value."""
+    """The arguments declared so far that have a value."""
     has_command: bool = False
-    """By a CMD of this stage, not of its base."""
+    """Whether this stage, and not only its base, has a CMD."""
 
     @property
     def config(self) -> ImageConfig:
@@ -36,7 +36,7 @@ class StageState:
 
     @property
     def variables(self) -> dict[str, str]:
-        """For expansion; an ENV hides an ARG of its name."""
+        """Variables for expansion; an ENV hides an ARG of the same name."""
         path = PATH if self.image.base == HOST else _USUAL_PATH
         return {"PATH": path, **self.arguments, **dict(self.config.env)}
 
@@ -54,11 +54,11 @@ class StageState:
         return replace(self, image=replace(self.image, layers=image.layers))
 
     def folder(self, path: str) -> str:
-        """Absolute, from the working folder."""
+        """The absolute path, resolved from the working folder."""
         return "/" + posixpath.normpath(posixpath.join("/", self.config.workdir, path)).lstrip("/")
 
     def target(self, path: str) -> str:
-        """Of a copy: with a / at its end where it must be a folder."""
+        """Target path of a copy, with a trailing / if it must be a folder."""
         must = path.endswith("/") or posixpath.basename(path) in (".", "..")
         return posixpath.join(self.folder(path), "") if must else self.folder(path)
 
@@ -81,7 +81,7 @@ def declare(state: StageState, action: Arg, given: dict[str, str], defaults: dic
 def apply_setting(state: StageState, action: Env | User | Shell | Entrypoint | Cmd) -> StageState:
     match action:
         case Env(pairs):
-            # All values are those from before the line.
+            # All values are expanded with the variables from before this line.
             fresh = {name: state.expand(value) for name, value in pairs}
             return state.with_config(env=tuple({**dict(state.config.env), **fresh}.items()))
         case User(name):
@@ -94,6 +94,6 @@ def apply_setting(state: StageState, action: Env | User | Shell | Entrypoint | C
         case Cmd(command):
             return replace(state.with_config(command=state.command_line(command)), has_command=True)
         case Entrypoint(command):
-            # The arguments that a base gives to its own program mean nothing to another.
+            # The base's CMD has arguments for its own entrypoint, which mean nothing to another program.
             kept = state.config.command if state.has_command else ()
             return state.with_config(entrypoint=state.command_line(command), command=kept)

@@ -1,4 +1,4 @@
-"""What a build has taken of what it may take in all: seconds of the clock and of processors, and memory at once."""
+"""What a build has used of its total budget: wall time and CPU time. Also records its peak memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from etude.sandbox.contract import BoxStats, BuildFailed, Limits
 @dataclass(slots=True)
 class Spending:
     seconds: float = math.inf
-    """By the clock, from now on."""
+    """Wall-clock budget, from now on."""
     cpu_seconds: float = math.inf
     used_cpu: float = 0.0
     most_memory: int = 0
@@ -27,13 +27,13 @@ class Spending:
         return self._began + self.seconds - time.monotonic()
 
     def check(self) -> None:
-        """BuildFailed once there is nothing left."""
+        """Raises BuildFailed once the budget is used up."""
         if self.seconds_left <= 0:
             raise BuildFailed(f"the build was not done in {self.seconds:g} s", "time")
         if self.used_cpu >= self.cpu_seconds:
             raise BuildFailed(f"the build took more than {self.cpu_seconds:g} s of processor time", "cpu")
 
     def bounded(self, limits: Limits) -> Limits:
-        """Of the next step."""
+        """Limits of the next step, reduced to what is left of the budget."""
         left = self.cpu_seconds - self.used_cpu
         return limits if left >= limits.cpu_seconds else replace(limits, cpu_seconds=max(1, math.ceil(left)))

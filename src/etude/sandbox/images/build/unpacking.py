@@ -1,4 +1,4 @@
-"""ADD of a tar archive: what is in it instead of the file, with the owners that it says."""
+"""ADD of a tar archive: copies the archive's content, with its owners, instead of the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from etude.sandbox.images.build.members import Source, members_of_tar
 
 
 def unpack_archive(source: Source, open_files: ExitStack, scratch: Path) -> Source:
-    """The source as it is, where it is no archive: what counts is its content, not its name."""
+    """Unpacks the source if it is an archive, else returns it as it is. The content decides, not the file's name."""
     opened = source.members[0].open if source.has_top and not source.is_folder else None
     if opened is None:
         return source
@@ -24,14 +24,14 @@ def unpack_archive(source: Source, open_files: ExitStack, scratch: Path) -> Sour
         first = _first_block(stream)
         if not _begins_a_tar(first):
             return source
-        # Members are read twice, for their digest and to be packed: from a plain file, wherever they lie in it.
+        # Members are read twice, for the digest and for packing, in any order, so they need a plain file.
         plain = open_files.enter_context(tempfile.TemporaryFile(dir=scratch))  # noqa: SIM115
         plain.write(first)
         shutil.copyfileobj(stream, plain)
         plain.seek(0)
         archive = open_files.enter_context(tarfile.open(fileobj=cast(IO[bytes], plain), mode="r:"))  # noqa: SIM115
         unpacked = Source(source.name, list(members_of_tar(archive, source.name)), owned=True)
-        unpacked.digest()  # Reads all of it, while damage has a name.
+        unpacked.digest()  # Reads everything now, so that an error can name the archive.
     return unpacked
 
 
@@ -40,7 +40,7 @@ def _first_block(stream: IO[bytes]) -> bytes:
         with damage_named("the file"):
             return stream.read(tarfile.BLOCKSIZE)
     except ImageError:
-        return b""  # It begins as if it were compressed, and is not.
+        return b""  # It starts like a compressed file but is none.
 
 
 def _begins_a_tar(block: bytes) -> bool:

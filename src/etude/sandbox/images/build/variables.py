@@ -1,7 +1,7 @@
-"""Words of a Dockerfile: where one ends, its quotes and escapes, and $NAME, ${NAME:-word} and their kin.
+"""Words of a Dockerfile: splitting, quotes and escapes, and variables ($NAME, ${NAME:-word} and similar).
 
-The rules are a shell's, cut down: single quotes keep all, double quotes keep spaces, nothing is executed. A ValueError
-says what is wrong.
+The rules are a subset of a shell's: single quotes keep everything, double quotes keep spaces, nothing is executed.
+ValueError says what is wrong.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _DEEPEST = 40
 
 
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
-    """Quotes and escapes taken away, variables put in."""
+    """Removes quotes and escapes, and substitutes variables."""
     return _Expansion(text, variables, escape).until(_END)
 
 
 def expand_document(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
-    """Of a heredoc: quotes mean nothing in it, and the escape character only before a $ or itself."""
+    """Expands a heredoc: quotes have no meaning there, and the escape character only before a $ or itself."""
     return _Expansion(text, variables, escape).lines()
 
 
 def split_words(text: str, escape: str = "\\") -> list[str]:
-    """At white space outside of quotes; quotes and escapes stay."""
+    """Splits at white space outside quotes; keeps quotes and escapes."""
     words: list[str] = []
     word, quote, at = "", "", 0
     while at < len(text):
@@ -140,7 +140,7 @@ class _Expansion:
 
 
 def _trimmed(value: str, pattern: str, *, front: bool, greedy: bool) -> str:
-    """Without the shortest or longest beginning or end that the pattern matches."""
+    """The value without the shortest or longest prefix or suffix that matches the pattern."""
     cuts = range(len(value) + 1)
     for cut in cuts if front != greedy else reversed(cuts):
         if fnmatch.fnmatchcase(value[:cut] if front else value[cut:], pattern):
