@@ -1,6 +1,7 @@
-"""The environment of a task, prepared: the sealed image that every agent and every grading starts from.
+"""Prepares a task's environment: the sealed image that every agent and every grading starts from.
 
-Each environment is made once, whoever asks for it, and found again by the next process."""
+Each environment is made once, however many callers ask for it, and reused by later processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the book of the host's base is kept: one for a state of the host, whatever stores and runs there are on it."""
+"""Where the index of the host's base (`Book`) is stored: one per state of the host, shared by all stores and runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from etude.tasks.seal.base import Base, Book, write_book
 
 
 def user_cache() -> Path:
-    """What lies there may be lost at any time."""
+    """Étude's folder in the user's cache. Its contents may be deleted at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude"
 
 
@@ -22,10 +22,10 @@ def user_cache() -> Path:
 class Books:
     folder: Path
     say: Callable[[str], None] = lambda _: None
-    """To write one takes a minute, of which somebody should know."""
+    """Called with progress messages: building an index takes a minute."""
 
     async def of(self, sandboxes: Sandboxes, base: Base) -> Book:
-        """The one that is there, or a new one."""
+        """Load the index of this state of the base, or build and store it."""
         path = self.folder / f"{base.digest}.base"
         if known := await asyncio.to_thread(Book.read, path):
             return known

@@ -1,6 +1,6 @@
 """Prepares environments: builds, pulls or imports an image, seals it, and reads its workspace.
 
-Whose fault a failure is decides its type: TaskError for what the task's author did wrong, SandboxError for ours.
+The type of an error tells whose fault it is: TaskError for a mistake of the task's author, SandboxError for ours.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from etude.tasks.seal.base import Base, Book, look_at_base, scan_base
 from etude.tasks.task import Task, TaskError
 
 _FETCHED = re.compile(r":\d+: FROM ", re.IGNORECASE)
-"""In a builder's error, the one instruction that fails for want of a registry and not by what its author wrote."""
+"""Matches a builder's error in a FROM instruction, which may fail because of the registry rather than what its author
+wrote."""
 
 
 class Environments:
-    """One per process: the grader and the rollouts share what it has prepared."""
+    """Prepares environments and caches them. There is one per process, shared by the grader and the rollouts."""
 
     def __init__(
         self,
@@ -39,9 +40,9 @@ class Environments:
         say: Callable[[str], None] | None = None,
         size: int = 8192,
     ) -> None:
-        """`folder` keeps what is known for the next process; `egress` is what a Dockerfile's steps may reach; `books`
-        keeps the lines of the host's base. Without it, the base is looked through for copies of changed files alone:
-        to read all of it takes a minute."""
+        """`folder` stores results for later processes. `egress` is what a Dockerfile's steps may reach. `books` stores
+        the index of the host's base; without it, only copies of changed files are searched for in the base, because
+        indexing all of it takes a minute."""
         self.sandboxes = sandboxes
         self._shelf = Shelf(folder) if folder else None
         self.proofs = Proofs(folder, self._state_of_host) if folder else None
@@ -53,13 +54,15 @@ class Environments:
         self._read: Memo[None, Book | None] = Memo(1)
 
     def for_one(self) -> Environments:
-        """The same, which holds one workspace in memory: many of them one by one may be more than there is room for."""
+        """A copy that caches only one workspace, for handling many tasks one by one when all their workspaces do not
+        fit in memory."""
         one = copy.copy(self)
         one._prepared = Memo(1)
         return one
 
     async def prepare(self, task: Task) -> Prepared:
-        """The image that an agent and a grading of this task start from; whoever asks meanwhile waits for the same."""
+        """Return the image that agents and gradings of this task start from. Concurrent callers wait for the same
+        preparation."""
         source = await asyncio.to_thread(source_of, task)
 
         async def make() -> tuple[Prepared, bool]:
@@ -68,7 +71,7 @@ class Environments:
         return await self._prepared.get(source.digest, make)
 
     async def prove(self, task: Task) -> SealReport:
-        """Whether an agent could read the task's solution, or its hidden tests, anywhere in its box."""
+        """Search everything an agent of this task can read in its box for the task's solution and hidden tests."""
         prepared, needles = await self._needles(task)
         if prepared.bare:
             own = await asyncio.to_thread(scan_files, prepared.files, needles)
@@ -81,8 +84,8 @@ class Environments:
         return own.with_more(await scan_base(self.sandboxes, base, needles, book))
 
     async def shows(self, task: Task) -> bool:
-        """Does the host's base hold the solution, in a copy of a file that it changes? So much is told at once of any
-        task; the gate's proof looks for all of its lines, and everywhere."""
+        """Whether the host's base holds the solution in a copy of a file that it changes. This check is fast for any
+        task; the gate's proof (`prove`) searches everywhere for all of the solution's lines."""
         prepared, needles = await self._needles(task)
         if not prepared.on_base or not needles.twins:
             return False
@@ -123,10 +126,11 @@ class Environments:
         return prepared
 
     async def _bare(self, task: Task, source: Source) -> Prepared:
-        """Files of the task over the host's base, which is older than the task and knows nothing of it: without
-        version control, caches and bytecode among them there is nothing to seal, and no box is needed."""
+        """Prepare a task that is only files over the host's base, which is older than the task and knows nothing of
+        it. Without version control, caches and bytecode among the files there is nothing to seal, and no box is
+        needed."""
         image = await self._add(task, source)
-        # As the backend sets modes where it is given files alone.
+        # The backend marks these files executable when it is given contents without modes.
         scripts = frozenset(path for path, data in source.files.items() if data.startswith(b"#!"))
         return Prepared(image, source.workdir, source.files, scripts, bare=True, on_base=True)
 

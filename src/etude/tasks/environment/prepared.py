@@ -1,4 +1,4 @@
-"""What a prepared environment is, and its workspace as it is read from a box."""
+"""A prepared environment, and how its workspace is read from a box."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from etude.tasks.task import TaskError
 
 MAX_FILES = 100_000
 MAX_BYTES = 512 << 20
-"""Of a workspace: it is held in memory, since every agent's diff is a diff of it."""
+"""Largest workspace. It is held in memory, because every agent's diff is applied to it."""
 _MAX_FILE = 64 << 20
 
 
@@ -25,22 +25,22 @@ class Prepared:
     image: str
     workdir: str
     files: Mapping[str, bytes]
-    """Of the workdir, without its `.git`: what the agent's diff is a diff of."""
+    """The files of the workdir without its `.git`; agents' diffs are diffs of these."""
     executable: frozenset[str] = frozenset()
-    """Those of the files that may be run."""
+    """Those of `files` with the executable bit."""
     links: frozenset[str] = frozenset()
-    """Symbolic links of the workdir: no change goes through one."""
+    """Symbolic links in the workdir. No change may go through one."""
     folders: frozenset[str] = frozenset()
-    """Those without a file: none takes its place."""
+    """Folders without files. No new file may take the place of one."""
     removed: tuple[Removed, ...] = ()
-    """By sealing."""
+    """What sealing removed."""
     bare: bool = False
-    """The image is these files over the host's base, and nothing else: there was nothing to seal."""
+    """The image is only these files over the host's base, so there was nothing to seal."""
     on_base: bool = False
-    """Its boxes show the host's system folders, which are not of the image."""
+    """Boxes of this image show the host's system folders, which are not part of the image."""
 
     def change(self, diff: str, protects: Callable[[str], bool], bounds: Bounds | None = None) -> Change:
-        """What a diff makes of this workspace; DiffError if it is not exactly one of it."""
+        """The change that a diff makes to this workspace. Raises DiffError if it does not apply exactly."""
         return change_of(
             diff,
             self.files,
@@ -83,7 +83,7 @@ class _Workspace:
 
 
 async def read_prepared(sandboxes: Sandboxes, sealed: Sealed) -> Prepared:
-    """RequestRefused if the image is not there any more."""
+    """Read the workspace of a sealed image. Raises RequestRefused if the image no longer exists."""
     box = await sandboxes.create(BoxSpec(sealed.image, workdir=sealed.workdir, limits=LIMITS, name="read"))
     try:
         root = await Root.of(box, owner_of(sandboxes))

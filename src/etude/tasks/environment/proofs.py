@@ -1,4 +1,4 @@
-"""What verifiers have proven of tasks in their environments, kept for the processes to come."""
+"""Stores what verifiers have proven about tasks in their environments, for later processes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from etude.tasks.task import Task
 
 
 class Proofs:
-    """A proof is of a task's environment and of what its verifier says that it follows from. Over the host's base it is
-    also of the state of the host: of another one it is not found."""
+    """A proof is stored under the task's environment and whatever else the verifier says it depends on. Where the
+    environment shows the host's base, the proof also holds only for the present state of the host."""
 
     def __init__(self, folder: Path, host: Callable[[], Awaitable[str]]) -> None:
         self._folder, self._host = folder, host
@@ -36,7 +36,7 @@ class Proofs:
 
 
 def known_proof(folder: Path, task: Task, follows_from: str) -> tuple[str, bytes] | None:
-    """The state of the host that it is of, and the proof."""
+    """The stored proof and the state of the host it was made in; None if there is none."""
     found = Shelf(folder).find_proof(_key(task, follows_from))
     if found is None:
         return None

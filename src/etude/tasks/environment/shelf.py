@@ -1,8 +1,9 @@
-"""What is known of environments, for the processes to come: which have been sealed, and what verifiers have proven in
-them. A small file each, in no box and for its owner's eyes alone: a proof knows the hidden tests.
+"""Stores facts about environments on disk for later processes: which are sealed, and what verifiers have proven in
+them. Each fact is a small file outside any box, readable only by its owner, because a proof contains hidden tests.
 
-Invariant: a file is there whole or not at all, and says nothing that another process's file contradicts: equal digests
-are made from equal things."""
+Invariant: a file is written whole or not at all, and processes cannot contradict each other, because equal digests
+stand for equal inputs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Shelf:
         self._write(self._path(digest), json.dumps({**asdict(sealed), "removed": removed}, indent=1).encode())
 
     def find_proof(self, digest: str) -> bytes | None:
-        """As it was kept; whoever wrote it says what it is worth."""
+        """The stored bytes of a proof; the verifier that wrote it judges whether it is still valid."""
         try:
             return self._path(digest, ".proof").read_bytes()
         except OSError:
@@ -43,7 +44,7 @@ class Shelf:
 
     def _write(self, path: Path, data: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        # A name of its own: two that are made at once may be of one process.
+        # A random name, because one process may write the same file twice at once.
         aside = self._folder / f".{path.name}.{secrets.token_hex(4)}"
         try:
             aside.touch(mode=0o600)

@@ -1,4 +1,5 @@
-"""What the environment of a task is made from, by its files and its task.toml; read once, known by a digest."""
+"""What a task's environment is made from, according to its files and its task.toml, with a digest that
+identifies it."""
 
 from __future__ import annotations
 
@@ -17,38 +18,40 @@ from etude.tasks.task import Task, TaskError
 
 _FORMAT = "etude-environment/1"
 _PATCHES = frozenset(("test.patch", "eval.sh"))
-"""Of tests/: hidden tests that are known as a patch alone, or as one in the script that applies it."""
+"""Files of tests/ that contain the hidden tests as a patch, or as a patch inside the script that applies it."""
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 
 
 class Kind(StrEnum):
     FILES = "files"
-    """environment/repo over the host's base: what our own generators make, and what needs no build."""
+    """environment/repo over the host's base: used by our own generators, and wherever no build is needed."""
     DOCKERFILE = "dockerfile"
     PULLED = "pulled"
-    """[environment] docker_image, from its registry."""
+    """The image that [environment] docker_image names, pulled from its registry."""
     ARCHIVE = "archive"
-    """A root file system or saved image, which [metadata.etude.environment] archive names."""
+    """A root file system or saved image, named by `archive` in [metadata.etude.environment]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     kind: Kind
     digest: str
-    """Of all that decides what the image holds. A reference without a digest stays what it was when it was pulled."""
+    """Hash of everything that decides the image's contents. An image reference without a digest keeps the image that
+    was pulled first."""
     workdir: str = ""
-    """Empty: the image's own."""
+    """Empty for the image's own."""
     place: Path = Path()
-    """Of a Dockerfile's context, or the archive."""
+    """Folder of the Dockerfile's context, or path of the archive."""
     reference: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 def source_of(task: Task) -> Source:
-    """TaskError if there is none, or one that cannot be run here.
+    """The source of a task's environment. Raises TaskError if there is none, or one that cannot be run here.
 
-    An image's name comes before a Dockerfile, as in Harbor. A task that has both a Dockerfile and repo/ says with
-    `base = "host"` that repo/ alone is meant here: its Dockerfile then is for others."""
+    An image's name takes precedence over a Dockerfile, as in Harbor. A task with both a Dockerfile and repo/ can set
+    `base = "host"` to use only repo/ here; its Dockerfile is then for other tools.
+    """
     folder = task.directory / "environment"
     ours = _table(task, "metadata", "etude", "environment")
     given = _table(task, "environment")
@@ -75,7 +78,7 @@ def source_of(task: Task) -> Source:
 
 
 def needles_of_task(task: Task, pristine: Mapping[str, bytes]) -> Needles:
-    """What must not be found in the environment: what only the solution and the hidden tests say."""
+    """The text that must not be found in the environment, because only the solution and the hidden tests contain it."""
     patches = sorted(path for kind in ("*.diff", "*.patch") for path in (task.directory / "solution").glob(kind))
     reference = "\n".join(path.read_text(encoding="utf-8", errors="surrogateescape") for path in patches)
     tests = read_files(task.directory, "tests") if (task.directory / "tests").is_dir() else {}
@@ -93,7 +96,7 @@ def _of_files(files: Mapping[str, bytes], workdir: str) -> str:
 
 
 def _of_tree(top: Path) -> str:
-    """Names, kinds, modes and contents below a folder, or of one file."""
+    """Hash of names, kinds, modes and contents of all files below a folder, or of one file."""
     digest = hashlib.sha256()
     for path in _walk(top):
         facts = path.lstat()

@@ -1,4 +1,5 @@
-"""Verifiers, one file each, by the name that a task's [metadata.etude.verifier] gives as `type`."""
+"""Verifiers, each in its own file or package, registered under the name that [metadata.etude.verifier] gives as
+`type`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from etude.tasks.task import Task, TaskError
 from etude.tasks.verifiers.contract import Proves, Stand, Verifier
 
 _VERIFIERS: dict[str, Callable[[Task], Verifier]] = {
-    # By name, so that a verifier is imported only when it is used.
+    # Imported by name, so that a verifier is loaded only when it is used.
     "cases": lambda task: import_module("etude.tasks.verifiers.cases").CasesVerifier(task),
     "eval-script": lambda task: import_module("etude.tasks.verifiers.swebench").EvalScriptVerifier(task),
     "harbor": lambda task: import_module("etude.tasks.verifiers.harbor").HarborVerifier(task),
@@ -27,14 +28,14 @@ _VERIFIERS: dict[str, Callable[[Task], Verifier]] = {
 
 
 def register_verifier(name: str, make: Callable[[Task], Verifier]) -> None:
-    """Adds a verifier under a name of its own."""
+    """Register a verifier under a new name."""
     if name in _VERIFIERS:
         raise ValueError(f"there is a verifier {name!r} already")
     _VERIFIERS[name] = make
 
 
 def open_verifier(task: Task) -> Verifier:
-    """The verifier that the task names, or the one that its files are for; TaskError if they are malformed."""
+    """The verifier that the task names, or the one implied by its files. Raises TaskError if they are malformed."""
     name = verifier_name(task)
     if name not in _VERIFIERS:
         place = f"{task.directory / 'task.toml'}: metadata.etude.verifier.type"
@@ -43,7 +44,7 @@ def open_verifier(task: Task) -> Verifier:
 
 
 def verifier_name(task: Task) -> str:
-    """What a task is graded by, also where it does not say so; empty where nothing shows it."""
+    """The name of the task's verifier, inferred from its files if the task does not say; empty if nothing shows it."""
     if said := task.verifier.get("type"):
         return str(said)
     if (task.directory / "tests/cases.json").is_file():

@@ -1,4 +1,5 @@
-"""Reads a tar or zip that came out of a box: hostile bytes, so nothing is unpacked beyond a bound or onto a disk."""
+"""Reads a tar or zip that came out of a box. Its bytes are hostile, so sizes are bounded and nothing is unpacked to
+disk."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ _MOST = 2000
 
 
 class ArchiveError(Exception):
-    """Bytes are no archive that we read; says what was expected."""
+    """The bytes are no archive that can be read; the message says what was expected."""
 
 
 def members_of(data: bytes) -> dict[str, bytes]:
-    """Plain files by their paths, without `./`; folders are passed over."""
+    """The plain files of an archive by path, without a leading `./`. Folders are skipped."""
     try:
         found = _zip(data) if data.startswith(b"PK") else _tar(data)
     except (

@@ -1,7 +1,8 @@
-"""Cases: calls of the agent's functions in a fresh box, compared out here with what an honest solution answers.
+"""The `cases` verifier: calls the agent's functions in a fresh box and compares the results outside it with the
+expected ones.
 
-The box learns the calls but not the expectations. A pass needs the runner's exit code, one report with this grading's
-nonce, and the expected outcome of every single case; a missing one is never a pass.
+The box gets the calls but not the expected values. A pass requires the runner's exit code, exactly one report with
+this grading's nonce, and the expected outcome of every case; a missing outcome is never a pass.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from etude.tasks.verifiers.contract import Stand
 FILE = "tests/cases.json"
 RUNNER = (resources.files("etude.tasks.box") / "run_cases.py").read_text(encoding="utf-8")
 CPU_SECONDS = 2
-"""Declared limit of the agent's code in the verifier: CPU time, so a busy host does not use it up."""
+"""CPU time of the agent's code in the verifier. CPU time rather than wall-clock time, so that a busy host does not use
+it up."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=4, file_mb=4, disk_mb=16, output_bytes=2_000_000)
 
 
@@ -73,7 +75,7 @@ def judge(
     touched: tuple[str, ...] = (),
     seconds: float = 0.0,
 ) -> Verdict:
-    """From what came out of the box to a verdict; pure, so that every way of lying can be tested."""
+    """The verdict that follows from a box's output. Pure, so that every way of lying can be tested."""
     lines = result.stdout.decode("utf-8", "replace").split("\n")
     reports = [line[len(REPORT) :] for line in lines if line.startswith(REPORT)]
     log = (result.stderr[-2000:]).decode("utf-8", "replace")

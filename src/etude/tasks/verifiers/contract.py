@@ -1,7 +1,8 @@
-"""What a verifier is: given one change to one task, and fresh boxes to examine it in, it says what the change is worth.
+"""The contract of verifiers: given one change to one task, and fresh boxes to examine it in, a verifier returns the
+verdict.
 
-A verifier is made from a task (`open_verifier`), once, and knows nothing of diffs: what it sees has been applied to the
-pristine files already, with the test surface as it was.
+A verifier is created once per task (`open_verifier`) and never sees diffs: the change has already been applied to the
+pristine files, with the test surface unchanged.
 """
 
 from __future__ import annotations
@@ -21,35 +22,37 @@ from etude.tasks.verdict import Verdict
 
 SECOND_USER = "grader"
 SEALED = 1e-2
-"""A verdict is sealed if the chance to pass without solving anything is at most this."""
+"""A verdict is sealed if the probability of passing without solving the task is at most this."""
 WALL = 3.0
-"""The wall clock of what is run, as a multiple of its CPU time."""
+"""Wall-clock limit of what is run, as a multiple of its CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Where one change is examined. Boxes made here are new, hold nothing of an agent's but its change, and are gone
-    at the end."""
+    """The setting in which one change is examined. Boxes created here are new, contain nothing of an agent's except
+    its change, and are destroyed afterwards."""
 
     task: Task
     sandboxes: Sandboxes
     pristine: Prepared
     change: Change
     conditions: Conditions = USUAL
-    """Their variables are in every box; who runs tests in some order asks for it here."""
+    """Conditions of this grading. Every box has their environment variables; verifiers that run tests in some order
+    look it up here."""
     cpu_seconds: list[float] = field(default_factory=list)
-    """Of each box that was examined to its end."""
+    """CPU time of each box that was used to the end."""
     proofs: Proofs | None = None
-    """What earlier processes have proven; None where nothing is kept."""
+    """What earlier processes have proven; None where nothing is stored."""
 
     @property
     def user(self) -> str:
-        """Runs the code under test: where there is a second user, not the one who owns its files."""
+        """The user that runs the code under test. Where boxes have a second user, it is not the one that owns the
+        code's files."""
         return SECOND_USER if Feature.SECOND_USER in self.sandboxes.features else "agent"
 
     @asynccontextmanager
     async def box(self, limits: Limits, change: Change | None = None) -> AsyncIterator[Box]:
-        """A box of the pristine image with the change in it, or with another one."""
+        """A box of the pristine image with the change, or a different one, applied."""
         pristine, change = self.pristine, change or self.change
         box = await self.sandboxes.create(
             BoxSpec(
@@ -72,33 +75,34 @@ class Stand:
 class Verifier(Protocol):
     @property
     def sealed(self) -> bool:
-        """Does its verdict hold against an agent that has read its source? (Given a second user in the box.)"""
+        """Whether its verdict holds against an agent that has read its source, given a second user in the box."""
         ...
 
     def protects(self, path: str) -> bool:
-        """Is this path of the workspace part of the test surface, and no business of a solution?"""
+        """Whether this path of the workspace is part of the test surface, which a solution must not change."""
         ...
 
     async def examine(self, stand: Stand) -> Verdict:
-        """SandboxError and OSError are faults of ours, an `error`; what the code under test does never raises."""
+        """Return the verdict. SandboxError and OSError are infrastructure faults and become an `error`; whatever the
+        code under test does must not raise."""
         ...
 
 
 @runtime_checkable
 class Proves(Protocol):
-    """A verifier that finds out by running a task's reference whether its verdicts are sealed."""
+    """A verifier that must run a task's reference to find out whether its verdicts are sealed."""
 
     def recall(self, folder: Path) -> bool:
-        """Is `sealed` known, by what was proven where environments are kept in this folder?"""
+        """Whether `sealed` is already known from a proof stored in this folder of environments."""
         ...
 
 
 async def _apply(box: Box, change: Change) -> None:
     gone = [path for path, data in change.files.items() if data is None]
-    # A file may come where all files of a folder go; the folder itself is in no diff.
+    # A new file may take the place of a folder whose files are all deleted; diffs do not mention the folder itself.
     emptied = [path for path, data in change.files.items() if data is not None and _holds(path, gone)]
     if gone:
-        # Before anything of the agent's is in the box, so the image's own `rm` does it.
+        # The image's own `rm` is safe to use: nothing of the agent's is in the box yet.
         done = await box.exec(["rm", "-rf", "--", *gone, *emptied], timeout=60)
         if done.code != 0:
             raise OSError(f"files cannot be removed: {done.stderr[-200:].decode('utf-8', 'replace')}")

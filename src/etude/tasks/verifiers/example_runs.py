@@ -1,6 +1,6 @@
-"""Runs examples in a box: steps that share their names, each said what it has printed or raised.
+"""Runs examples in a box: sequences of steps that share a namespace. Reports what each step printed or raised.
 
-They are believed because of what they are written in (`language.py`); whoever runs others must not believe them.
+The report can be believed only for code in the restricted language of `language.py`, which cannot forge it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from etude.tasks.verifiers.contract import Stand
 
 RUNNER = (resources.files("etude.tasks.box") / "run_examples.py").read_text(encoding="utf-8")
 SECONDS = 2
-"""CPU time of the steps that share their names."""
+"""CPU time of one sequence of steps."""
 LIMITS = Limits(memory_mb=256, processes=16, cpu_seconds=60, disk_mb=16, output_bytes=8_000_000)
 
 
 async def run_examples(
     stand: Stand, runs: Sequence[Mapping[str, object]], change: Change, env: Mapping[str, str] | None = None
 ) -> list[list[object]] | Verdict:
-    """What came of every step of every run, or the verdict where there is nothing to read. `change` is what the library
-    is made of over the pristine one."""
+    """Return the outcomes of every step of every run, or a verdict if there is no valid report. `change` is applied to
+    the pristine library."""
     nonce = secrets.token_hex(16)
     wall = stand.task.limits.verifier_seconds
     job = {"workdir": stand.pristine.workdir, "seconds": SECONDS, "runs": list(runs)}

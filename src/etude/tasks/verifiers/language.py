@@ -1,9 +1,9 @@
-"""What tests and examples that an agent writes may say, where their outcome is what is graded.
+"""The restricted language of tests and examples that an agent writes, where their outcome is what is graded.
 
-Code in this language can call the library under test and compare what comes of it, and cannot look at anything else:
-no source, bytecode, frames, files, environment or clock. So its outcome depends on what the library does, not on how
-it is written, and what it says in the box can be believed. Checked on the syntax tree, outside of any box: what is not
-known to be harmless is refused.
+Code in this language can call the library under test and compare results, and can look at nothing else: no source,
+bytecode, frames, files, environment or clock. So its outcome depends on what the library does and not on how it is
+written, and what it reports in the box can be believed. The check works on the syntax tree, outside of any box, and
+refuses whatever is not known to be harmless.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ MODULES = {
         "textwrap": "dedent indent",
     }.items()
 }
-"""What may be imported, and which names of it. Nothing of it leads on to another module, runs a text, or takes the name
-of an attribute as a text."""
+"""The modules, and names in them, that may be imported. None of them gives access to another module, executes a
+string, or takes an attribute's name as a string."""
 _NAMES = re.compile(
     r"""__.* | breakpoint | compile | delattr | dir | eval | exec | exit | getattr | globals | hash | hasattr | help
     | id | input | locals | memoryview | open | quit | setattr | type | vars | load_tests""",
     re.VERBOSE,
 )
 _INSIDES = re.compile(r"__.*|(f|co|tb|gi|cr|ag)_.*")
-"""Attributes that lead from a value to the code it comes from."""
+"""Attributes that lead from a value to the code that made it."""
 _REFUSED = re.compile(
     r"""_.* | format | format_map | mro | today | now | utcnow | fromtimestamp
     | loadTests.* | addTypeEqualityFunc""",
     re.VERBOSE,
 )
-"""Chance, the clock, and what takes the name of an attribute as a text."""
+"""Private names, the clock, and whatever takes an attribute's name as a string."""
 _OWN = frozenset(("self", "cls"))
 _PLAIN = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\w*(?:![rsa])?(?::[^{}]*)?\})*")
-"""A format that does not reach into what it shows."""
+"""Matches a format string without attribute or item access."""
 _MAIN = "if __name__ == '__main__':\n    unittest.main()"
 
 
 def problems(source: str, library: Mapping[str, frozenset[str]], where: str = "") -> list[str]:
-    """What in this code is not of the language, each with its line; `library`: modules under test and their names."""
+    """Everything in this code that the language does not allow, with line numbers. `library` maps the modules under
+    test to their names."""
     try:
         tree = ast.parse(source)
         tree.body = [node for node in tree.body if ast.unparse(node) != _MAIN]
@@ -62,12 +63,12 @@ def problems(source: str, library: Mapping[str, frozenset[str]], where: str = ""
 
 
 def module_name(path: str) -> str:
-    """As it is imported, of a file below the folder where imports begin."""
+    """The import name of a file, whose path is relative to the import root."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def own_names(source: str) -> frozenset[str]:
-    """The public names that a module itself makes, not those that it imports."""
+    """The public names that a module defines itself, without those it imports."""
     names: set[str] = set()
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -87,7 +88,7 @@ def _imports(tree: ast.Module, modules: Mapping[str, frozenset[str]]) -> _Found:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                # `import a.b` binds a, by which more than b can be reached.
+                # `import a.b` binds a, which gives access to more than b.
                 reaches = "." in alias.name and not alias.asname
                 if alias.name not in modules or reaches or _NAMES.fullmatch(alias.asname or ""):
                     yield node, f"{alias.name} may not be imported"
@@ -128,7 +129,7 @@ def _harmless(node: ast.Attribute) -> bool:
     if _INSIDES.fullmatch(node.attr):
         return False
     if isinstance(base, ast.Name) and base.id in _OWN and node.attr.startswith("_"):
-        # What a test keeps of its own, but not what unittest keeps of it.
+        # Private attributes of a test's own are allowed, except those that unittest uses.
         return not node.attr.startswith(("_test", "_outcome", "_get", "_call", "_type"))
     if node.attr == "format" and isinstance(base, ast.Constant) and isinstance(base.value, str):
         return bool(_PLAIN.fullmatch(base.value))

@@ -1,5 +1,5 @@
-"""What a verifier reads of its task: the table of task.toml, and files of JSON. What is wrong is a TaskError that names
-the place, the field, what was expected and what was found."""
+"""Reads a verifier's inputs from its task: the table in task.toml, and JSON files. Mistakes raise a TaskError that
+names the place, the field, what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST = 200
 
 
 def read_table(task: Task, model: type[_Model]) -> _Model:
-    """[metadata.etude.verifier], without the name of the verifier."""
+    """The settings in [metadata.etude.verifier], without `type`."""
     try:
         return model.model_validate({key: value for key, value in task.verifier.items() if key != "type"})
     except ValidationError as error:

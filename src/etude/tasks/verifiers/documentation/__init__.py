@@ -1,6 +1,8 @@
-"""The agent writes documentation: `type = "documentation"`.
+"""The verifier of tasks in which the agent writes documentation: `type = "documentation"`.
 
-Examples are run and must show what they are for; what is said of parameters, results and exceptions is checked."""
+Examples are run and must demonstrate the function they belong to. Statements about parameters, results and exceptions
+are checked against the code.
+"""
 
 from etude.tasks.verifiers.documentation.interface import Public, public_of, without_docstrings
 from etude.tasks.verifiers.documentation.verifier import DocumentationVerifier

@@ -1,7 +1,8 @@
-"""What a docstring says of parameters, results and exceptions, and what of it is missing or wrong.
+"""Parses what a docstring says of parameters, results and exceptions, and finds what is missing or wrong.
 
-Two ways of writing are read: sections (`Args:`, `Returns:`, `Raises:`) and fields (`:param x:`, `:returns:`,
-`:raises X:`)."""
+Two styles are understood: sections (`Args:`, `Returns:`, `Raises:`) and fields (`:param x:`, `:returns:`, `:raises
+X:`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from etude.tasks.verifiers.documentation.interface import Public
 _SECTION = re.compile(r"(Args|Arguments|Parameters|Returns|Yields|Raises):\s*(.*)")
 _ENTRY = re.compile(r"\*{0,2}(\w[\w.]*)\s*(?:\([^)]*\))?:\s*(.*)")
 _FIELD = re.compile(r":(param|arg|returns?|yields?|raises?)((?:\s+[^\s:]+)*)\s*:\s*(.*)")
-"""The last word before the second colon is the name; one before it a type."""
+"""The last word before the second colon is the name; a word before it is a type."""
 _DEFAULT = re.compile(
     r"\bdefaults?(?:\s+to|\s+is|\s*[:=])?\s+`*(\"[^\"]*\"|'[^']*'|-?\d+(?:\.\d+)?|None|True|False|\(\)|\[\]|\{\})"
 )
@@ -72,7 +73,8 @@ def _take_field(claims: Claims, kind: str, words: list[str], text: str) -> tuple
 
 
 def wrong_with(public: Public, shown: frozenset[str]) -> Iterator[str]:
-    """What is missing in its docstring or not so; `shown` are exceptions that an example of it shows."""
+    """What is missing or wrong in the docstring of a public name. `shown` are the exceptions that its examples
+    demonstrate."""
     claims = claims_of(public.docstring)
     if not public.docstring:
         yield "has no docstring"

@@ -1,4 +1,5 @@
-"""Examples in docstrings and in files of text, as steps to be run one after another, with what they should print."""
+"""Parses examples in docstrings and text files into steps that run one after another, with the output each should
+print."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ _CHECKER = doctest.OutputChecker()
 class Step:
     source: str
     mode: str
-    """As `compile` takes it: "single" prints what an expression comes to."""
+    """The mode of `compile`: "single" prints the value of an expression."""
     want: str = ""
     raised: str = ""
-    """The last line of a traceback."""
+    """The last line of the expected traceback; empty if none is expected."""
 
     def holds(self, outcome: object) -> bool:
-        """Given what the box reported of it; None where it did not get so far."""
+        """Whether the outcome that the box reported matches; None as outcome means that the step was not reached."""
         if not isinstance(outcome, dict):
             return False
         printed, raised = outcome.get("printed"), outcome.get("raised")
@@ -36,11 +37,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Steps that share their names."""
+    """Steps that share a namespace."""
 
     where: str
     module: str
-    """Whose names are known from the start; empty in a file of text."""
+    """The module whose names are available from the start; empty for a text file."""
     steps: tuple[Step, ...]
 
     @property
@@ -48,7 +49,7 @@ class Group:
         return "\n".join(step.source for step in self.steps)
 
     def calls(self, name: str) -> bool:
-        """Is a function or method of this name called, and not looked at in any other way?"""
+        """Whether a function or method of this name is called, and never mentioned in any other way."""
         nodes = list(ast.walk(ast.parse(self.source)))
         mentions = sum(_is(node, name) for node in nodes)
         return 0 < mentions == sum(_is(node.func, name) for node in nodes if isinstance(node, ast.Call))
@@ -63,13 +64,13 @@ def _is(node: ast.AST, name: str) -> bool:
 
 
 def of_docstring(where: str, module: str, docstring: str) -> list[Group]:
-    """ValueError if it has examples that cannot be read."""
+    """The examples of a docstring. Raises ValueError if they cannot be parsed."""
     steps = tuple(_steps(docstring, where))
     return [Group(where, module, steps)] if steps else []
 
 
 def of_text(where: str, text: str) -> list[Group]:
-    """Each fenced block of Python on its own."""
+    """The fenced Python blocks of a text, each a group of its own."""
     groups = []
     for number, found in enumerate(_FENCED.finditer(text), 1):
         block = found[1]

@@ -1,4 +1,4 @@
-"""What of a module has to be documented, as far as its syntax tree shows."""
+"""Finds what must be documented in a module, and the facts that its syntax tree shows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Public:
     module: str
     name: str
-    """In its module, with its class: "Queue.push"."""
+    """The name in its module, with the class if it is a method: "Queue.push"."""
     docstring: str
     parameters: tuple[str, ...]
     defaults: dict[str, str]
-    """As they are written, by parameter."""
+    """Source text of the defaults, by parameter."""
     answers: bool
-    """It returns or yields something."""
+    """Whether it returns or yields a value."""
     raises: frozenset[str]
-    """By a statement of its own."""
+    """Exceptions raised by its own statements."""
     may_raise: frozenset[str]
-    """Also by what it may call in its module."""
+    """Those, and the exceptions of the functions in its module that it may call."""
 
     @property
     def called(self) -> str:
@@ -37,7 +37,8 @@ def public_of(module: str, source: str) -> list[Public]:
 
 
 def without_docstrings(source: str) -> str:
-    """A text that is equal for sources with the same code. SyntaxError or ValueError if it is none."""
+    """A string that is equal for sources with the same code, whatever their docstrings. Raises SyntaxError or
+    ValueError if the source does not parse."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | _Function) and ast.get_docstring(node, clean=False) is not None:
@@ -90,7 +91,7 @@ def _parameters(function: _Function) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def _own(function: _Function) -> Iterator[ast.AST]:
-    """Its nodes without those of functions inside it."""
+    """The nodes of a function's body without those of functions and classes inside it."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()

@@ -1,8 +1,9 @@
 """The verifier of tasks in which the agent writes documentation (`type = "documentation"`).
 
-The code must stay what it was. All examples must hold; of every public name one must show what it does: it no longer
-holds when the function answers something else. The box runs the true library and is told no expectation; what it
-prints is compared here. Examples are believed because of what they are written in (`language.py`).
+The code must be unchanged and all examples must hold. For every public name, some example must demonstrate what it
+does: the example must fail when the function is replaced by one that returns something else. The box runs the true
+library and is given no expected output; its output is compared here. The outcomes can be believed because examples are
+written in a restricted language (`language.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from etude.tasks.verifiers.example_runs import run_examples
 from etude.tasks.verifiers.language import module_name, own_names, problems
 
 INSTEAD = ("none", "object", "spoilt")
-"""What a replaced function answers: nothing; something that is equal to nothing; another value of the right type."""
+"""What a replaced function returns: None; an object equal to nothing; another value of the right type."""
 MOST_STEPS = 400
 
 
@@ -49,7 +50,7 @@ class DocumentationVerifier:
     sealed = True
 
     def __init__(self, task: Task) -> None:
-        """It has no settings."""
+        """Takes no settings from the task."""
 
     def protects(self, path: str) -> bool:
         return is_protected(path) or not path.endswith((".py", ".md"))
@@ -62,7 +63,7 @@ class DocumentationVerifier:
         except NotDocumentation as error:
             return Verdict(Judgement.FAIL, str(error), Evidence(touched_protected=touched))
         runs = _runs(documents)
-        # The library is the true one: nothing of the change is needed in the box but its examples.
+        # The box has the pristine library: of the change it needs only the examples, which are sent as the job.
         outcomes = await run_examples(stand, [_told(run) for run in runs], Change())
         if isinstance(outcomes, Verdict):
             return outcomes
@@ -136,7 +137,8 @@ def _require_same_code(path: str, before: bytes, after: bytes) -> None:
 
 
 def _runs(documents: _Documents) -> list[_Run]:
-    """All examples on the true library; those that call a function also where it answers always the same."""
+    """Every group of examples on the true library; and for each public name, the groups that call it, with the
+    function replaced."""
     runs = [_Run(group) for group in documents.groups]
     for public in documents.public:
         callers = [group for group in documents.groups if group.calls(public.called)]
@@ -170,5 +172,5 @@ def _all_hold(group: Group, outcome: list[object]) -> bool:
 
 
 def _padded(found: list[object], count: int) -> list[object]:
-    """A run that was ended has reported fewer steps."""
+    """Pad the outcomes with None for steps that were not reached because the run was killed."""
     return [*found, *[None] * count][:count]

@@ -1,6 +1,7 @@
-"""Harbor tasks, run: test.sh in a fresh box, its reward a verdict, and solve.sh as a reference.
+"""Runs Harbor tasks: test.sh in a fresh box, its reward as the verdict, and solve.sh as the reference.
 
-What a foreign task's own script says is `open`: it holds as far as its box does."""
+The verdict of a foreign task's own script is `open`: it can be trusted only as far as the box that the script shares.
+"""
 
 from etude.tasks.verifiers.harbor.reward import BadReward, Reward, parse_reward
 from etude.tasks.verifiers.harbor.solving import reference_of

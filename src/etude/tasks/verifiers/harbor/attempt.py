@@ -1,7 +1,7 @@
-"""One part of a Harbor task, examined once: its test.sh runs in a fresh box, and leaves a reward or none.
+"""One attempt at one part of a Harbor task: runs its test.sh in a fresh box and reads the reward.
 
-Shared mode: the box is the task's own, with the change in it. Separate mode: the task's box is asked for the declared
-artifacts only, and test.sh meets them in another one, made of the verifier's image.
+In shared mode, the box is the task's own with the change applied. In separate mode, only the declared artifacts are
+taken from the task's box, and test.sh sees them in another box, made from the verifier's image.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from etude.tasks.verifiers.harbor.reward import LARGEST, BadReward, Reward, pars
 class Attempt:
     reward: Reward | None
     problem: str = ""
-    """Why there is none."""
+    """Why there is no reward."""
     limit: str = ""
     """The limit that ended test.sh."""
     starved: bool = False
-    """It was the clock's, and the host is to blame."""
+    """The limit was the wall clock, and it expired because the host gave the box no time."""
     code: int | None = None
     log: str = ""
     seconds: float = 0.0
@@ -52,22 +52,22 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Exam:
-    """What the task says of one part, put together."""
+    """Everything needed to run the tests of one part, collected from the task."""
 
     part: Part
     environment: Environment
     tests: Mapping[str, Path]
-    """Laid at /tests."""
+    """Files to place at /tests."""
     seconds: float
     env: Mapping[str, str]
     image: str = ""
-    """Of the verifier's own environment, in separate mode; empty: a fresh one of the task's."""
+    """The verifier's own image in separate mode; empty for a fresh box of the task's image."""
     build: Path | None = None
-    """Or where its Dockerfile lies."""
+    """Folder of the Dockerfile to build the verifier's image from, if it has one."""
 
     @property
     def brings_tests(self) -> bool:
-        """An image of the verifier's own has /tests in it."""
+        """Whether the verifier has an image of its own, which contains /tests."""
         return bool(self.image or self.build)
 
 
@@ -129,7 +129,7 @@ async def _test(stand: Stand, exam: Exam, box: Box, started: float) -> Attempt:
     except BadReward as error:
         problem = str(error)
     if done.limit:
-        # Whatever was written before: it was not left to end.
+        # A reward written before does not count: test.sh did not run to its end.
         reward, problem = None, f"it went beyond its limit of {done.limit}"
     return Attempt(reward, problem, done.limit, done.starved, done.code, tail(done), time.monotonic() - started)
 
@@ -142,7 +142,8 @@ async def _reward_file(box: Box, name: str) -> bytes | None:
 
 
 async def _unhealthy(box: Box, check: Healthcheck | None, exam: Exam) -> str:
-    """Empty once the check succeeds; failures count when the start period is over."""
+    """Run the healthcheck until it succeeds. Returns empty, or the problem after too many failures; failures during
+    the start period do not count."""
     if check is None:
         return ""
     began, failures = time.monotonic(), 0
@@ -162,7 +163,8 @@ def _declared(part: Part) -> tuple[Artifact, ...]:
 
 
 async def _taken(box: Box, artifact: Artifact, stand: Stand) -> tuple[str, bytes] | None:
-    """Where an artifact lies, and its tar: plain files and folders of it alone. A link could lead test.sh anywhere."""
+    """The folder and the tar of an artifact. Only plain files and folders are kept, because a link could lead test.sh
+    anywhere."""
     source = posixpath.normpath(posixpath.join(stand.pristine.workdir, artifact.source))
     try:
         tar = await box.read_tree(source, max_bytes=MAX_BYTES)

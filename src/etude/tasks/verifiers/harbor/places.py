@@ -1,4 +1,5 @@
-"""Where Harbor's scripts find things in a box, how these get there, and as whom and with what variables scripts run."""
+"""Where Harbor's scripts expect files in a box, how the files get there, and the users and variables the scripts run
+with."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ from etude.tasks.task import TaskError
 
 TESTS, SOLUTION, VERIFIER_LOGS, ARTIFACTS = "/tests", "/solution", "/logs/verifier", "/logs/artifacts"
 MAX_BYTES = 64 << 20
-"""Of one tree that goes into a box or comes out."""
+"""Largest tree that goes into a box or comes out."""
 LENT = "ETUDE_TASK_"
-"""A task's ${NAME} is this machine's variable ETUDE_TASK_NAME: nothing else of its environment reaches the task."""
+"""A task's ${NAME} is replaced by this machine's variable ETUDE_TASK_NAME. No other variable of this machine reaches
+the task."""
 _LOGS = "rm -rf /logs /solution && mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod -R 0777 /logs"
 _EMPTY = "rm -rf /logs/verifier && mkdir -p /logs/verifier && chmod 0777 /logs/verifier"
 _REFERENCE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -28,21 +30,23 @@ _SECONDS = 60.0
 
 
 async def fresh_logs(box: Box, user: str) -> None:
-    """Nothing of the image's, nor of whoever was in the box before."""
+    """Create empty log folders, removing what the image or earlier commands left in them."""
     await _do(box, _LOGS, user)
 
 
 async def lay_tests(box: Box, files: Mapping[str, Path], user: str) -> None:
-    """The last thing before test.sh: whatever collecting left at the verifier's places is gone.
+    """Place the tests. It is the last step before test.sh, so it also removes what the collect hooks left in the
+    verifier's folders.
 
-    Without files, the image has its own."""
+    Without files, the image brings its own tests.
+    """
     await _do(box, f"{_EMPTY} && rm -rf {TESTS}" if files else f"{_EMPTY}; chmod +x {TESTS}/test.sh", user)
     if files:
         await put(box, TESTS, tar_of(files), user)
 
 
 async def put(box: Box, place: str, tar: bytes, user: str) -> None:
-    """Unpacks a tar below any folder of the box, also one that the box's agent may not write to."""
+    """Unpack a tar into any folder of the box, including one that the agent may not write to."""
     staged = f"/tmp/{secrets.token_hex(8)}"
     await box.write_tree(staged, tar, max_bytes=MAX_BYTES)
     goal = shlex.quote(place)
@@ -50,7 +54,7 @@ async def put(box: Box, place: str, tar: bytes, user: str) -> None:
 
 
 def tar_of(files: Mapping[str, Path]) -> bytes:
-    """Of files of a task's directory; scripts, and what may be run there, may be run in the box."""
+    """A tar of files of a task's directory. Scripts, and files executable there, are executable in the box."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         for name, path in files.items():
@@ -70,14 +74,15 @@ async def read_or_none(box: Box, path: str, max_bytes: int) -> bytes | None:
 
 
 def user_of(named: str | None, sandboxes: Sandboxes) -> str:
-    """As in Harbor: whom the task names, or else root. Where a box has one id only, it is everybody's."""
+    """The user that the task names, or root, as in Harbor. Where a box has only one user id, it is the default user."""
     if Feature.ROOT_USER not in sandboxes.features:
         return ""
     return "root" if named in (None, "0") else named or ""
 
 
 def limits_of(environment: Environment, seconds: float) -> Limits:
-    """What the task declares, with Harbor's defaults. A busy loop meets the CPU time, which is no clock's."""
+    """The limits that the task declares, with Harbor's defaults. A busy loop is stopped by the CPU time limit, not
+    only by the clock."""
     storage = environment.storage_mb or 10_240
     return Limits(
         memory_mb=environment.memory_mb or 2048,
@@ -90,7 +95,8 @@ def limits_of(environment: Environment, seconds: float) -> Limits:
 
 
 def variables(path: Path, *tables: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a task with what ${NAME} and ${NAME:-default} stand for; TaskError for one that nobody gave."""
+    """The task's environment variables with ${NAME} and ${NAME:-default} replaced. Raises TaskError for a variable
+    without a value."""
 
     def given(match: re.Match[str]) -> str:
         value = os.environ.get(LENT + match[1], match[2])
@@ -106,7 +112,8 @@ def tail(done: ExecResult) -> str:
 
 
 async def _do(box: Box, command: str, user: str) -> None:
-    # The image's own programs, before anything of an agent's runs as this user: a workspace is on no such path.
+    # Uses only the image's own programs, before anything of the agent's runs as this user: no workspace is on this
+    # PATH.
     line = f"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; {command}"
     done = await box.exec(line, timeout=_SECONDS, cwd="/", user=user)
     if done.code != 0:

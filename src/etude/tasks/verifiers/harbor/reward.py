@@ -1,4 +1,4 @@
-"""A reward as test.sh leaves it: reward.json, or else reward.txt. Whoever was in the box may have written it."""
+"""Parses the reward that test.sh leaves: reward.json, or else reward.txt. Any code in the box may have written it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LARGEST = 64 << 10
-"""Bytes of a reward file."""
+"""Largest reward file, in bytes."""
 
 
 class BadReward(Exception):
-    """There is no reward that counts; says why."""
+    """There is no valid reward; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
     score: float
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """The score as `reward`, and whatever else was measured."""
+    """All numbers that were measured, including the score as `reward`."""
 
 
 def parse_reward(as_json: bytes | None, as_text: bytes | None) -> Reward:
-    """BadReward if there is none, or one that is no finite number."""
+    """Parse the reward. Raises BadReward if there is none, or it is not a finite number."""
     if as_json is not None:
         return _of_json(_short(as_json, "reward.json"))
     if as_text is None:

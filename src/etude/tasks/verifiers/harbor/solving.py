@@ -1,6 +1,6 @@
-"""A reference solution as a diff: as the task keeps it, or made by running its solve.sh in a box of its own.
+"""Gets a task's reference solution as a diff: the stored one, or one made by running solve.sh in a separate box.
 
-Only what solve.sh does to text files of the workspace counts: nothing else of an agent's work leaves its box either.
+Only changes of solve.sh to text files of the workspace count, as with an agent's work.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ _SECONDS = 600.0
 
 
 async def reference_of(task: Task, environments: Environments) -> list[str]:
-    """One diff, or of a task that is solved step by step one for each step, all against the pristine workspace.
+    """One diff; or for a task with steps and solve.sh scripts, one for each step. All are against the pristine
+    workspace.
 
-    TaskError if there is none, or one that does not end well or is no diff."""
+    Raises TaskError if there is no reference, its script fails, or its changes are not a valid diff.
+    """
     path = task.directory / REFERENCE_DIFF
     if path.is_file():
         return [path.read_text(encoding="utf-8")]

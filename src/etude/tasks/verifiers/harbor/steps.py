@@ -1,7 +1,7 @@
-"""A task of several steps, graded step by step: each on the state in which the agent ended it.
+"""Grades a task of several steps step by step, each on the state in which the agent ended it.
 
-A single diff of such a task is graded by the tests of every step alike (`Grader.grade`). Who has a diff for each, all
-against the pristine workspace, grades each with the tests of its own step.
+A single diff of such a task is graded with the tests of all steps (`Grader.grade`). With one diff per step, all
+against the pristine workspace, each is graded with the tests of its own step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Grades(Protocol):
 
 
 def step_tasks(task: Task) -> list[Task]:
-    """A task per step; of a plain task, itself."""
+    """One task per step; a task without steps is returned as it is."""
     parts = parts_of(parse_harbor(task.config, task.directory / "task.toml"))
     if not parts[0].name:
         return [task]
@@ -28,7 +28,7 @@ def step_tasks(task: Task) -> list[Task]:
 
 
 async def grade_steps(grader: Grades, task: Task, diffs: Sequence[str], *, fresh: bool = False) -> Verdict:
-    """One diff for all steps, or one for each; TaskError for another number of them."""
+    """Grade one diff with all steps' tests, or one diff per step. Raises TaskError for any other number of diffs."""
     steps = step_tasks(task)
     if len(diffs) == 1:
         return await grader.grade(task, diffs[0], fresh=fresh)
@@ -48,7 +48,7 @@ def _step(task: Task, name: str) -> Task:
 
 
 def _together(names: Sequence[str], verdicts: Sequence[Verdict]) -> Verdict:
-    """All must pass; the first that did not says why."""
+    """Combine the verdicts of all steps: all must pass, and the first that does not decides."""
     passed = [verdict.passed for verdict in verdicts]
     worst = next((verdict for verdict in verdicts if not verdict.passed), verdicts[-1])
     said = ", ".join(f"{name}: {verdict.reason}" for name, verdict in zip(names, verdicts, strict=False))

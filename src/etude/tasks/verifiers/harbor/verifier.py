@@ -1,7 +1,7 @@
-"""The verifier of Harbor tasks: their own tests/test.sh says what a change is worth (`type = "harbor"`).
+"""The verifier of Harbor tasks: their own tests/test.sh decides what a change is worth (`type = "harbor"`).
 
-In shared mode test.sh and the code under test share a box, and whoever runs there can write the reward: such a verdict
-is open, and says so. It is sealed where test.sh runs apart and gets nothing but data.
+In shared mode, test.sh and the code under test share a box, and any code there can write the reward; such a verdict is
+open and marked so. It is sealed where test.sh runs in a separate box that receives only data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from etude.tasks.verifiers.harbor.places import variables
 _DATA = frozenset(
     (".csv", ".json", ".jsonl", ".log", ".md", ".parquet", ".png", ".svg", ".tsv", ".txt", ".xml", ".yaml")
 )
-"""Of artifacts that a test.sh reads. A folder, or a file of another kind, may be what it runs."""
+"""Suffixes of artifacts that test.sh can only read as data. A folder or another kind of file might be executed."""
 
 
 class HarborVerifier:
@@ -46,7 +46,8 @@ class HarborVerifier:
         return all(exam.part.verifier.separate and _only_data(exam.part) for exam in self.exams)
 
     def protects(self, path: str) -> bool:
-        """A foreign task's tests come from outside of the workspace; what in it is the agent's business nobody says."""
+        """Always False: a foreign task's tests come from outside the workspace, and it does not say which of its files
+        are the agent's to change."""
         return False
 
     async def examine(self, stand: Stand) -> Verdict:
@@ -60,8 +61,8 @@ class HarborVerifier:
         return conclude(results, [exam.part.name for exam in self.exams], self.harbor.multi_step_reward_strategy)
 
     async def _blame(self, stand: Stand, exam: Exam, found: Attempt) -> Judgement:
-        """Whose doing it is that there is no reward. The untouched workspace decides: where it gets one, the
-        environment works, and it is the change that brought test.sh down."""
+        """Who is to blame for a missing reward. test.sh is run on the untouched workspace: if that gives a reward, the
+        environment works, and the change made test.sh fail."""
         if found.reward is not None:
             return Judgement.PASS
         if found.limit:
@@ -82,7 +83,8 @@ class Result:
     attempt: Attempt
     needed: Mapping[str, float]
     blame: Judgement
-    """Whose doing a missing reward is: FAIL, or ERROR for ours; PASS where there is one."""
+    """Who is to blame for a missing reward: FAIL for the agent, ERROR for the infrastructure. PASS if there is a
+    reward."""
 
     @property
     def score(self) -> float:
@@ -91,12 +93,12 @@ class Result:
     @property
     def passed(self) -> bool:
         reward = self.attempt.reward
-        # A metric that was not measured is no better than none.
+        # A required metric that is missing counts as 0.
         return reward is not None and all(reward.metrics.get(key, 0.0) >= least for key, least in self.needed.items())
 
 
 def conclude(results: Sequence[Result], names: Sequence[str], strategy: str) -> Verdict:
-    """Of all parts to one verdict: each must pass. Pure."""
+    """Combine the results of all parts into one verdict: each part must pass. Pure."""
     passed = [result.name for result in results if result.passed]
     missing = len(names) - len(results)
     score = results[-1].score if strategy == "final" else sum(result.score for result in results) / len(names)
@@ -138,7 +140,7 @@ def _where(result: Result) -> str:
 
 
 def require_runnable(harbor: Harbor, path: Path) -> None:
-    """TaskError for what is kept in the file, but cannot be run here."""
+    """Raise TaskError for settings that are valid in Harbor but cannot be run here."""
     environments = [("environment", harbor.environment)]
     environments += [
         (f"{part.name and f'steps.{part.name}.'}verifier.environment", part.verifier.environment)

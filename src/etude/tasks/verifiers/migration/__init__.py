@@ -1,6 +1,7 @@
-"""Migrations: `type = "migration"`.
+"""The verifier of migrations: `type = "migration"`.
 
-The old interface is gone from the source, and the hidden suite passes on the new one where the old one is absent."""
+The source must no longer use the old interface, and the hidden suite must pass where only the new interface exists.
+"""
 
 from etude.tasks.verifiers.migration.old import Old, copied_functions, leftovers
 from etude.tasks.verifiers.migration.verifier import FILE, MigrationVerifier, old_file

@@ -1,9 +1,11 @@
-"""Does the new interface do the work? The suite is run once more where the new interface answers nothing of use.
+"""Checks that the program really uses the new interface, by running the suite once more with a dulled one, which
+returns nothing useful.
 
-A test that passes there does not rest on it. So the tests that fail there with the reference are what a migration is
-asked for: of a program that calls the new interface for show, and works without it, all of them pass.
+A test that still passes does not depend on the new interface. The tests that fail there with the reference are those
+that depend on it. For a program that only pretends to call the new interface, and works without it, all of them would
+pass.
 
-tests/dulled/...  laid over the workspace and the hidden suite for that run
+tests/dulled/...  files placed over the workspace and the hidden suite for that run
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from etude.tasks.verifiers.tests.agree import FAILURES
 
 FOLDER = "tests/dulled"
 LEAST = 0.5
-"""Of the tests that rest on the new interface with the reference, how many must with another solution: a program may
-know a simple answer by itself."""
+"""Share of the tests depending on the new interface with the reference that must also depend on it with another
+solution. It is not 1, because a program may compute a simple result by itself."""
 
 
 class Dulled:
@@ -34,7 +36,8 @@ class Dulled:
         self._finding = asyncio.Lock()
 
     async def examine(self, stand: Stand, reference: Change) -> Verdict:
-        """A pass for a change that rests on the new interface. OSError if that cannot be found out of the reference."""
+        """Pass a change that depends on the new interface. Raises OSError if the reference's dependent tests cannot be
+        determined."""
         needed = await self._found(stand, reference)
         verdict, rows = await self._run(stand, stand.change)
         if verdict.judgement in (Judgement.ERROR, Judgement.SUSPECT):
@@ -46,10 +49,11 @@ class Dulled:
         return replace(verdict, judgement=Judgement.FAIL, reason=reason)
 
     async def _found(self, stand: Stand, reference: Change) -> frozenset[str]:
-        """Kept, so it is taken from nothing but a run that came to its end."""
+        """The tests that depend on the new interface with the reference. The result is cached, so it is taken only
+        from a complete run."""
         async with self._finding:
             if self._resting is None:
-                # Nothing of this is part of the verdict: not its conditions, not what it takes.
+                # This run is not part of the verdict, so neither its conditions nor its CPU time count.
                 verdict, rows = await self._run(replace(stand, conditions=USUAL, cpu_seconds=[]), reference)
                 failing = _failing(rows)
                 fit = verdict.judgement is Judgement.FAIL
@@ -65,5 +69,5 @@ class Dulled:
 
 
 def _failing(rows: Rows) -> frozenset[str]:
-    """What was not run to its end says nothing."""
+    """Tests that failed. Tests that did not run to their end are not counted."""
     return frozenset(test for test, outcome in rows.outcomes.items() if outcome in FAILURES)

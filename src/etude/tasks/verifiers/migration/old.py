@@ -1,8 +1,8 @@
-"""Is anything left of an old interface in a Python file? Read as a syntax tree, out of any box.
+"""Finds remains of an old interface in a Python file, from its syntax tree and outside of any box.
 
-Looked for are imports and uses under whatever alias, its own names anywhere (a class of that name is a shim), texts
-that say them, and functions that are copies of its own under other names. Code that looks names up at run time may mean
-anything, so it is not accepted in place of a migration.
+It searches for imports and uses under any alias, the interface's own names anywhere (a class of that name is a shim),
+strings that contain them, and functions copied from it under other names. Code that looks names up at run time could
+use anything, so it is refused.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _DYNAMIC = frozenset(
     )
 )
 _LEAST_NODES = 40
-"""Of a function: smaller ones are alike without being copies."""
+"""Smallest function, in nodes, to compare with the old interface's. Smaller ones are alike without being copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Old:
     modules: tuple[str, ...]
-    """Dotted."""
+    """Dotted module names."""
     names: tuple[str, ...]
-    """That only the old interface has: classes, functions, methods."""
+    """Names that only the old interface has: classes, functions, methods."""
     functions: frozenset[str] = frozenset()
     """Normalised hashes of its own functions (`copied_functions`)."""
 
 
 def leftovers(source: bytes, old: Old) -> list[str]:
-    """One line for each thing that is left, with its line number; SyntaxError if it is not Python."""
+    """One line per remain, with its line number. Raises SyntaxError if the source is not Python."""
     tree = ast.parse(source)
     finder = _Finder(old, _aliases(tree), _docstrings(tree) | _inner(tree))
     copied = ["a function is a copy of one of the old interface"] if copied_functions(source) & old.functions else []
@@ -44,7 +44,7 @@ def leftovers(source: bytes, old: Old) -> list[str]:
 
 
 def copied_functions(source: bytes) -> frozenset[str]:
-    """Hashes of the functions of a module that are large enough to be known again under other names."""
+    """Hashes of a module's functions that are large enough to be recognised under other names."""
     large = (
         node
         for node in ast.walk(ast.parse(source))
@@ -54,7 +54,7 @@ def copied_functions(source: bytes) -> frozenset[str]:
 
 
 def used(source: bytes) -> set[str]:
-    """Modules, dotted, of which the file names something outside of its imports, and the packages they are in."""
+    """Dotted names of the modules that the file uses outside its import statements, and their parent packages."""
     tree = ast.parse(source)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     found = {dotted for alias, dotted in _aliases(tree).items() if alias in names}
@@ -101,7 +101,7 @@ class _Finder:
 
 
 def _aliases(tree: ast.Module) -> dict[str, str]:
-    """What names that are imported anywhere in the file stand for."""
+    """What each imported name stands for, for imports anywhere in the file."""
     found = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -126,14 +126,14 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _is_lookup(node: ast.AST) -> bool:
-    """`getattr` of anything but a name that stands there, which is looked at as a text."""
+    """Whether a node is a `getattr` whose attribute name is not a literal. Literal names are checked as strings."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
         return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)
     return False
 
 
 def _docstrings(tree: ast.Module) -> set[int]:
-    """Prose may say what was there before."""
+    """Ids of docstring nodes, which are skipped: prose may mention the old interface."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
@@ -144,7 +144,8 @@ def _docstrings(tree: ast.Module) -> set[int]:
 
 
 def _inner(tree: ast.Module) -> set[int]:
-    """Parts of longer sums and dotted names, which are read with the whole: each alone would be read once per part."""
+    """Ids of the parts of longer string sums and dotted names. They are checked with the whole, which avoids checking
+    them once per part."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
@@ -155,7 +156,7 @@ def _inner(tree: ast.Module) -> set[int]:
 
 
 def _folded(node: ast.AST) -> str:
-    """The text of a constant, or of several that are put together where they stand."""
+    """The text of a string constant, or of several that are concatenated in the code."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):

@@ -1,8 +1,8 @@
-"""The verifier of migrations: a reading of the source, and a hidden test suite in a box without the old interface.
+"""The verifier of migrations: checks the source, and runs a hidden test suite in a box without the old interface.
 
-tests/old.json    modules, names and functions of the old interface; new: modules of which one must be used
-tests/files/...   the hidden suite, and in the place of every file of the old interface one that refuses to be imported
-tests/dulled/...  a new interface of no use, without which the program must fail its tests (`dulled`)
+tests/old.json    modules, names and functions of the old interface; `new`: modules of which one must be used
+tests/files/...   the hidden suite, and for each file of the old interface a replacement that cannot be imported
+tests/dulled/...  a useless version of the new interface, with which the program must fail its tests (`dulled`)
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class _Listed(BaseModel):
     functions: list[str] = []
     new: list[str] = Field(min_length=1)
     libraries: list[str] = []
-    """Folders of the workspace that hold the old or the new library: not read, and no business of a solution."""
+    """Folders of the workspace that hold the old or the new library. They are not checked, and a solution must not
+    change them."""
 
 
 class MigrationVerifier:
@@ -50,7 +51,7 @@ class MigrationVerifier:
 
     @property
     def sealed(self) -> bool:
-        """As far as the suite is: the reading of the source is done out here."""
+        """As sealed as the suite: the source is checked outside the box."""
         return self._tests.sealed
 
     def protects(self, path: str) -> bool:
@@ -76,7 +77,7 @@ class MigrationVerifier:
             raise OSError(f"{stand.task.directory / REFERENCE_DIFF}: {error}") from error
 
     def _unfinished(self, files: Mapping[str, bytes]) -> str:
-        """What keeps this from being a migration, if anything."""
+        """Why this is not a complete migration; empty if it is."""
         new: set[str] = set()
         for path, data in sorted(files.items()):
             if not path.endswith((".py", ".pyi", ".pyw")) or self._is_library(path):
@@ -97,7 +98,7 @@ class MigrationVerifier:
 
 
 def old_file(old: Old, new: Collection[str], libraries: Collection[str] = ()) -> dict[str, bytes]:
-    """What `write_task` needs beside the hidden suite."""
+    """The tests/old.json of a task, to pass to `write_task` beside the hidden suite."""
     listed = {
         "modules": list(old.modules),
         "names": list(old.names),

@@ -1,6 +1,7 @@
-"""The agent writes tests: `type = "mutation"`.
+"""The verifier of tasks in which the agent writes tests: `type = "mutation"`.
 
-What they are worth is the share of held-back mutants that they tell from the true library."""
+The score is the share of hidden mutants that the tests tell from the true library.
+"""
 
 from etude.tasks.verifiers.mutation.mutants import Mutant, mutants_of
 from etude.tasks.verifiers.mutation.rewrites import rewritten

@@ -1,7 +1,7 @@
-"""Mutants of a module: the same module with one small fault in it.
+"""Mutants of a module: copies of it with one small fault each.
 
-Which of them a good suite can tell from the true module only a run shows; here they are only made, always the same
-ones in the same order.
+They are generated deterministically, always in the same order. Only a run shows which of them a good suite can tell
+from the true module.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 class Mutant:
     path: str
     line: int
-    """Of the true module."""
+    """Line number in the true module."""
     fault: str
     source: str
 
@@ -59,7 +59,7 @@ def _at(tree: ast.Module, place: int) -> ast.AST:
 
 
 def _faults(node: ast.AST) -> Iterator[tuple[str, _Fault]]:
-    """Each changes the node where it stands."""
+    """The faults that can be made at a node; calling one changes the node in place."""
     if isinstance(node, ast.Compare):
         for which, sign in enumerate(node.ops):
             for other in _COMPARED.get(type(sign), ()):

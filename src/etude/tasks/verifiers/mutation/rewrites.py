@@ -1,8 +1,8 @@
-"""Rewrites of a module that change how it is written and not what it does.
+"""Rewrites of a module that change how it is written but not what it does.
 
-A suite that tells a rewrite from the true module looks at how the module is written. Other names for locals, other
-layout, no comments, functions in another order; and in places other, equal code: comparisons turned round, branches
-swapped, results named before they are returned. Drawn anew for each grading.
+A suite that tells a rewrite from the true module inspects how the module is written. A rewrite has other names for
+locals, other layout, no comments and functions in another order; in places also equivalent code: comparisons turned
+round, branches swapped, results named before they are returned. Rewrites are drawn anew for each grading.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }
 _WORDS = ("entry", "amount", "current", "outcome", "item", "state", "held", "given", "known", "spare")
 _BLIND = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Match)
-"""Where one of these is inside a function, its locals keep their names."""
+"""In a function that contains one of these, locals are not renamed."""
 
 
 def rewritten(source: str, rng: random.Random) -> str:
@@ -34,7 +34,7 @@ def rewritten(source: str, rng: random.Random) -> str:
 
 
 def _reordered(body: list[ast.stmt], rng: random.Random) -> list[ast.stmt]:
-    """Functions that follow one another, as long as none needs anything when it is defined."""
+    """Shuffle each run of adjacent functions that need nothing at definition time."""
     found: list[ast.stmt] = []
     run: list[ast.stmt] = []
     for node in [*body, ast.Pass()]:
@@ -109,7 +109,7 @@ class _Turned(ast.NodeTransformer):
 
 
 def _still(node: ast.expr) -> bool:
-    """Whether it does not matter when this is worked out."""
+    """Whether evaluating the expression earlier or later gives the same value."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id == "len" and all(map(_still, node.args))
     return isinstance(node, ast.Name | ast.Constant)

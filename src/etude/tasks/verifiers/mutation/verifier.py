@@ -1,11 +1,12 @@
 """The verifier of tasks in which the agent writes tests (`type = "mutation"`).
 
-The surface is the other way round: only tests may be changed, the library is as it was. The tests must pass on the
-true library, and on rewrites of it that do the same; then every mutant is tried, each in a box of its own. What tells
-a rewrite from the true library looks at how it is written, and is suspect.
+Here the test surface is reversed: only tests may be changed, and the library stays. The tests must pass on the true
+library, and on rewrites of it that behave the same. Then every mutant is tried, each in its own box. Tests that tell a
+rewrite from the true library inspect how it is written, and are suspect.
 
-Outcomes are believed because of what the tests are written in (`language.py`). A task may allow more
-(`any_code = true`): then only the rewrites stand against tests that look at the source, and it is not sealed.
+The outcomes can be believed because the tests are written in a restricted language (`language.py`). A task may allow
+any code (`any_code = true`); then only the rewrites protect against tests that inspect the source, and the verdict is
+not sealed.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ _AT_ONCE = 2
 
 
 class MutationConfig(BaseModel):
-    """[metadata.etude.verifier] of a task with `type = "mutation"`."""
+    """The settings in [metadata.etude.verifier] of a task with `type = "mutation"`."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     threshold: float = Field(0.8, gt=0, le=1)
-    """Share of the mutants that must be told from the true library."""
+    """Share of the mutants that the tests must tell from the true library."""
     folder: str = Field("tests", min_length=1)
-    """Where the agent's tests are; the rest of the workspace is the library."""
+    """Folder of the agent's tests; the rest of the workspace is the library."""
     rewrites: int = Field(4, ge=1)
     any_code: bool = False
-    """Tests may be any Python: the task is not sealed."""
+    """Whether tests may be any Python code. The task is then not sealed."""
     seconds: float = Field(10.0, gt=0)
     """CPU time of one run of all tests."""
     memory_mb: int = Field(256, ge=64)
@@ -128,7 +129,7 @@ class MutationVerifier:
 
 
 class _Runs:
-    """Of one change's tests, each on a library of its own in a box of its own."""
+    """Runs the tests of one change, each run with a given library in its own box."""
 
     def __init__(self, stand: Stand, config: MutationConfig, suites: list[str]) -> None:
         self._stand = stand
@@ -137,7 +138,7 @@ class _Runs:
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self, library: Mapping[str, bytes]) -> Verdict:
-        """A pass: every test that was found passed, and there was one."""
+        """Run the tests on a library. A pass means that there was at least one test, and all passed."""
         change = Change({**self._stand.change.files, **library}, self._stand.change.touched)
         async with self._turn:
             account = await run_exam(self._stand, self._suite, Exam({}, self._suites), change)
@@ -150,7 +151,8 @@ class _Runs:
 
 
 def chance(mutants: int, needed: int, others: int) -> float:
-    """That tests which fail at random pass: on none of the `others` they fail, on enough of the mutants they do."""
+    """Probability that tests failing at random pass: they fail on none of the `others` and on enough of the mutants.
+    The failure rate is the one that favours them most."""
 
     def at(rate: float) -> float:
         enough = (math.comb(mutants, n) * rate**n * (1 - rate) ** (mutants - n) for n in range(needed, mutants + 1))

@@ -1,6 +1,7 @@
-"""The agent restructures code: `type = "refactor"`.
+"""The verifier of tasks in which the agent restructures code: `type = "refactor"`.
 
-Its tests still pass, its interface is what it was, and there is less to read than before."""
+The tests must still pass, the interface must be unchanged, and there must be less to read than before.
+"""
 
 from etude.tasks.verifiers.refactor.measure import Measures, measure
 from etude.tasks.verifiers.refactor.verifier import RefactorVerifier

@@ -1,4 +1,4 @@
-"""What a refactoring must leave as it is: the names that others use, how they are called, and no hidden code."""
+"""Checks what a refactoring must preserve: the public names and how they are called, and that no code is hidden."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HIDING = re.compile(
     r"__\w+__ | breakpoint | compile | delattr | eval | exec | getattr | globals | locals | setattr | vars",
     re.VERBOSE,
 )
-"""Names by which code can be kept where nobody measures it, or called by nobody's name."""
+"""Names that allow hiding code from the measures, or calling it without naming it."""
 _USUAL = ("__name__", "__all__")
 _HARMLESS = frozenset(
     {"__future__", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools", "heapq", "itertools"}
@@ -21,7 +21,7 @@ _HARMLESS = frozenset(
 
 
 def changes(before: str, after: str) -> Iterator[str]:
-    """What users of a module would notice."""
+    """Differences between two versions of a module that its users would notice."""
     old, new = ast.parse(before), ast.parse(after)
     kept, had = dict(_interface(new)), dict(_interface(old))
     bound = _bound(new)
@@ -34,14 +34,14 @@ def changes(before: str, after: str) -> Iterator[str]:
 
 
 def hiding(before: str, after: str, ours: Collection[str] = ()) -> list[str]:
-    """Ways to hide code that are used more often than before. Modules may be imported that were before, that are
-    `ours`, or that run no texts."""
+    """Names for hiding code that are used more often than before, and newly imported modules. Imports are allowed of
+    modules that were imported before, that are in `ours`, or that cannot execute strings."""
     imported = _imported(after) - _imported(before) - _HARMLESS - set(ours)
     return sorted({*imported, *(_hidden(after) - _hidden(before))})
 
 
 def _imported(source: str) -> set[str]:
-    """The first names of modules."""
+    """Top-level names of the imported modules."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

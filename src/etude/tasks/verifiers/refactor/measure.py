@@ -1,13 +1,12 @@
-"""How much there is to read in a library, worked out from its syntax trees alone.
+"""Measures how much there is to read in a library, from its syntax trees alone.
 
-Size counts the nodes of all trees: names, layout and comments weigh nothing, texts and numbers as
-much as their length. To move
-statements or an expression into a function that is called once always raises it: they are said as before, and so are a
-definition, a call and what is handed over. To remove what is said twice lowers it.
+Size counts the nodes of all trees: names, layout and comments weigh nothing, strings and numbers in proportion to
+their length. Moving statements or an expression into a function that is called once always raises the size: the code
+itself stays the same, and a definition, a call and its arguments are added. Removing duplicated code lowers it.
 
-Duplicated counts what is said more than once: simple statements and the heads of compound ones, with all names alike,
-each time but the first. It does not fall when the same is said in fewer signs. The complexity of a function counts the
-decisions of all functions that it may call, so that one is not simpler for being cut in pieces.
+Duplicated counts repeated code: simple statements and the heads of compound ones, ignoring names, each occurrence but
+the first. Writing the same code more tersely does not lower it. The complexity of a function counts the decisions of
+all functions that it may call, so splitting a function does not make it simpler.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 SMALLEST = 6
-"""Nodes of a statement from which saying it again counts: smaller ones are alike by chance."""
+"""Smallest statement, in nodes, whose repetition counts: smaller ones are alike by chance."""
 LETTERS = 6
-"""Of a text or a number that weigh as much as a node."""
+"""Characters of a string or number that weigh as much as a node."""
 _SIMPLE = (
     ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, ast.Raise, ast.Assert, ast.Delete
 )  # fmt: skip
@@ -34,13 +33,13 @@ class Measures:
     size: int
     duplicated: int
     complexity: int
-    """Of the public function that may decide most."""
+    """The largest complexity of any public function."""
     densest: int
     """Nodes of the largest simple statement or head."""
 
 
 def measure(sources: Mapping[str, str]) -> Measures:
-    """Of Python modules by their paths. SyntaxError or ValueError if one is none."""
+    """Measure Python modules, given by path. Raises SyntaxError or ValueError if one does not parse."""
     trees = [_without_docstrings(ast.parse(source)) for _, source in sorted(sources.items())]
     units = [unit for tree in trees for unit in _units(tree)]
     sizes = [sum(map(_weight, unit)) for unit in units]
@@ -54,7 +53,7 @@ def measure(sources: Mapping[str, str]) -> Measures:
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
-    """Nor other texts that stand for themselves: they do nothing."""
+    """Remove docstrings and all other constants that stand alone as statements, since they do nothing."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
@@ -77,7 +76,7 @@ def _weight(tree: ast.AST) -> int:
 
 
 def _units(tree: ast.AST) -> Iterator[list[ast.AST]]:
-    """Simple statements, and what stands before the colon of others. However statements are moved, they stay whole."""
+    """Simple statements, and the heads of compound ones. Moving statements never splits a unit."""
     for node in ast.walk(tree):
         if isinstance(node, _SIMPLE):
             yield [node]
@@ -89,7 +88,7 @@ def _units(tree: ast.AST) -> Iterator[list[ast.AST]]:
 
 
 def _alike(node: ast.AST) -> str:
-    """Equal for trees that differ in names only."""
+    """A string that is equal for trees differing only in names."""
     shape = [type(node).__name__]
     for name, value in ast.iter_fields(node):
         if name == "ctx" or (name in ("id", "arg", "name") and isinstance(value, str)):
@@ -106,7 +105,7 @@ def _complexity(trees: list[ast.Module]) -> int:
             if isinstance(node, _Function):
                 functions.setdefault(node.name, []).append(node)
     decided = {name: sum(map(_decisions, nodes)) for name, nodes in functions.items()}
-    # Functions without a name of their own, say: anyone may call them.
+    # Decisions outside named functions, such as module-level code. They count for every function.
     outside = sum(map(_decisions, trees)) - sum(decided.values())
     calls = {name: set().union(*map(_names, nodes)) & functions.keys() for name, nodes in functions.items()}
     most = max((_reached(name, decided, calls) for name in functions if not name.startswith("_")), default=0)
@@ -130,7 +129,7 @@ def _decisions(tree: ast.AST) -> int:
 
 
 def _names(function: _Function) -> set[str]:
-    """What it mentions and does not itself assign."""
+    """Names that a function mentions and does not itself assign."""
     names = [part for part in ast.walk(function) if isinstance(part, ast.Name)]
     own = {name.id for name in names if isinstance(name.ctx, ast.Store)}
     return {name.id for name in names} - own | {

@@ -1,8 +1,8 @@
 """The verifier of tasks in which the agent restructures code (`type = "refactor"`).
 
-What is measured is measured on the text, outside of any box: the interface is what it was, nothing is hidden, no
-function decides more, and size and duplication (`measure.py`) are at most what the task asks for. Then the hidden tests
-are run, by the verifier of suites, which also says whether the verdict is sealed.
+The measures are taken on the source text, outside of any box: the interface is unchanged, no code is hidden, no
+function makes more decisions, and size and duplication (`measure.py`) are at most what the task asks for. Then the
+suite verifier runs the hidden tests, and also decides whether the verdict is sealed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from etude.tasks.verifiers.refactor.measure import Measures, measure
 from etude.tasks.verifiers.tests import TestsVerifier
 
 DENSER = 1.25
-"""How much larger than before the largest statement may be: code is not put into fewer, larger ones."""
+"""How much larger the largest statement may become, so that code is not packed into fewer, larger statements."""
 
 
 class RefactorConfig(BaseModel):
-    """[metadata.etude.verifier] of a task with `type = "refactor"`, beside the fields of a hidden suite."""
+    """The settings in [metadata.etude.verifier] of a task with `type = "refactor"`, beside those of a hidden suite."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     size: int = Field(gt=0)
-    """The most that the library may have afterwards."""
+    """Largest size of the library afterwards."""
     duplicated: int = Field(ge=0)
 
 
@@ -45,7 +45,7 @@ class RefactorVerifier:
         return self.tests.sealed
 
     def protects(self, path: str) -> bool:
-        # Whatever is no code cannot become a place for it.
+        # Files of other kinds cannot be changed, so no code can be moved into them.
         return self.tests.protects(path) or is_protected(path) or not path.endswith((".py", ".md"))
 
     async def examine(self, stand: Stand) -> Verdict:
@@ -57,7 +57,7 @@ class RefactorVerifier:
             problem = next(self._problems(before, after, was, now), "")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             return Verdict(Judgement.FAIL, f"the code can no longer be read: {error}", touched)
-        # Of the size that was to be saved; more than all is possible.
+        # Share of the required saving; more than 1 is possible.
         score = (was.size - now.size) / max(1, was.size - self.config.size)
         if problem:
             return Verdict(Judgement.FAIL, problem, replace(touched, score=score))
@@ -65,7 +65,7 @@ class RefactorVerifier:
         return replace(verdict, evidence=replace(verdict.evidence, score=score))
 
     def _sources(self, files: Mapping[str, bytes | None]) -> dict[str, str]:
-        """The library: what is not of the test surface."""
+        """The library: Python files outside the test surface."""
         return {
             path: data.decode("utf-8", "replace")
             for path, data in files.items()

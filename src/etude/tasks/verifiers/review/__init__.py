@@ -1,6 +1,8 @@
-"""The agent reviews a change: `type = "review"`.
+"""The verifier of tasks in which the agent reviews a change: `type = "review"`.
 
-Places of planted defects are compared out of any box; an example for each is run with the defect and without it."""
+Findings are compared with the places of planted defects outside of any box. An example for each finding is run with
+and without the defect.
+"""
 
 from __future__ import annotations
 

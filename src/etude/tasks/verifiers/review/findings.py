@@ -1,6 +1,6 @@
-"""Findings as an agent writes them down: lines of REVIEW.md, or a list in review.json.
+"""Parses the findings that an agent writes, as lines of REVIEW.md or as a list in review.json.
 
-REVIEW.md    lines `path:line: text`; what stands in backticks last is the example
+REVIEW.md    lines `path:line: text`; the last part in backticks is the example
 review.json  [{"path": ..., "line": ..., "text": ..., "example": ...}]
 """
 
@@ -15,7 +15,7 @@ _LINE = re.compile(r"\s*(?:[-*+]\s+|\d+[.)]\s+)?[`*]*(?P<path>[\w./-]+)[`*]*:(?P
 _TICKS = re.compile(r"`+")
 _MOST_FINDINGS = 200
 _MOST_BYTES = 1 << 17
-"""Of a whole review, which is read out of any box."""
+"""Largest review. It is parsed outside of any box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class Finding:
     line: int
     text: str
     example: str = ""
-    """An expression whose value the defect makes another."""
+    """An expression whose value the defect changes."""
 
 
 class ReviewError(Exception):
-    """A review is not one that can be read; says what was expected."""
+    """A review cannot be parsed; the message says what was expected."""
 
 
 def read_review(listed: bytes | None, text: bytes | None) -> list[Finding]:
-    """ReviewError if there is none. Lines of REVIEW.md that name no place are prose."""
+    """Parse the findings. Lines of REVIEW.md that name no place are prose. Raises ReviewError if there is no review."""
     if len(listed or text or b"") > _MOST_BYTES:
         raise ReviewError(f"expected at most {_MOST_BYTES} bytes")
     if listed is not None:
@@ -63,10 +63,11 @@ def _path(text: str) -> str:
 
 
 def _apart(text: str) -> tuple[str, str]:
-    """What is said, and the example: between the last two runs of backticks that are alike, read from the left."""
+    """Split a line into text and example. The example is between the last pair of equally long runs of backticks,
+    pairing from the left."""
     ticks = [match.span() for match in _TICKS.finditer(text)]
     last: dict[int, int] = {}
-    """The last run of each length: without a later one there is nothing to look for."""
+    """The position of the last run of each length: a run without a later one of its length cannot open a pair."""
     for place, (start, end) in enumerate(ticks):
         last[end - start] = place
     found, place = None, 0

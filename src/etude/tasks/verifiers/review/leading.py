@@ -1,6 +1,7 @@
-"""By which names is a line of a library reached? Those of the function that it is in, and of whatever leads there.
+"""Finds the names through which a line of a library is reached: the function that contains it, and everything that
+leads there.
 
-Names are taken as they are written, without asking what they stand for: too many may be found, never too few.
+Names are compared as written, without resolving them: too many may be found, never too few.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def names_leading_to(files: Mapping[str, str], path: str, first: int, last: int) -> frozenset[str]:
-    """Empty where nothing with a name is there."""
+    """The names that lead to these lines; empty if there is nothing with a name."""
     found = _named_there(ast.parse(files.get(path, "")), first, last)
     uses = [pair for name, text in files.items() if name.endswith(".py") for pair in _uses(ast.parse(text))]
     while more := {name for name, named in uses if name not in found and named & found}:
@@ -37,7 +38,7 @@ def _named_there(tree: ast.Module, first: int, last: int) -> set[str]:
 
 
 def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
-    """Of each function, its name and what it names; and of each value that is made when a module is loaded."""
+    """Each function with the names in its body, and each module-level value with the names in its assignment."""
     for name, node in _defined(tree):
         yield name, names_in(node)
     for statement in tree.body:
@@ -48,7 +49,8 @@ def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
 
 
 def _defined(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, _Definition]]:
-    """Outer ones first. What Python calls by itself (`__init__`) goes by the name of its class."""
+    """All definitions, outer ones first. Methods that Python calls itself (`__init__`) are given the name of their
+    class."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, _Definition):
             name = owner if owner and node.name.startswith("__") else node.name

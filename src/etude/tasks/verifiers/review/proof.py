@@ -1,10 +1,11 @@
-"""Does an example show a defect? It is run where the library is sound, and where it has this one defect alone.
+"""Decides whether an example demonstrates a defect, by running it on the sound library and on one with only this
+defect.
 
-Examples are expressions in the language of tests that agents write: what they come to depends on what the library does,
-not on how it is written or where it lies. Each must come to the same plain value, or exception, in two boxes of the
-sound library, and to another one with the defect. One that calls all there is shows every defect without anybody having
-found it: so each finding has an example of its own, that names little, and the function in which the defect is, or what
-leads there.
+Examples are expressions in the restricted language of tests that agents write, so their value depends on what the
+library does, not on how it is written or where it lies. An example must give the same plain value, or exception, in
+two boxes of the sound library, and another one with the defect. An example that calls everything would show every
+defect without anybody having found it. So each finding needs an example of its own, which names only a few things of
+the library, and among them the defective function or something that leads to it.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from etude.tasks.verifiers.review.score import Defect
 
 LONGEST = 400
 MOST_NAMED = 3
-"""Names of the library in one example."""
+"""Most names of the library in one example."""
 _MOST_TRIED = 3
-"""Examples of one defect; a second finding at the same place does no more than a first."""
+"""Examples tried per defect. Further findings at the same place add nothing."""
 _ENV = {"PYTHONHASHSEED": "0"}
-"""The order of a set says nothing."""
+"""Fixes the order of sets, so that it does not affect an example's value."""
 
 
 async def unproven(
     stand: Stand, findings: Sequence[Finding], defects: Sequence[Defect], slack: int, sound: Mapping[str, str]
 ) -> set[tuple[int, int]] | Verdict:
-    """Findings at defects that they do not show, by the numbers of both."""
+    """Pairs (finding, defect) where a finding is at a defect but its example does not show it, by their indexes."""
     library = names_of(sound)
     asked: dict[int, list[int]] = {}
     wrong: set[tuple[int, int]] = set()
@@ -68,7 +69,7 @@ async def unproven(
 
 
 def names_of(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """The public names of each module of a library: its own, and what it passes on of its neighbours."""
+    """The public names of each module of a library: those it defines and those it re-exports from the library."""
     library = {}
     for path, source in files.items():
         if path.endswith(".py"):
@@ -86,7 +87,7 @@ def names_of(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
 def problem_of_example(
     example: str, library: Mapping[str, frozenset[str]], leading: frozenset[str] = frozenset()
 ) -> str:
-    """Why it is none, if it is none; `leading` to the place of what it shows, as far as that has a name."""
+    """Why an example is not valid; empty if it is. `leading` are the names that lead to the defect, if it has any."""
     if not example or len(example) > LONGEST:
         return "no example" if not example else f"longer than {LONGEST} letters"
     try:
@@ -102,7 +103,7 @@ def problem_of_example(
 
 
 def _repeated(examples: Sequence[str]) -> set[int]:
-    """Those that were there before, however they are spaced."""
+    """Indexes of examples that repeat an earlier one, ignoring white space."""
     seen: set[str] = set()
     found = set()
     for place, example in enumerate(examples):
@@ -114,7 +115,8 @@ def _repeated(examples: Sequence[str]) -> set[int]:
 
 
 def _imports(library: Mapping[str, frozenset[str]]) -> str:
-    """What an example may name without saying whence: the packages, and what they hold."""
+    """Import statements for everything that an example may name without importing it: the packages and their
+    contents."""
     tops = sorted(name for name in library if "." not in name)
     lines = [f"import {name}" for name in tops]
     lines += [f"from {name} import {', '.join(sorted(library[name]))}" for name in sorted(library) if library[name]]
@@ -124,7 +126,7 @@ def _imports(library: Mapping[str, frozenset[str]]) -> str:
 async def _answers(
     stand: Stand, examples: Sequence[str], library: Mapping[str, frozenset[str]], files: Mapping[str, str]
 ) -> list[str] | Verdict:
-    """What each example comes to: a plain value or the name of an exception; empty where it comes to neither."""
+    """The result of each example: a plain value or the name of an exception; empty if it is neither."""
     if not examples:
         return []
     start = {"source": _imports(library), "mode": "exec"}
@@ -142,7 +144,7 @@ def _answer(outcomes: list[object]) -> str:
     if raised := last.get("raised"):
         return f"raises {str(raised).partition(':')[0].strip()}"
     try:
-        # Objects say where they lie, which is another place in each box.
+        # Only literals count: the repr of other objects contains their address, which differs between boxes.
         return repr(ast.literal_eval(str(last.get("printed")).strip() or "None"))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return ""

@@ -1,4 +1,4 @@
-"""What findings are worth: defects located, false alarms costing; and how often a blind guess is worth enough."""
+"""Scores findings: defects located count, false alarms cost; and computes how often a blind guess would pass."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Defect(BaseModel):
     first: int = Field(ge=1)
     last: int = Field(ge=1)
     tests: list[str] = Field(min_length=1)
-    """Each fails because of this defect alone: it is no matter of taste."""
+    """Tests that fail because of this defect alone, which proves that it is no matter of taste."""
     files: dict[str, str] = {}
-    """Of the workspace, with this defect and no other; asked for where findings bring examples."""
+    """Files of the workspace with only this defect. Required where findings need examples."""
 
     def is_at(self, finding: Finding, slack: int) -> bool:
         near = self.first - slack <= finding.line <= self.last + slack
@@ -44,8 +44,8 @@ class Score:
 def score_of(
     findings: Sequence[Finding], defects: Sequence[Defect], slack: int, unproven: Collection[tuple[int, int]] = ()
 ) -> tuple[Score, list[Defect]]:
-    """And the defects that were missed. A second finding at one defect neither helps nor costs; nor does one whose
-    example shows nothing of it: those are `unproven`, by the numbers of finding and defect."""
+    """The score, and the defects that were missed. A second finding at one defect neither helps nor costs, and neither
+    does one whose example does not show the defect: those are in `unproven`, by the indexes of finding and defect."""
     found: set[int] = set()
     alarms = 0
     for place, finding in enumerate(findings):
@@ -59,7 +59,8 @@ def score_of(
 
 
 def chance_of_guess(places: int, defects: int, threshold: float) -> float:
-    """That who marks changed places at random, as many as serves best, reaches the threshold."""
+    """Probability that marking changed places at random reaches the threshold, with the number of marks that serves
+    best."""
 
     def chance(marked: int) -> float:
         ways = 0

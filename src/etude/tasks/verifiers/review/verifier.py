@@ -1,12 +1,13 @@
-"""Code review: planted defects located and shown, false alarms costing (`type = "review"`).
+"""The verifier of code reviews: planted defects must be located and demonstrated, and false alarms cost (`type =
+"review"`).
 
-Findings are text, compared out here with places that no box has been told. What is left to a cheat is to guess, so a
-verdict is sealed if marking changed places blindly passes once in a hundred at most. With `examples` a finding must
-also show its defect: an expression whose value is another with the defect than without it, which is tried in boxes.
+Findings are text, compared outside the box with places that no box is told. A cheat can only guess, so the verdict is
+sealed if blindly marking changed places passes at most once in a hundred times. With `examples`, a finding must also
+demonstrate its defect with an expression whose value the defect changes, which is tried in boxes.
 
 task.toml           [metadata.etude.verifier]  type = "review", threshold, slack, examples
-tests/defects.json  places: how many places the change touches; defects: path, first, last (lines), tests that show it,
-                    files (with it alone); sound: files of the workspace without any of them
+tests/defects.json  places: how many places the change touches; defects: path, first, last (lines), tests that show
+                    it, files (with it alone); sound: files of the workspace without any defect
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class _Config(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
     threshold: float = Field(0.88, gt=0.0, le=1.0)
-    """Of precision and recall, their harmonic mean."""
+    """Least harmonic mean of precision and recall."""
     slack: int = Field(1, ge=0)
-    """Lines above and below a defect that still name it."""
+    """How many lines above or below a defect a finding may be."""
     examples: bool = False
-    """A finding counts only with an example that shows its defect."""
+    """Whether a finding counts only with an example that demonstrates its defect."""
 
 
 class ReviewVerifier:
