@@ -1,6 +1,6 @@
-"""The way out of a box: a policy of names, and a proxy on the host that reads, checks and logs every request.
+"""Egress from a box: a policy of host names, and a proxy on the host that reads, checks and logs every request.
 
-Inside nothing is set up for it: programs connect as anywhere, and the network itself leads to the proxy."""
+Nothing is configured inside the box: programs connect as usual, and the network itself leads to the proxy."""
 
 from etude.sandbox.egress.log import read_log
 from etude.sandbox.egress.named import egress_of

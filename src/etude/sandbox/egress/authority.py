@@ -1,4 +1,4 @@
-"""The certificate authority of one backend: boxes trust it, so that the proxy can read what they send over TLS.
+"""The certificate authority of one backend. Boxes trust it, so that the proxy can read what they send over TLS.
 
 Its key is made at the start, never written to a file, and gone with the process.
 """
@@ -22,7 +22,7 @@ _MOST_CONTEXTS = 512
 
 
 class AskedObject(ssl.SSLObject):
-    """One TLS connection of a box, which remembers the name that it was opened for."""
+    """A TLS connection of a box that remembers the server name (SNI) it was opened for."""
 
     asked: str | None = None
 
@@ -44,7 +44,7 @@ class Authority:
 
     @property
     def lookup_name(self) -> str:
-        """Under which programs look for it in a folder of certificates: a hash of its subject, as OpenSSL makes it."""
+        """File name under which OpenSSL looks for it in a folder of certificates: a hash of its subject."""
         text = AUTHORITY_NAME.lower().encode()
         value = bytes([0x06, 3, 0x55, 0x04, 0x03, 0x0C, len(text)]) + text
         pair = bytes([0x30, len(value)]) + value
@@ -52,14 +52,14 @@ class Authority:
         return f"{int.from_bytes(digest[:4], 'little'):08x}.0"
 
     def _make_context(self, name: str) -> ssl.SSLContext:
-        """The server's side of TLS, as the host of this name."""
+        """Server-side TLS context for the host of this name."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         context.num_tickets = 0
         context.sslobject_class = AskedObject
         context.sni_callback = _remember_name
-        # The ssl module reads files only; this one has no place on any disk.
+        # The ssl module reads certificates only from files; a memfd keeps this one off the disk.
         memory = os.memfd_create("certificate", os.MFD_CLOEXEC)
         try:
             with os.fdopen(os.dup(memory), "wb") as file:

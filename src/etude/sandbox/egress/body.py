@@ -1,4 +1,4 @@
-"""Bodies of HTTP/1.1 messages, passed on piece by piece: memory stays the same however long they are."""
+"""Bodies of HTTP/1.1 messages, passed on piece by piece, so memory use does not depend on their length."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from etude.sandbox.egress.head import MAX_HEAD, BadHead, Framing
 T = TypeVar("T")
 PIECE = 1 << 16
 STALL_SECONDS = 60.0
-"""Without a byte read or written, a transfer ends."""
+"""A transfer in which no byte is read or written for this long is ended."""
 _MOST_TRAILERS = 64
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 
 
 class Torn(Exception):
-    """The peer left, stalled or broke the framing before the message was whole."""
+    """The peer left, stalled or broke the framing before the message was complete."""
 
 
 async def read_head(reader: asyncio.StreamReader, *, idle: float, patience: float) -> bytes:
-    """Up to and with the empty line; no bytes when the peer left or was silent for `idle` seconds before the first."""
+    """Reads up to and including the empty line. Returns no bytes if the peer left, or was silent for `idle` seconds
+    before the first byte."""
     try:
         async with asyncio.timeout(idle):
             first = await reader.read(1)
@@ -41,7 +42,7 @@ async def read_head(reader: asyncio.StreamReader, *, idle: float, patience: floa
 
 
 async def pieces(reader: asyncio.StreamReader, framing: Framing) -> AsyncIterator[bytes]:
-    """The body's bytes without the marks of its framing."""
+    """Yields the body's bytes without the marks of the framing."""
     if framing.chunked:
         while size := await _chunk_size(reader):
             async for piece in _counted(reader, size):
@@ -61,7 +62,7 @@ async def pieces(reader: asyncio.StreamReader, framing: Framing) -> AsyncIterato
 
 
 async def send_body(writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *, chunked: bool) -> int:
-    """Writes a body as it comes and returns its length; waits whenever the peer reads more slowly than that."""
+    """Writes a body as it comes and returns its length. Waits whenever the peer reads more slowly."""
     sent = 0
     async for piece in body:
         writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if chunked else (piece,))
@@ -86,7 +87,7 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 
 def cut(writer: asyncio.StreamWriter) -> None:
-    """Ends a connection at once, also one that is closed: to that, some versions of asyncio's TLS are not equal."""
+    """Aborts a connection at once, even a closed one, which some versions of asyncio's TLS cannot handle."""
     with suppress(AttributeError):
         writer.transport.abort()
 
@@ -116,7 +117,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _in_time(step: Awaitable[T]) -> T:
-    """One step of a transfer; every way in which it can fail is Torn."""
+    """Runs one step of a transfer; every way in which it can fail raises Torn."""
     try:
         async with asyncio.timeout(STALL_SECONDS):
             return await step

@@ -1,10 +1,10 @@
-"""Policies that are named after clients of package registries: a box may reach what this host's own are set to use.
+"""Policies named after package clients (pip, npm, apt): a box may reach the hosts that this host's own client uses.
 
-So a team's mirrors count, and no address of a registry is written down here. Each client is asked itself, away from the
-working folder: a project's files have no say in what boxes may reach. Logins within an address are left out.
+So a team's mirrors are included, and no registry address is hard-coded here. Each client is asked itself, outside the
+working folder, so that a project's files have no say in what boxes may reach. Logins in addresses are left out.
 
-An index at a private address, such as http://localhost:3141, gives its name and port like any other, but boxes reach it
-only by a policy with `private=True`.
+An index at a private address, such as http://localhost:3141, contributes its name and port like any other, but boxes
+reach it only under a policy with `private=True`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from etude.sandbox.contract import RequestRefused
 from etude.sandbox.egress.policy import DEFAULT_PORTS, host_name
 
 _SECONDS = 60
-# pip's own parser knows which of its files, variables and defaults wins. Its default index keeps the files elsewhere.
+# pip's own parser knows which of its files, variables and defaults wins. The default index keeps its files on another
+# host, which is added.
 _ASK_PIP = """
 import json
 from urllib.parse import urlsplit
@@ -35,17 +36,17 @@ print(json.dumps([*indexes, *options.find_links]))
 
 
 class _Silent(Exception):
-    """A client does not say what it uses; why not."""
+    """A client does not tell which hosts it uses; the message says why."""
 
 
 def _pip() -> list[str]:
-    """Its indexes and the pages it is told to find links on."""
+    """pip's indexes, and the pages on which it is told to find links."""
     python = sys.executable if importlib.util.find_spec("pip") else "python3"
     return [str(address) for address in json.loads(_said_by(python, "-c", _ASK_PIP))]
 
 
 def _npm() -> list[str]:
-    """Its registry, and those of single scopes."""
+    """npm's registry, and the registries of single scopes."""
     settings = json.loads(_said_by("npm", "config", "list", "--json"))
     return [str(value) for name, value in settings.items() if name == "registry" or name.endswith(":registry")]
 
@@ -54,7 +55,7 @@ CLIENTS = {"pip": _pip, "npm": _npm, "apt": apt_addresses}
 
 
 def hosts_of(client: str) -> tuple[str, ...]:
-    """The patterns of a policy; RequestRefused for a client that is not there, or uses no host that has a name."""
+    """The policy's patterns. RequestRefused if the client is not installed, or uses no host with a name."""
     try:
         patterns = dict.fromkeys(_pattern(address) for address in CLIENTS[client]() if _is_web(address))
         if not patterns:

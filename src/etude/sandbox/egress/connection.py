@@ -1,7 +1,7 @@
-"""One connection of a box, as HTTP/1.1: its requests one after another, each checked, passed on, logged.
+"""One HTTP/1.1 connection of a box: its requests are checked, passed on and logged, one after another.
 
-The name was fixed before the first byte: it is the one whose address the box connected to. What a request says of
-itself (the name of the TLS handshake, Host) can only agree with it or be refused, so no name can stand for another.
+The host name is fixed before the first byte: it is the one whose address the box connected to. What a request says
+itself (TLS server name, Host) can only agree with it or be refused, so no name can stand for another.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _LINGER_BYTES = 1 << 20
 _MOST_INTERIM = 10
 _ANSWERED_HERE = {"expect", "max-forwards"}
 _OTHER_WAYS = {"alt-svc"}
-"""By which a host offers itself over UDP."""
+"""Response fields by which a host offers itself over UDP."""
 _OF_PROXIES = {"via", "x-cache", "x-cache-lookup", "x-squid-error"}
-"""Fields by which a proxy names itself."""
+"""Response fields in which a proxy names itself."""
 
 
 @dataclass
 class Tally:
-    """What one exchange has come to so far."""
+    """Progress of one exchange."""
 
     sent: int = 0
     received: int = 0
     status: int = 0
-    """Of the answer that the box was given; 0 before."""
+    """Status of the response that the box was given; 0 before that."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Connection:
     port: int
     tls: bool
     asked: str | None
-    """The name of the TLS handshake."""
+    """The server name of the TLS handshake."""
     policy: Policy
     upstream: Upstream
     log: BoxLog
@@ -71,13 +71,13 @@ class Connection:
                 pass
             await close(self.writer)
         except (Torn, ConnectionError):
-            pass  # Said in the log; the box sees a connection that breaks, which is what happened.
+            pass  # It is in the log. The box sees a broken connection, which is what happened.
         finally:
             cut(self.writer)
             self._leave_real_host()
 
     async def _serve_one(self) -> bool:
-        """Whether another may follow."""
+        """Serves one request; returns whether another may follow."""
         request = None
         try:
             data = await read_head(self.reader, idle=IDLE_SECONDS, patience=HEAD_SECONDS)
@@ -112,7 +112,7 @@ class Connection:
         await flush(self.writer)
         if self.writer.can_write_eof():
             self.writer.write_eof()
-        # To close on bytes that nobody has read would take the answer away from the box.
+        # Closing while unread bytes are waiting would take the response away from the box.
         left = _LINGER_BYTES
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(1):
@@ -140,7 +140,7 @@ class Connection:
             return again
         except (Unreachable, BadHead, Torn) as error:
             fault = str(error)
-            if tally.status:  # Too late to say it otherwise: what has begun as whole must break.
+            if tally.status:  # Too late for an error response: what has begun as a complete response must break.
                 raise Torn(fault) from error
             tally.status = 504 if isinstance(error, Torn) else 502
         finally:
@@ -157,7 +157,7 @@ class Connection:
         except Torn:
             if not kept or tally.status or request.method not in ("GET", "HEAD") or not request.framing.empty:
                 raise
-        # A host may close a connection just when it is used again. It has not answered, and may be asked again.
+        # A host may close a connection just when it is used again. It has not answered, so the request can be repeated.
         self._leave_real_host()
         return await self._attempt(request, tally)
 
@@ -171,7 +171,7 @@ class Connection:
         try:
             await asyncio.wait({upload, answer}, return_when=asyncio.FIRST_COMPLETED)
             if upload.done():
-                upload.result()  # The box left in the middle of its request: nobody waits for the answer.
+                upload.result()  # The box left in the middle of its request, so nobody waits for the response.
             response = await answer
             if by_proxy and response.status == 407:
                 raise refused_by_proxy(response.status, self.name)
@@ -222,14 +222,15 @@ class Connection:
         return write_head(f"{request.method} {target} HTTP/1.1", fields)
 
     async def _upload(self, framing: Framing, writer: asyncio.StreamWriter, tally: Tally) -> bool:
-        """Whether the real host has taken it all; Torn where the box has not sent it all."""
+        """Sends the request body; returns whether the real host has taken all of it. Torn if the box has not sent all
+        of it."""
         async for piece in pieces(self.reader, framing):
             tally.sent += len(piece)
             writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if framing.chunked else (piece,))
             try:
                 await flush(writer)
             except Torn:
-                return False  # It may have answered before it stopped to listen.
+                return False  # The host may have answered before it stopped reading.
         if framing.chunked:
             writer.write(b"0\r\n\r\n")
         with suppress(Torn):
@@ -251,7 +252,7 @@ class Connection:
 
 
 def _response_head(response: Response, dropped: set[str], *, chunked: bool, again: bool) -> bytes:
-    """Without a length and not in chunks the body ends with the connection: so it is for HTTP/1.0."""
+    """The head for the box. Without a length or chunks, the body ends with the connection, as for HTTP/1.0."""
     fields: Fields = response.end_to_end(dropped.__contains__)
     told = response.told_length()
     if chunked:

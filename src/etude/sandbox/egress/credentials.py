@@ -1,19 +1,20 @@
-"""Request fields that say who asks. Boxes ask as nobody, so a secret that an agent found opens no door outside.
+"""Recognizes request fields that say who is asking. Boxes ask anonymously, so a secret found by an agent opens no door
+outside.
 
-They are known by the words in their names, since every service has a name of its own for its token. Only fields are
-taken out: words in a path or a query pass, since signed addresses of downloads need theirs.
+Such fields are recognized by words in their names, since every service has its own name for its token. Only fields are
+removed; words in a path or query pass, since signed download URLs need theirs.
 """
 
 from __future__ import annotations
 
 import re
 
-# A key that only tells one request from another says nothing about who asks.
+# An idempotency key only tells requests apart; it says nothing about who asks.
 _WORDS = re.compile(
     r"auth|cookie|token|secret|session|credential|signature|passw|api-?key|(?<!idempotency-)key$|-otp$|jwt|dpop|-art-api$"
 )
 
 
 def tells_who_asks(field: str) -> bool:
-    """Of a field's name in small letters."""
+    """Whether a field of this name, in lower case, says who is asking."""
     return _WORDS.search(field) is not None

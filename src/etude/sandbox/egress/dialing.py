@@ -1,4 +1,4 @@
-"""Connections to addresses: the first of several that answers, and ways through a proxy."""
+"""Makes connections: to the first of several addresses that answers, and through proxies."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from etude.sandbox.egress.head import MAX_HEAD, BadHead, parse_response
 from etude.sandbox.proxies import UpstreamProxy
 
 HEAD_START_SECONDS = 0.25
-"""Which an address has before the next is tried beside it: one family of a host may lead nowhere and not say so."""
+"""Time that an address has before the next one is tried in parallel, since one address family of a host may silently
+lead nowhere."""
 OPEN, LOGIN_WANTED = 200, (401, 407)
-"""What proxies answer to who asks for a tunnel."""
+"""Proxies' statuses for a tunnel request."""
 Place = tuple[str, int]
 
 
 class Unreachable(Exception):
-    """No connection to the real host; says why."""
+    """There is no connection to the real host; the message says why."""
 
 
 async def dial(places: Sequence[Place]) -> socket.socket:
-    """To the first that answers, in their order, each a little later than the one before; OSError if none does."""
+    """Connects to the first place that answers. They are tried in order, each a little later than the one before;
+    OSError if none answers."""
     waiting = list(places)
     dialing: set[asyncio.Task[socket.socket]] = set()
     failure = OSError("no address")
@@ -44,7 +46,7 @@ async def dial(places: Sequence[Place]) -> socket.socket:
 
 
 async def dial_proxy(proxy: UpstreamProxy) -> socket.socket:
-    """What goes wrong is told without the proxy's address: it may be read in a box."""
+    """Connects to a proxy. Error messages omit the proxy's address, since they may be read in a box."""
     try:
         return await dial(await resolve(proxy.host, proxy.port))
     except OSError as error:
@@ -52,7 +54,7 @@ async def dial_proxy(proxy: UpstreamProxy) -> socket.socket:
 
 
 async def ask_for_tunnel(connection: socket.socket, proxy: UpstreamProxy, place: str) -> int:
-    """Asks a proxy for a way to a host. Returns the status: after one of success the connection is one to the host."""
+    """Asks a proxy for a tunnel to a host; returns the status. On success, the connection now leads to that host."""
     login = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.login else ""
     loop = asyncio.get_running_loop()
     answer = b""
@@ -70,7 +72,7 @@ async def ask_for_tunnel(connection: socket.socket, proxy: UpstreamProxy, place:
         status = parse_response(head + end).status
     except BadHead as error:
         raise Unreachable("the upstream proxy does not answer in HTTP/1.1") from error
-    if status == OPEN and more:  # The host has not been asked anything yet.
+    if status == OPEN and more:  # The host has not been sent anything yet.
         raise Unreachable("the upstream proxy sent more than an answer")
     return status
 
@@ -84,7 +86,7 @@ def refused_by_proxy(status: int, place: str) -> Unreachable:
 
 
 async def resolve(name: str, port: int) -> list[Place]:
-    """By the host's resolver, in its order; OSError for a name that it does not know."""
+    """Resolves a name with the host's resolver, keeping its order; OSError for an unknown name."""
     found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((str(entry[4][0]), port) for entry in found))
 
@@ -102,7 +104,7 @@ async def _connect(place: Place) -> socket.socket:
 
 
 async def _give_up(tasks: set[asyncio.Task[socket.socket]]) -> None:
-    """Some of them may have connected meanwhile."""
+    """Cancels the tasks, and closes connections that have been made meanwhile."""
     for task in tasks:
         task.cancel()
     for found in await asyncio.gather(*tasks, return_exceptions=True):

@@ -1,6 +1,6 @@
-"""The backend's part of egress: one authority, one log, and for each box that may leave a layer, a door and a proxy.
+"""A backend's egress: one authority, one log, and for each box with egress a layer, a door and a proxy.
 
-Made with the first such box; a backend without any loads nothing of it.
+It is made with the first such box; a backend without any loads none of this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_SOCKETS = 64
 
 
 class Door:
-    """One box's way out, from before it is made until it is gone."""
+    """A box's way out, from before it is made until it is gone."""
 
     def __init__(self, gate: EgressGate, egress: Egress, box: str) -> None:
         self._gate, self._policy, self._box = gate, Policy(egress), box
@@ -40,7 +40,8 @@ class Door:
         return self._policy.ports
 
     def open(self) -> None:
-        """Once the box is ready, so that its sockets are here; from now on it can reach what it may."""
+        """Starts the proxy once the box is ready, since its sockets are here by then. From now on the box can reach
+        what it may."""
         try:
             _, numbers, _, _ = socket.recv_fds(self._ours, 16, _MOST_SOCKETS)
         except BlockingIOError:
@@ -53,7 +54,7 @@ class Door:
         self._proxy = Proxy(sockets, self._policy, self._gate.authority, self._gate.upstream, log, self._gate.crowd)
 
     def shut(self) -> None:
-        """Cuts what is under way. Without it the box's network would live on in the owner's process."""
+        """Closes the way out and all connections. Otherwise the box's network would live on in the owner's process."""
         for end in (self._ours, self.box_end):
             end.close()
         if self._proxy is not None:
@@ -63,7 +64,7 @@ class Door:
 class EgressGate:
     def __init__(self, store: ImageStore, upstream: Upstream) -> None:
         self.authority, self.upstream, self.crowd = Authority(), upstream, Crowd()
-        _ = upstream.proxies  # Refused here, before a box is made, if they cannot be used.
+        _ = upstream.proxies  # Unusable proxy settings are refused here, before a box is made.
         self.log = EgressLog(store.root / "egress", store.owner)
         self._scratch = store.scratch / "egress"
         self._store = store
@@ -73,7 +74,7 @@ class EgressGate:
         return Door(self, egress, box)
 
     def layer_for(self, image: str, stack: Stack) -> Path:
-        """What goes on top of an image's layers, below what the box writes; made once for each image."""
+        """The layer between the image's layers and what the box writes; made once per image."""
         if image not in self._layers:
             target = self._scratch / image
             _make_layer(self._store, target, stack, self.authority.pem, self.authority.lookup_name)

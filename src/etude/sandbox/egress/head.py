@@ -1,7 +1,7 @@
-"""Heads of HTTP/1.1 messages, read strictly: what two programs could read in two ways is refused, never repaired.
+"""Parses heads of HTTP/1.1 messages strictly: what two programs could read in two ways is refused, never repaired.
 
-A proxy and a server that disagree about where a message ends let a second message be smuggled in the first. So: every
-line ends with CR LF, one length and one way to tell it, no folded lines, one Host.
+If a proxy and a server disagree about where a message ends, a second message can be smuggled inside the first. So every
+line ends with CR LF, there is a single length told in a single way, no folded lines, and one Host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REQUEST = re.compile(rb"(%b) ([\x21-\x7e\x80-\xff]+) HTTP/1\.([01])" % _TOKEN)
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
 _FIELD = re.compile(rb"(%b):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*" % _TOKEN)
 _LENGTH = re.compile(r"[0-9]{1,18}")
-# Between two neighbours on the way, not between the ends.
+# Fields between two neighbours on the way, not end to end.
 _HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 _FOR_PROXIES = "proxy-"
 _BETWEEN_NEIGHBOURS = {"CONNECT", "TRACE"}
@@ -26,7 +26,7 @@ Fields = list[tuple[str, str]]
 
 
 class BadHead(ValueError):
-    """A head that is not exactly HTTP/1.1, or not for where it was sent; `status` is the answer to such a request."""
+    """A head that is not exactly HTTP/1.1, or was sent to the wrong place; `status` is the answer to such a request."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -35,7 +35,7 @@ class BadHead(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How long a body is: counted, in chunks, or (length None) as long as the connection."""
+    """How long a body is: a number of bytes, chunked, or (length None) until the connection ends."""
 
     length: int | None = 0
     chunked: bool = False
@@ -58,7 +58,7 @@ class Head:
         return [value for key, value in self.fields if key.lower() == name]
 
     def options(self, name: str) -> set[str]:
-        """The words of a field that is a list with commas."""
+        """The words of a comma-separated field."""
         return {word.strip().lower() for value in self.all(name) for word in value.split(",")} - {""}
 
     @property
@@ -66,9 +66,9 @@ class Head:
         return self.minor == 1 and "close" not in self.options("connection")
 
     def end_to_end(self, drops: Callable[[str], bool]) -> Fields:
-        """The fields that the other end should see; framing and Host are written anew by who sends them on.
+        """The fields for the other end. Framing and Host are left out, since whoever sends them on writes them anew.
 
-        Many servers read "_" in a name as "-", so the two are alike here, too."""
+        Many servers read "_" in a name as "-", so the two are treated alike here too."""
         between = _HOP_BY_HOP | _FRAMING | {word.replace("_", "-") for word in self.options("connection")}
 
         def stays(name: str) -> bool:
@@ -77,7 +77,7 @@ class Head:
         return [(key, value) for key, value in self.fields if stays(key.lower().replace("_", "-"))]
 
     def told_length(self) -> Framing | None:
-        """What the fields say; None where they say nothing."""
+        """The framing that the fields declare; None if they declare none."""
         lengths, codings = self.all("content-length"), self.all("transfer-encoding")
         if codings and (lengths or self.minor == 0 or len(codings) > 1):
             raise BadHead("two ways to tell the body's length")
@@ -126,7 +126,7 @@ class Response(Head):
 
 
 def parse_request(data: bytes) -> Request:
-    """Of a whole head, the empty line included."""
+    """Parses a complete head, including the empty line."""
     first, fields = _split(data)
     match = _REQUEST.fullmatch(first)
     if match is None:
@@ -139,7 +139,7 @@ def parse_request(data: bytes) -> Request:
     if not target.startswith("/"):
         raise BadHead(f"{method} {target[:80]!r}: expected a path, as servers are asked and not as proxies are")
     request = Request(int(match[3]), fields, method, target)
-    _ = request.framing, request.host  # Refused here, before anything is sent on.
+    _ = request.framing, request.host  # Raises here for bad ones, before anything is sent on.
     return request
 
 

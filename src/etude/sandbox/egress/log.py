@@ -1,8 +1,7 @@
-"""What boxes asked of the network, one row each: requests that passed, and whatever was refused with its reason.
+"""The log of what boxes asked of the network: one row per request that passed, and per refusal with its reason.
 
-Invariant: no request passes without its row. Refusals cost a box nothing, so of those only the first thousand are
-written for each box; its last row says how many more there were. Each backend appends to a file of its own, and readers
-merge them by time.
+Invariant: no request passes without its row. Refusals cost a box nothing, so only the first thousand per box are
+written; its last row says how many more there were. Each backend appends to its own file; readers merge files by time.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _LONGEST = 2000
 
 
 class EgressLog:
-    """What one backend writes."""
+    """The log file of one backend."""
 
     def __init__(self, folder: Path, owner: str) -> None:
         self._file = folder / f"{owner}.jsonl"
@@ -48,7 +47,7 @@ class BoxLog:
             self._log.write({**self._who, **_short(row), "refused": reason})
 
     def refused_name(self, name: str, reason: str) -> None:
-        """Each name once: resolvers ask for both kinds of address, and again."""
+        """Logs each refused name once, since resolvers ask for both kinds of address, and repeatedly."""
         key = name.lower()
         if key not in self._names and len(self._names) < MOST_REFUSALS:
             self._names.add(key)
@@ -60,7 +59,7 @@ class BoxLog:
 
 
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:
-    """The rows of all backends that have written there."""
+    """The merged rows of all backends that have written to the folder."""
     files = [read_rows(file) for file in sorted(folder.glob("*.jsonl"))]
     return heapq.merge(*files, key=operator.itemgetter("time"))
 

@@ -1,4 +1,4 @@
-"""What a user writes for an egress policy: names of policies and patterns of hosts, with commas between them."""
+"""Parses an egress policy as users write it: names of policies and host patterns, separated by commas."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SETTINGS = {"credentials": bool, "private": bool, "upstream_proxy": str}
 
 
 def egress_of(text: str) -> Egress:
-    """From a list such as "pip,apt,team.toml:python,mirror.example:8443"; RequestRefused says what is wrong with it.
+    """Parses a list such as "pip,apt,team.toml:python,mirror.example:8443"; RequestRefused says what is wrong with it.
 
-    "pip", "npm" and "apt" are what this host's own clients are set to use (clients.py); "none" is nothing.
-    "team.toml:python" is the table [python] of that file: `allow = ["mirror.example"]`, and at will
-    `credentials = true` and `private = true`, which hold for all that a box may reach: such a table stands alone. With
-    `upstream_proxy = "http://[user:password@]host:port"` all is reached through that proxy.
+    "pip", "npm" and "apt" are what this host's own clients use (clients.py); "none" is nothing. "team.toml:python" is
+    the table [python] of that file: `allow = ["mirror.example"]`, and optionally `credentials = true` and `private =
+    true`. These two hold for everything that the box may reach, so such a table must stand alone. With `upstream_proxy
+    = "http://[user:password@]host:port"`, everything is reached through that proxy.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     parts = [_part(word) for word in words]
@@ -49,7 +49,7 @@ def egress_of(text: str) -> Egress:
 
 
 def _part(word: str) -> Egress | None:
-    """What one word means; None for one that means nothing."""
+    """Parses one word; None if it is unknown."""
     path, colon, table = word.rpartition(":")
     if colon and path.endswith(".toml"):
         return _from_file(word, Path(path), table)

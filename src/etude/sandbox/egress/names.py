@@ -1,8 +1,8 @@
-"""The name server of a box: answers by itself and asks nobody, so no question of a box ever leaves the host.
+"""The name server of a box. It answers by itself and asks nobody, so no query of a box ever leaves the host.
 
-An allowed name gets an address of its own in each family, which mean nothing outside the box: by them the proxy knows
-later which name a connection is for. All other names do not exist. An allowed name has both addresses whatever the real
-host has: which of its own the host's resolver finds is decided when a request passes.
+An allowed name gets its own address in each family. These addresses mean nothing outside the box: they later tell the
+proxy which name a connection is for. All other names do not exist. An allowed name has both addresses whatever the real
+host has; which of the real ones is used is decided when a request passes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from etude.sandbox.egress.policy import Policy, host_name
 
 MOST_NAMES = 4096
-"""With addresses in one box: a policy with a wildcard allows names without end."""
-# Set aside for tests of networks, never a real host's.
+"""Most names with addresses in one box, since a policy with a wildcard allows an unlimited number."""
+# Reserved for network tests, so never a real host's.
 _BLOCKS = (ipaddress.IPv4Network("198.18.0.0/15"), ipaddress.IPv6Network("2001:2::/48"))
 _HEAD = struct.Struct("!HHHHHH")
 _KINDS, _ANY_KIND, _INTERNET = (1, 28), 255, 1
@@ -28,7 +28,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class BadQuery(ValueError):
-    """Not a question that a resolver would ask."""
+    """Not a query that a resolver would send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Query:
     ticket: int
     flags: int
     name: str
-    """As it was asked."""
+    """The name as it was asked."""
     kind: int
     question: bytes
-    """The question's own bytes, to be sent back."""
+    """The raw bytes of the question, to be sent back."""
 
 
 def parse_query(data: bytes) -> Query:
@@ -51,7 +51,7 @@ def parse_query(data: bytes) -> Query:
     labels, at = [], _HEAD.size
     while True:
         length = data[at] if at < len(data) else 64
-        if length > 63:  # Compressed names have no place in a question.
+        if length > 63:  # Compressed names are not used in questions.
             raise BadQuery("a torn or compressed name")
         at += 1
         if length == 0:
@@ -63,7 +63,7 @@ def parse_query(data: bytes) -> Query:
     kind, group = struct.unpack_from("!HH", data, at)
     if group != _INTERNET:
         raise BadQuery("not of the internet's class")
-    # A dot within a label must not pass for the border of two.
+    # A dot inside a label must not pass for a separator.
     if any(b"." in label for label in labels):
         raise BadQuery("a dot within a label")
     name = b".".join(labels).decode("latin-1")
@@ -71,7 +71,7 @@ def parse_query(data: bytes) -> Query:
 
 
 def build_answer(query: Query, *, addresses: Sequence[Address] = (), code: int = 0) -> bytes:
-    """With those of a name's addresses that are of the kind asked for."""
+    """Builds the response, with those of the name's addresses that are of the kind asked for."""
     records = [
         struct.pack("!HHHIH", 0xC000 | _HEAD.size, kind, _INTERNET, _SECONDS_TO_KEEP, len(address.packed))
         + address.packed
@@ -84,7 +84,7 @@ def build_answer(query: Query, *, addresses: Sequence[Address] = (), code: int =
 
 
 class Names:
-    """The names that a box has asked for and their addresses."""
+    """The names that a box has asked for, with their addresses."""
 
     def __init__(self, policy: Policy, *, ipv6: bool) -> None:
         self.policy = policy
@@ -93,7 +93,7 @@ class Names:
         self._names: dict[Address, str] = {}
 
     def name_of(self, address: str) -> str | None:
-        """An IPv4 address may be written as one of IPv6."""
+        """The name with this address; an IPv4 address may be written as an IPv6 one."""
         try:
             found = ipaddress.ip_address(address)
         except ValueError:
@@ -101,7 +101,7 @@ class Names:
         return self._names.get(getattr(found, "ipv4_mapped", None) or found)
 
     def addresses_of(self, name: str) -> list[Address]:
-        """Of an allowed name in its one form; none when a box has asked for too many."""
+        """Addresses of an allowed name in normal form; none if the box has asked for too many names."""
         if name not in self._numbers:
             if len(self._numbers) >= MOST_NAMES:
                 return []
@@ -110,7 +110,8 @@ class Names:
         return [block[self._numbers[name]] for block in self._blocks]
 
     def answer(self, data: bytes) -> tuple[bytes, str, str]:
-        """The bytes to send back; and where the name was refused, the name and why. No bytes for what is no query."""
+        """Returns the bytes to send back and, if the name was refused, the name and the reason. No bytes if it was no
+        query."""
         try:
             query = parse_query(data)
         except BadQuery as error:

@@ -1,7 +1,7 @@
-"""What a box may reach, by name. A name that no pattern covers is not there: it gets no address.
+"""What a box may reach, by host name. A name that no pattern covers does not exist: it gets no address.
 
-Names are compared label by label in one form: ASCII, lower case, without the root's dot. International names are
-written as they travel ("xn--..."), so that no rule of translation can turn one name into another.
+Names are compared label by label in one normal form: ASCII, lower case, without the trailing dot. International names
+are written in their encoded form ("xn--..."), so that no translation rule can turn one name into another.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _ADDRESS_LIKE = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 def host_name(text: str) -> str | None:
-    """The one form of a host's name; None for what is none, such as an address."""
-    if not text.isascii():  # Before lower(): there are letters beyond ASCII whose small form is within it.
+    """The normal form of a host name; None if it is not one, for example an address."""
+    if not text.isascii():  # Before lower(), which turns some non-ASCII letters into ASCII ones.
         return None
     name = text.lower().removesuffix(".")
     labels = name.split(".")
@@ -33,7 +33,7 @@ def host_name(text: str) -> str | None:
 class Pattern:
     host: str
     below: bool
-    """Any name below the host, and not the host itself."""
+    """Matches any name below the host, but not the host itself."""
     ports: tuple[int, ...]
 
     @classmethod
@@ -55,7 +55,7 @@ class Pattern:
 
 
 class Policy:
-    """An Egress ready to be asked; RequestRefused for one that cannot be read."""
+    """A parsed Egress; RequestRefused if it cannot be parsed."""
 
     def __init__(self, egress: Egress) -> None:
         self.name, self.credentials, self.private = egress.name, egress.credentials, egress.private
@@ -68,5 +68,5 @@ class Policy:
             )
 
     def allows(self, name: str, port: int | None = None) -> bool:
-        """Of a name in its one form; without a port: whether any is open."""
+        """Whether the name (in normal form) is allowed on this port; without a port, on any."""
         return any(pattern.covers(name) and (port is None or port in pattern.ports) for pattern in self.patterns)

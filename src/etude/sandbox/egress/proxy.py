@@ -1,7 +1,8 @@
-"""The proxy of one box: answers its name server's questions and takes its connections, in the owner's event loop.
+"""The proxy of one box: answers its DNS queries and takes its connections, in the owner's event loop.
 
-Invariant: a connection is served only if it goes to an address that was given for a name of the policy. At most so
-many at once; what is beyond, or goes elsewhere, is closed and logged. A fault of ours shuts the way out.
+Invariant: a connection is served only if it goes to an address that was handed out for a name of the policy. The number
+of simultaneous connections is limited; connections beyond it or to other addresses are closed and logged. An error of
+our own shuts the way out.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from etude.sandbox.egress.policy import Policy
 from etude.sandbox.egress.upstream import Upstream
 
 MOST_CONNECTIONS = 128
-"""Of one box."""
+"""Most simultaneous connections of one box."""
 _HANDSHAKE_SECONDS, _QUESTION_SECONDS = 10.0, 5.0
 _AT_A_TIME = 32
 _DESCRIPTORS = 1 << 16
 _TLS_HANDSHAKE = b"\x16"
-_IP_PKTINFO, _IPV6_FREEBIND = 8, 78  # Python has no names for them.
+_IP_PKTINFO, _IPV6_FREEBIND = 8, 78  # Python has no names for these.
 _PACKET_INFO = socket.CMSG_SPACE(20)
 _ABORT_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Crowd:
-    """The connections of all boxes of a backend. They share the descriptors of its process, each with two, and must
-    leave it most of them.
+    """The connections of all boxes of a backend. They share the descriptors of its process, two for each connection,
+    and must leave most of them to it.
 
-    Boxes hold some as well, and a hundred boxes use up the 1024 that most hosts start with: the process takes more."""
+    Boxes also hold descriptors, and a hundred boxes use up the 1024 that most hosts start with, so the process raises
+    its limit."""
 
     def __init__(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -58,7 +60,8 @@ class Proxy:
         log: BoxLog,
         crowd: Crowd,
     ) -> None:
-        """`gate`: the sockets of inside/network.py, names over UDP and TCP first. They are closed with the proxy."""
+        """`gate` holds the sockets made by inside/network.py, DNS over UDP and TCP first. They are closed with the
+        proxy."""
         self._gate, self._policy, self._authority, self._upstream, self._log = gate, policy, authority, upstream, log
         ipv6 = gate[0].family == socket.AF_INET6
         self._crowd, self._names = crowd, Names(policy, ipv6=ipv6)
@@ -79,7 +82,7 @@ class Proxy:
             self._listen(door, self._serve)
 
     def close(self) -> None:
-        """Everything under way is cut. Safe to call twice, also when the loop has gone."""
+        """Cuts all connections. Safe to call twice, and after the event loop has ended."""
         if self._closed:
             return
         self._closed = True
@@ -90,7 +93,7 @@ class Proxy:
         if not self._loop.is_closed():
             for task in self._tasks:
                 task.cancel()
-        with suppress(OSError):  # It tells a number only, and a full disk may be why we are here.
+        with suppress(OSError):  # It only writes a count, and a full disk may be why we are closing.
             self._log.close()
 
     # -- connections
@@ -105,7 +108,7 @@ class Proxy:
                 connection, _ = listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
-            except OSError as error:  # The owner's descriptors are used up: the rest waits in the kernel's queue.
+            except OSError as error:  # The owner's descriptors are used up; the rest waits in the kernel's queue.
                 self._log.refused(f"a connection could not be taken: {error.strerror}")
                 self._loop.remove_reader(listener)
                 self._loop.call_later(1, self._listen, listener, serve)
@@ -128,7 +131,7 @@ class Proxy:
         self._tasks.discard(task)
         self._crowd.count -= 1
         if not task.cancelled() and (error := task.exception()):
-            # Ours, or a log that cannot be written: nothing passes any more.
+            # Our own error, or a log that cannot be written: nothing passes any more.
             self.close()
             told = {"message": "the way out of a box is shut", "exception": error, "task": task}
             self._loop.call_exception_handler(told)
@@ -147,7 +150,7 @@ class Proxy:
             _cut(connection)
 
     async def _serve_name(self, connection: socket.socket, name: str, port: int) -> None:
-        """TLS and plain HTTP tell themselves apart by their first byte, whatever the port."""
+        """Serves a connection to an allowed name. The first byte tells TLS from plain HTTP, whatever the port."""
         try:
             async with asyncio.timeout(IDLE_SECONDS):
                 await self._readable(connection)
@@ -199,7 +202,7 @@ class Proxy:
                 return
             answer = self._look_up(data)
             if answer:
-                # From the address that was asked, whichever it was: resolvers take no answer from another.
+                # From the address that was asked, since resolvers accept no answer from another.
                 with suppress(OSError):
                     questions.sendmsg([answer], towards, 0, sender)
 
@@ -225,13 +228,13 @@ class Proxy:
 
 
 def _goal(connection: socket.socket) -> tuple[str, int]:
-    """What the box connected to, as it wrote it: sockets for both families show IPv4 within IPv6."""
+    """The address and port that the box connected to. Dual-stack sockets show IPv4 addresses in IPv6 form."""
     address, port, *_ = connection.getsockname()
     return address.removeprefix("::ffff:"), port
 
 
 def _cut(connection: socket.socket) -> None:
-    """Closes with a reset, so that the box learns of it at once."""
+    """Closes with a reset, so that the box notices at once."""
     if connection.fileno() >= 0:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT_ON_CLOSE)
         connection.close()

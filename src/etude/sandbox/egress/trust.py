@@ -1,7 +1,7 @@
-"""What an image lacks to live behind the proxy: the authority among those it trusts, and a name server.
+"""What an image needs behind the proxy: the authority among those it trusts, and a name server.
 
-It is a layer between the image and what the box writes: a snapshot of the box does not hold it, and programs of the box
-can change or replace these files as on any machine.
+These files are a layer between the image and what the box writes. So a snapshot of the box does not contain them, and
+programs in the box can change or replace them as on any machine.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from etude.sandbox.inside.network import IPV4
 BUNDLES = (
     "etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
     "etc/ssl/cert.pem",  # Alpine
-    "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # Fedora and its kin
+    "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # Fedora and related distributions
     "etc/pki/tls/certs/ca-bundle.crt",
     "var/lib/ca-certificates/ca-bundle.pem",  # openSUSE
 )
 SOURCES = ("usr/local/share/ca-certificates", "etc/pki/ca-trust/source/anchors", "etc/pki/trust/anchors")
-"""From which a distribution makes its bundle again when a package changes it, or brings it: a step of a Dockerfile
-installs ca-certificates and fetches something at once."""
+"""Folders from which a distribution rebuilds its bundle when a package changes or installs it. A Dockerfile step may
+install ca-certificates and fetch something right after."""
 FILE = "local-root.crt"
 _LARGEST_BUNDLE = 8 << 20
 _MOST_LINKS = 40
 
-# Programs that bring their own list of authorities have to be told where the system's is.
+# For programs that bring their own list of authorities, which must be told where the system's is.
 ENVIRONMENT = {
     "SSL_CERT_FILE": f"/{BUNDLES[0]}",
     "REQUESTS_CA_BUNDLE": f"/{BUNDLES[0]}",
@@ -37,7 +37,8 @@ ENVIRONMENT = {
 
 
 def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict[PurePosixPath, bytes]:
-    """The files of the layer, relative to the root; `stack` is all that the image shows, the skeleton included."""
+    """The files of the layer, by path relative to the root. `stack` is everything that the image shows, skeleton
+    included."""
     files = {PurePosixPath("etc/resolv.conf"): f"nameserver {IPV4.gate}\n".encode()}
     for number, name in enumerate(BUNDLES):
         place = resolve(stack, PurePosixPath(name))
@@ -56,7 +57,7 @@ def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict
 
 
 def resolve(stack: Stack, path: PurePosixPath) -> PurePosixPath:
-    """Where a path of the box really leads; what is not there leads to itself."""
+    """Where a path in the box really leads; a path that does not exist leads to itself."""
     done, left, links = PurePosixPath(), list(path.parts), 0
     while left:
         part = left.pop(0)
@@ -87,7 +88,7 @@ def _read(stack: Stack, path: PurePosixPath) -> bytes:
 
 
 def _name_service(stack: Stack) -> dict[PurePosixPath, bytes]:
-    """Hosts are asked of the name server, too: where the image says otherwise."""
+    """An nsswitch.conf that also asks DNS for hosts, if the image's does not."""
     path = PurePosixPath("etc/nsswitch.conf")
     lines = _read(stack, path).decode("utf-8", "surrogateescape").splitlines()
     changed = [f"{line} dns" if line.startswith("hosts:") and "dns" not in line.split() else line for line in lines]

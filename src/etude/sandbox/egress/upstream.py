@@ -1,8 +1,8 @@
-"""The way from the proxy to the real hosts: the host's own resolver, verified TLS, and no way back into the host.
+"""Connections from the proxy to the real hosts: the host's own resolver, verified TLS, and no way back into the host.
 
-A name is resolved once and the address that was checked is the one that is connected to, so a name server that answers
-differently the second time gains nothing. Where the host itself stands behind a proxy, that proxy resolves the names
-and decides what may be reached; TLS goes through it unread, and real hosts prove their names all the same.
+A name is resolved once, and the checked address is the one that is connected to, so a name server that answers
+differently the second time gains nothing. If the host itself is behind a proxy, that proxy resolves the names and
+decides what can be reached; TLS passes through it unread, and real hosts still prove their names.
 """
 
 from __future__ import annotations
@@ -40,19 +40,20 @@ class Way(NamedTuple):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     by_proxy: UpstreamProxy | None = None
-    """At the other end is this proxy, and wants to be asked as proxies are. None: the real host, perhaps by tunnel."""
+    """The other end is this proxy, and expects proxy requests. None: the real host, possibly through a tunnel."""
 
 
 @dataclass
 class Upstream:
     overrides: Mapping[tuple[str, int], Place] = field(default_factory=dict)
-    """(name, port) -> (address, port) to go to instead, directly and unchecked: a mirror, or the servers of a test."""
+    """(name, port) -> (address, port) to connect to instead, directly and unchecked: a mirror, or the servers of a
+    test."""
     trust: ssl.SSLContext | None = None
-    """Whom real hosts must be certified by; by default whom the host trusts."""
+    """The authorities that must certify real hosts; by default those that the host trusts."""
 
     @cached_property
     def proxies(self) -> Proxies:
-        """This host's own; RequestRefused where its variables cannot be read."""
+        """This host's own proxies; RequestRefused if its variables cannot be parsed."""
         return Proxies.of_host()
 
     @cached_property
@@ -64,7 +65,8 @@ class Upstream:
     async def connect(
         self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None = None
     ) -> Way:
-        """`proxy` is the policy's own, for all that it names; else this host's count."""
+        """Connects to a real host. `proxy` is the policy's own proxy, used for all its hosts; otherwise this host's
+        proxies apply."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await self._connect(name, port, tls=tls, private=private, proxy=proxy)
@@ -89,7 +91,7 @@ class Upstream:
     async def _dial(
         self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None
     ) -> tuple[socket.socket, UpstreamProxy | None]:
-        """A connection to the real host, or to the proxy that is to be asked on it."""
+        """A connection to the real host, or to a proxy, which is then returned too."""
         if override := self.overrides.get((name, port)):
             return await dial([override]), None
         if proxy := proxy or await self._proxy_for(name, port, tls=tls):
@@ -102,7 +104,7 @@ class Upstream:
             return proxy
         try:
             places = await _resolve(name, port)
-        except Unreachable:  # Behind a proxy the names of the world may be known to it alone.
+        except Unreachable:  # Behind a proxy, only the proxy may be able to resolve outside names.
             return proxy
         return self.proxies.way_to(name, port, tls=tls, addresses=[address for address, _ in places])
 
@@ -116,7 +118,7 @@ class Upstream:
 
 
 async def _dial_by(proxy: UpstreamProxy, place: str, *, tls: bool) -> tuple[socket.socket, UpstreamProxy | None]:
-    """A tunnel; or, where the proxy gives none but for TLS, a connection on which it is asked itself."""
+    """A tunnel through the proxy. If the proxy offers tunnels for TLS only, a connection to the proxy itself."""
     connection = await dial_proxy(proxy)
     try:
         status = await ask_for_tunnel(connection, proxy, place)
@@ -133,22 +135,22 @@ async def _dial_by(proxy: UpstreamProxy, place: str, *, tls: bool) -> tuple[sock
 
 async def _resolve(name: str, port: int) -> list[Place]:
     try:
-        # The dot at the end keeps the host's search domains out.
+        # The trailing dot keeps the host's search domains out.
         return await resolve(f"{name}." if "." in name else name, port)
     except OSError as error:
         raise Unreachable(f"{name} has no address: {error}") from error
 
 
 def may_reach(text: str, *, private: bool) -> bool:
-    """Public addresses; with `private` also the host's own and its networks', but never those of one cable, under
-    which clouds give away credentials."""
+    """Whether boxes may reach this address: public ones; with `private` also the host's own and those of its networks.
+    Never link-local ones, at which clouds hand out credentials."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
         if inner is None and address in _NAT64:
             inner = ipaddress.IPv4Address(address.packed[-4:])
         address = inner or address
-    nobodys = isinstance(address, ipaddress.IPv4Address) and address.is_reserved  # Broadcast among them.
+    nobodys = isinstance(address, ipaddress.IPv4Address) and address.is_reserved  # Includes broadcast.
     if address.is_multicast or address.is_link_local or address.is_unspecified or nobodys:
         return False
     return address.is_global or (private and (address.is_private or address.is_loopback))

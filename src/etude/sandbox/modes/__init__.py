@@ -1,6 +1,6 @@
-"""Lesser modes, for hosts whose kernel gives us no namespaces: a box is a folder of the host, a fork is a copy of it.
+"""Fallback modes for hosts whose kernel gives us no namespaces: a box is a folder of the host, a fork a copy of it.
 
-What keeps its commands in is bubblewrap, Landlock, or nothing at all; each says so by its features."""
+Commands are confined by bubblewrap, by Landlock, or not at all; each mode says so by its features."""
 
 from etude.sandbox.modes.choice import MODES, Prospect, open_mode, prospects
 from etude.sandbox.modes.folders import FolderSandboxes

@@ -1,6 +1,7 @@
-"""Which mode a host gets: the embedded backend's own, else the best of the lesser ones. Never a worse one in silence.
+"""Chooses the mode for a host: the embedded backend if it works, else the best fallback. It never picks a worse one
+silently.
 
-`auto` takes only what keeps code in; Landlock alone and a plain subprocess are taken when they are asked for by name.
+`auto` takes only modes that isolate code. Landlock alone and a plain subprocess must be asked for by name.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def prospects() -> list[Prospect]:
 
 
 def open_mode(mode: str, root: Path) -> Sandboxes:
-    """SandboxUnavailable says why the mode cannot be had here, or for `auto` why none that isolates can."""
+    """Opens the backend for a mode. SandboxUnavailable says why the mode does not work here, or for `auto` why no mode
+    that isolates does."""
     if mode == "embedded":
         return EmbeddedSandboxes(root)
     if mode in MODES:

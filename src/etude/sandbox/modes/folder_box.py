@@ -1,4 +1,4 @@
-"""A box that is a folder of the host: its files are read and written by us, its commands run behind walls."""
+"""A box that is a folder of the host: we read and write its files directly, and run its commands behind walls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 _CHUNK = 1 << 16
 _NOT_FILES = ("/proc", "/dev", "/sys", *SYSTEM)
 _NO_PROC = -1
-"""inside/files.py refuses what lies on the device of /proc; a folder has none below it."""
+"""inside/files.py refuses files on the device of /proc; a folder box has none below it."""
 
 
 class FolderBox:
@@ -209,7 +209,8 @@ class FolderBox:
         await self._ask(path, write)
 
     async def _ask(self, path: str, work: Callable[[str, str], T]) -> T:
-        """A path from the box's root is one below its folder; no link leads out of it either way."""
+        """Runs `work` on a path below the box's folder. An absolute path starts at that folder; no link leads out of
+        it."""
         self._check()
         root = str(self.place.root)
         if path.startswith(_NOT_FILES):

@@ -1,4 +1,4 @@
-"""A background command of a folder box: what it says is kept, the newest first to stay, until somebody looks."""
+"""A background command of a folder box: its output is kept until the next poll, dropping the oldest bytes first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from etude.sandbox.modes.run import Run
 
 _CHUNK = 1 << 16
 _WAITING = 1 << 20
-"""Bytes that may wait for a command which does not read."""
+"""Most bytes that may wait for a command that does not read."""
 
 
 class FolderProcess:

@@ -1,4 +1,4 @@
-"""A backend whose boxes are folders of the host, copied from an image's layers; images are those of the `host` base."""
+"""A backend whose boxes are folders of the host, copied from an image's layers. Only images of the `host` base work."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class FolderSandboxes:
                 (root / "bin-of-box" / name).symlink_to(sys.executable)
 
     async def keep(self, box: FolderBox) -> str:
-        """The box's files as one layer over the host's folders."""
+        """Saves the box's files as one layer over the host's folders."""
 
         def copy() -> str:
             with self.store.fresh("snapshot") as fresh:
@@ -136,7 +136,7 @@ class FolderSandboxes:
         return self.store.record(Image(HOST, (await asyncio.to_thread(copy),), config))
 
     def size(self, tree: Path) -> int:
-        """Of its files. What vanishes meanwhile, or lies deeper than a path can say, counts nothing."""
+        """Total size of the files. What vanishes meanwhile, or lies deeper than a path can say, does not count."""
         total, todo = 0, [str(tree)]
         while todo:
             with contextlib.suppress(OSError), os.scandir(todo.pop()) as entries:
@@ -162,7 +162,8 @@ class FolderSandboxes:
 
 
 def copy_tree(source: Path, target: Path, depth: int = 0) -> None:
-    """Files, folders and links. What has a meaning only for overlayfs says that another mode has made it."""
+    """Copies files, folders and links. Raises for entries that only mean something to overlayfs: another mode has made
+    them."""
     if depth > MAX_DEPTH:
         raise RequestRefused(f"folders are nested more than {MAX_DEPTH} deep")
     target.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Landlock: a process gives up, for itself and all that it starts, every file that is not below a named place.
+"""Landlock: a process gives up access to all files that are not below given places, for itself and its descendants.
 
-Needs no rights and no namespaces. The version of the kernel's Landlock says what can be given up.
+It needs no rights and no namespaces. The kernel's Landlock version determines what can be given up.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH = 1, 1
 _EXECUTE, _READ_FILE, _READ_FOLDER = 1, 4, 8
 _OF_FILES = 0b111 | 1 << 14 | 1 << 15
-"""execute, write, read; truncate and device commands: what a rule on a single file may grant."""
+"""Rights that a rule on a single file may grant: execute, write, read, truncate, and device commands."""
 _RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
-"""Version -> how many rights over files it knows."""
+"""Landlock version -> the number of file rights it knows."""
 _TCP = 0b11
 _SCOPES = 0b11
-"""Abstract sockets and signals end at the border."""
+"""Abstract sockets and signals do not pass the boundary."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def version() -> int:
-    """0 where the kernel has none."""
+    """The kernel's Landlock version; 0 if it has none."""
     return max(0, int(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), _ASK_VERSION)))
 
 
 def restrict(read: list[str], write: list[str]) -> None:
-    """Programs and files below `read` can be used, everything below `write` too; nothing else, and no TCP."""
+    """Allows reading and executing below `read`, and everything below `write`. All other files and TCP are denied, as
+    far as the kernel's version can."""
     known = version()
     files = (1 << max(count for first, count in _RIGHTS.items() if first <= max(known, 1))) - 1
     attributes = struct.pack("=QQQ", files, _TCP if known >= 4 else 0, _SCOPES if known >= 6 else 0)

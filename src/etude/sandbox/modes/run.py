@@ -1,4 +1,4 @@
-"""The owner's side of runner.py: one command with its streams, its leash and what came of it."""
+"""The owner's side of runner.py: one command, with its streams, its leash and its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from etude.sandbox.contract import SandboxLost
 from etude.sandbox.modes.runner import descendants, usage
 
-# Stub packages: the runner loads its own few files and none of the project's dependencies.
+# Stub packages, so that the runner loads only its own few files and none of the project's dependencies.
 _BOOT = """
 import sys, types
 for name, folder in zip(("etude", "etude.sandbox", "etude.sandbox.modes"), sys.argv[4:7]):
@@ -32,7 +32,7 @@ class Run:
     def __init__(self, process: asyncio.subprocess.Process, leash: int, answer: int, name: str) -> None:
         self.process, self.name, self.began = process, name, time.monotonic()
         self.cpu_seconds = 0.0
-        """Once it has ended."""
+        """Set once the command has ended."""
         self._leash, self._answer = leash, answer
 
     @classmethod
@@ -70,7 +70,7 @@ class Run:
         return cls(process, leash, answer, name)
 
     def end(self, why: str) -> None:
-        """Ends the tree; `why` becomes its limit unless it has another already. Safe to call twice."""
+        """Ends the process tree. `why` becomes its limit, unless it already has one. Safe to call twice."""
         if self._leash >= 0:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._leash, why.encode())
@@ -90,6 +90,6 @@ class Run:
         return answer["code"], answer["limit"] if answer["limit"] in _LIMITS else ""
 
     def usage(self) -> tuple[int, int, float]:
-        """Processes, bytes, seconds of the processor: of what lives."""
+        """(processes, memory bytes, CPU seconds) of the live processes."""
         pids = descendants(self.process.pid)
         return len(pids), *usage(pids)

@@ -1,11 +1,12 @@
-"""Runs one command of a folder box and ends its whole tree: a process of its own per command, standard library only.
+"""Runs one command of a folder box and ends its whole process tree. One runner process per command, standard library
+only.
 
-It is the subreaper of all that the command starts: a process that loses its parent becomes a child of the runner, so
-walking down from the runner finds everybody. The owner holds the other end of a pipe, the leash: when it is closed, in
-whatever way, the tree ends. What came of it goes to the owner as one line of JSON.
+The runner is the subreaper of everything that the command starts: a process that loses its parent becomes a child of
+the runner, so walking down from the runner finds all processes. The owner holds the other end of a pipe, the leash.
+When that is closed, in whatever way, the tree is ended. The result goes to the owner as one line of JSON.
 """
 
-# Plain strings and descriptors instead of Path: nothing else is imported here.
+# Plain strings and descriptors instead of Path, since nothing else is imported here.
 # ruff: noqa: PTH123, PTH208
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main(job_text: str, leash: int, answer: int) -> None:
     pid = os.fork()
     if pid == 0:
         _become(job)
-    for number in range(3):  # The streams are the command's alone, or they would never end.
+    for number in range(3):  # Only the command may hold the streams, or they would never end.
         os.close(number)
     status, limit = _attend(pid, leash, job["limits"])
     _end_all()
@@ -50,7 +51,7 @@ def main(job_text: str, leash: int, answer: int) -> None:
 
 
 def _attend(pid: int, leash: int, limits: dict[str, int]) -> tuple[int, str]:
-    """Until the command ends, is told to, or uses too much with all that it started."""
+    """Waits until the command ends, or ends it when the owner says so or the tree uses too much."""
     poll = select.poll()
     poll.register(os.pidfd_open(pid), select.POLLIN)
     poll.register(leash, select.POLLIN)
@@ -74,7 +75,7 @@ def _over(limits: dict[str, int]) -> str:
 
 
 def usage(pids: list[int]) -> tuple[int, float]:
-    """Bytes of memory and seconds of the processor."""
+    """Memory bytes and CPU seconds of these processes."""
     memory = ticks = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -93,13 +94,13 @@ def descendants(top: int) -> list[int]:
                 parent = int(file.read().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(name))
     found = list(children.get(top, []))
-    for pid in found:  # Grows while it is walked.
+    for pid in found:  # The list grows while it is walked.
         found += children.get(pid, [])
     return found
 
 
 def _end_all() -> None:
-    """Until nobody is left: who was told to stop in the middle of a fork has made its child all the same."""
+    """Kills until no process is left: one that is told to stop in the middle of a fork still makes its child."""
     with contextlib.suppress(ChildProcessError):
         while True:
             _kill_known()
@@ -109,7 +110,8 @@ def _end_all() -> None:
 
 
 def _kill_known() -> None:
-    """Stopped ones cannot fork: when a walk finds nobody new, even a fork bomb has come to rest."""
+    """Stops all processes, then kills them. Stopped processes cannot fork, so once a walk finds nobody new, even a fork
+    bomb has come to rest."""
     known: set[int] = set()
     while fresh := set(descendants(os.getpid())) - known:
         for pid in fresh:
@@ -168,7 +170,8 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _confine(places: dict[str, list[str]]) -> None:
-    """Landlock for files, TCP and signals; no right of root; our deny-list of calls, and no sockets but local ones."""
+    """Confines the process: Landlock for files, TCP and signals; no capabilities; our deny-list of system calls, and
+    local sockets only."""
     for capability in range(_LAST_CAPABILITY):
         ctypes.CDLL(None).prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
     program = seccomp.build_program(kernel.MACHINE, families=("unix",))
@@ -177,7 +180,7 @@ def _confine(places: dict[str, list[str]]) -> None:
 
 
 def _offer_filter() -> None:
-    """Bubblewrap reads the program from a descriptor, and installs it when its own work is done."""
+    """Provides the seccomp program on a descriptor. Bubblewrap installs it when its own work is done."""
     number = os.memfd_create("filter", 0)
     os.write(number, seccomp.build_program(kernel.MACHINE))
     os.lseek(number, 0, os.SEEK_SET)

@@ -1,4 +1,4 @@
-"""What keeps the commands of a folder box in: three kinds, best first. Each says what it holds and what it does not."""
+"""What confines the commands of a folder box: three kinds, best first. Each says what it enforces and what not."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Walls(Protocol):
         ...
 
     def refusal(self) -> str:
-        """Why they do not stand here; empty if they do."""
+        """Why this kind does not work here; empty if it does."""
         ...
 
     def job(self, place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-        """What runner.py is told, but for limits. Paths in `cwd` are the box's."""
+        """The job for runner.py, without limits. `cwd` is a path in the box."""
         ...
 
 
@@ -81,7 +81,7 @@ class Bubblewrap:
         return ["--unshare-all", *([] if set_uid else ids), "--die-with-parent", "--new-session"]
 
     def _as_init(self, tools: Path) -> Path:
-        """Its name is what commands see as their first process."""
+        """A link to bwrap named "init", which is what commands see as their first process."""
         link = tools / "init"
         if not link.is_symlink():
             link.symlink_to(self.program)
@@ -137,7 +137,7 @@ class Plain:
 
 
 def _on_the_host(place: Place, argv: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-    """Commands see the host's paths: home and temporary folder are pointed into the box."""
+    """A job without a changed root: commands see the host's paths, with home and temporary folder in the box."""
     root = str(place.root)
     moved = {"HOME": f"{root}{env['HOME']}", "TMPDIR": f"{root}/tmp", "PATH": f"{root}/bin-of-box:{env['PATH']}"}
     return {"argv": argv, "cwd": f"{root}{cwd}", "env": {**env, **moved}, "confine": None, "filter": False}

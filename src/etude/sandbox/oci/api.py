@@ -1,7 +1,7 @@
-"""The Docker Engine API, as Docker and podman both serve it: typed where we look at it, one error family.
+"""The Docker Engine API, as served by both Docker and podman: typed as far as we use it, with one error family.
 
-Each call has a connection of its own, so a client keeps no state and may be used from any event loop. Where the two
-engines differ, the difference is dealt with here and named in a comment.
+Each call has its own connection, so a client keeps no state and may be used from any event loop. Where the two engines
+differ, the difference is handled here and named in a comment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Content = bytes | AsyncIterable[bytes]
 
 
 class EngineError(SandboxError):
-    """The engine refused a call; `status` is that of its answer."""
+    """The engine refused a call; `status` is the HTTP status of its response."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class EngineError(SandboxError):
 
 class Engine:
     def __init__(self, endpoint: str) -> None:
-        """SandboxUnavailable where no engine answers at `endpoint`: unix:///path or tcp://host:port."""
+        """`endpoint` is unix:///path or tcp://host:port. SandboxUnavailable if no engine answers there."""
         self.endpoint = endpoint
         parts = urlsplit(endpoint)
         self._socket = parts.path if parts.scheme == "unix" else None
@@ -55,15 +55,15 @@ class Engine:
             ) from error
 
         options = ",".join(info.get("SecurityOptions") or ())
-        # A rootless Docker names it as an option, a rootless podman as a fact of its own.
+        # Rootless Docker reports this as a security option, rootless podman as its own field.
         self.root_is_apart = "name=userns" in options or "name=rootless" in options or info.get("Rootless") is True
         """Whether a container's root has another id on the host than the host's root."""
         self._runtimes = sorted(info.get("Runtimes") or ())
-        # podman has one for all containers, and passes over what a request says.
+        # podman has one runtime for all containers, and ignores what a request says.
         self._only_runtime = str(info.get("DefaultRuntime")) if "Rootless" in info else ""
 
     def require_runtime(self, name: str) -> None:
-        """SandboxUnavailable unless a container can have this runtime; any can have the default, ""."""
+        """Raises SandboxUnavailable unless containers can have this runtime; the default, "", always works."""
         if name and self._only_runtime and name != self._only_runtime:
             raise SandboxUnavailable(
                 f"sandbox.runtime = {name!r}: the podman at {self.endpoint} runs all containers by "
@@ -77,7 +77,8 @@ class Engine:
 
     @property
     def local(self) -> bool:
-        """Whether its folders are ours: only then can boxes be made over this host's own system folders."""
+        """Whether the engine shares our file system: only then can boxes be made over this host's own system
+        folders."""
         return self._socket is not None
 
     # -- calls
@@ -92,7 +93,7 @@ class Engine:
         content: Content | None = None,
         patience: float = _CALL_SECONDS,
     ) -> Any:
-        """The JSON that the engine answers (None for nothing); EngineError for a refusal."""
+        """Makes a call and returns the JSON response, or None if there is none; EngineError if the engine refuses."""
         headers = {"Content-Type": "application/x-tar"} if content is not None else {}
         try:
             async with self._client(patience) as client:
@@ -106,7 +107,7 @@ class Engine:
         return answer.json() if answer.headers.get("content-type", "").startswith("application/json") else None
 
     async def download(self, path: str, *, params: dict[str, Any], limit: int) -> bytes:
-        """A body of at most `limit` bytes; EngineError 413 beyond."""
+        """Downloads a body of at most `limit` bytes; EngineError 413 beyond."""
         parts, size = [], 0
         try:
             async with (
@@ -127,7 +128,8 @@ class Engine:
     async def progress(
         self, path: str, *, params: dict[str, Any], content: Content | None = None, say: Callable[[str], None]
     ) -> None:
-        """A POST whose answer is a stream of JSON reports (pull, load, build); an error among them is raised."""
+        """Makes a POST whose response is a stream of JSON reports (pull, load, build); raises if one of them is an
+        error."""
         headers = {"Content-Type": "application/x-tar"} if content is not None else {}
         try:
             async with (
@@ -155,7 +157,7 @@ class Engine:
         return str(answer["Id"])
 
     async def attach(self, container: str, channel: asyncio.Protocol) -> Attachment:
-        """Joins the container's standard streams to `channel` before it starts."""
+        """Connects the container's standard streams to `channel`, before the container starts."""
         loop = asyncio.get_running_loop()
         attachment = Attachment(container, channel)
         try:
@@ -173,9 +175,9 @@ class Engine:
         await self.call("PUT", path, params=params, content=tar, patience=_TRANSFER_SECONDS)
 
     async def remove(self, kind: str, name: str) -> bool:
-        """Whether it is gone: False while it is in use."""
+        """Removes the object; returns whether it is gone. False while it is in use."""
         params = {"force": "true", "v": "true"} if kind == "containers" else {}
-        # The engine removes a container that has ended by itself, and refuses while it is at it.
+        # The engine removes an ended container by itself, and refuses our request while it does.
         for _ in range(_REMOVALS if kind == "containers" else 1):
             try:
                 await self.call("DELETE", f"/{kind}/{quote(name, safe=':')}", params=params)
@@ -202,20 +204,20 @@ class Engine:
         await self.call("POST", f"/images/{quote(image, safe=':/')}/tag", params={"repo": repository, "tag": tag})
 
     async def commit(self, container: str, repository: str, tag: str) -> None:
-        # podman reads a body even where nothing is said in it.
+        # podman reads a body even if there is nothing to say in it.
         params = {"container": container, "repo": repository, "tag": tag, "pause": "false"}
         await self.call("POST", "/commit", params=params, body={}, patience=_TRANSFER_SECONDS)
 
     async def import_root(self, tar: Content, labels: dict[str, str]) -> str:
-        """An image of one layer; its id."""
+        """Imports a tar as an image of one layer; returns its id."""
         reports: list[str] = []
-        # podman takes no tag here, and puts all into one report of the image's id.
+        # podman takes no tag here, and puts everything into one report with the image's id.
         params = {"fromSrc": "-", "changes": [f"LABEL {key}={value}" for key, value in labels.items()]}
         await self.progress("/images/create", params=params, content=tar, say=reports.append)
         return reports[-1].strip() if reports else ""
 
     async def names_with(self, kind: str, label: str) -> Iterable[dict[str, Any]]:
-        """All containers, volumes or images that carry a label, as the engine lists them."""
+        """All containers, volumes or images with a label, as the engine lists them."""
         params = {"filters": json.dumps({"label": [label]}), "all": "true"}
         path = {"containers": "/containers/json", "volumes": "/volumes", "images": "/images/json"}[kind]
         answer = await self.call("GET", path, params=params)

@@ -1,6 +1,6 @@
-"""A container's standard streams over one upgraded HTTP connection: what goes in is raw, what comes out is in frames.
+"""A container's standard streams over one upgraded HTTP connection: input is raw, output comes in frames.
 
-Invariant: stdout goes to the channel byte for byte; the last of stderr is kept to say why a box could not start.
+Invariant: stdout goes to the channel byte for byte. The end of stderr is kept, to say why a box could not start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Attachment(asyncio.Protocol):
         return self._stderr.decode(errors="replace").strip()
 
     async def upgrade(self, path: str) -> None:
-        """Asks for the streams; returns once they are joined."""
+        """Asks for the streams; returns once they are connected."""
         assert self._transport is not None
         request = (
             f"POST {path} HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n"

@@ -1,8 +1,8 @@
 """The OCI backend: boxes are containers of a Docker or podman engine, in which our own init is pid 1.
 
-Invariant: a box lives as long as the connection to its container's streams. The engine closes them when the owner goes,
-init ends with them, and the engine removes the container. All that a command can do is decided by the same init as in
-the embedded backend, so both keep one contract.
+Invariant: a box lives as long as the connection to its container's streams. The engine closes them when the owner goes;
+then init ends, and the engine removes the container. What a command can do is decided by the same init as in the
+embedded backend, so both keep one contract.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ from etude.sandbox.oci.tars import chunks
 from etude.sandbox.served.channel import Channel
 
 _INIT_MB, _INIT_PROCESSES = 32, 4
-"""What init itself may take. The engine's memory limit is twice the box's: behind that of each process and init's watch
-over all, which can name the command that is to blame, it holds what no process maps."""
-# Init has these for a moment, to give its user namespace the container's ids; commands never have them.
+"""What init itself may use. The engine's memory limit is twice the box's. It is the last line, behind the limits of
+single processes and init's watch over all, which can name the command to blame; it covers memory that no process
+maps."""
+# Init has these for a moment, to map the container's ids into its user namespace; commands never have them.
 _RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
 
 
 class OciSandboxes:
     def __init__(self, root: Path, *, endpoint: str = "", runtime: str = "", base: str = "") -> None:
         """`base` is an image of the engine or a tar; empty: this host's system folders, if the engine is on this host.
-
-        `endpoint`: as for find_engine. `runtime` is one of the engine's (runc, crun, runsc, kata); empty: its default.
+        `endpoint` is as for find_engine. `runtime` is one of the engine's (runc, crun, runsc, kata); empty: its
+        default.
         """
         self.engine, self.runtime, self.owner = find_engine(endpoint), runtime, Owner.new()
         self.engine.require_runtime(runtime)
@@ -141,7 +142,8 @@ class OciSandboxes:
             "Binds": [f"{self._volume}:{HOME}:ro", *self._binds(known)],
             "CapDrop": ["ALL"],
             "CapAdd": _RIGHTS,
-            # Init installs our own deny-list, for itself and all it starts; the engine's would deny it its namespaces.
+            # Init installs our own deny-list for itself and its descendants; the engine's would deny init its
+            # namespaces.
             "SecurityOpt": ["no-new-privileges", "seccomp=unconfined", "apparmor=unconfined"],
             "Sysctls": {"net.ipv4.ip_unprivileged_port_start": "0"},
             "Memory": memory,
@@ -173,7 +175,7 @@ class OciSandboxes:
         return [bind.split(":")[1] for bind in self._binds(known)]
 
     async def _open(self, known: Known) -> None:
-        """Before the first box, once: its opening is shared by all who come meanwhile."""
+        """Prepares the backend once, before the first box; concurrent callers wait for the same preparation."""
         if self._closed:
             raise SandboxError("this backend is closed; open another")
         opening = self._opening = self._opening or asyncio.ensure_future(self._prepare(known))
@@ -184,7 +186,7 @@ class OciSandboxes:
             raise
 
     async def _prepare(self, known: Known) -> None:
-        """The janitor, and a volume of our own with what every container is given."""
+        """Removes what dead owners left, and makes our own volume with what every container is given."""
         await remove_dead(self.engine)
         labels = {OWNER: str(self.owner)}
         await self.engine.call("POST", "/volumes/create", body={"Name": self._volume, "Labels": labels})
@@ -214,7 +216,7 @@ class OciSandboxes:
 
     async def forget(self, box: OciBox) -> None:
         self._boxes.pop(box.id, None)
-        with contextlib.suppress(SandboxLost):  # With the engine gone there is nothing to remove it from.
+        with contextlib.suppress(SandboxLost):  # If the engine is gone, there is nothing to remove.
             await self.engine.remove("containers", box.container)
             if box.fork_image:
                 box.fork_image.users -= 1

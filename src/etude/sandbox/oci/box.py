@@ -1,4 +1,4 @@
-"""A box of the OCI backend: requests go to our init in the container, snapshots and forks are commits of the engine."""
+"""A box of the OCI backend: requests go to our init in the container; snapshots and forks are commits of the engine."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 _READY_SECONDS = 60.0
 _GONE = 2
-"""The engine's word for a path of the image that the box has removed."""
-# What the engine itself puts into a container; it is not what the box has written.
+"""The engine's code for a path of the image that the box has removed."""
+# What the engine itself puts into a container; the box has not written it.
 _ENGINES_OWN = ("/.etude", "/.dockerenv", "/dev", "/proc", "/sys", "/run/.containerenv", "/run/secrets")
 _ENGINES_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
 
 
 @dataclass(slots=True)
 class ForkImage:
-    """What the children of a fork stand on; it goes with the last of them."""
+    """The image that the children of a fork stand on; removed with the last of them."""
 
     known: Known
     users: int = 0
@@ -67,7 +67,7 @@ class OciBox(ServedBox):
         raise SandboxLost(f"box {self.id}: {error}; {self._attachment.complaint or 'it said nothing'}")
 
     async def stats(self) -> BoxStats:
-        """Init sees the engine's disk; what of it is this box's, only the engine knows."""
+        """Box statistics. Init sees the engine's whole disk; only the engine knows this box's part of it."""
         seen, engines = await asyncio.gather(
             super().stats(),
             self._backend.engine.call("GET", f"/containers/{self.container}/json", params={"size": "true"}),
@@ -83,7 +83,7 @@ class OciBox(ServedBox):
         return name
 
     async def _content(self) -> str:
-        """The image's id: what lies below, and what the box has changed, without times."""
+        """The snapshot's image id: a digest of the image below and of what the box has changed, without times."""
         changes = await self._backend.engine.call("GET", f"/containers/{self.container}/changes") or []
         paths = sorted(
             change["Path"] for change in changes if change["Kind"] != _GONE and not self._engines(change["Path"])

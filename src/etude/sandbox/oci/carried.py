@@ -1,7 +1,7 @@
-"""What a container must be given to run our init: the running interpreter with the few files that it needs, as one tar.
+"""What a container must be given to run our init: the running interpreter with the few files it needs, as one tar.
 
-An image brings neither Python nor, perhaps, a C library; so its loader comes along and starts it by name. Everything
-lies below one folder, and nothing of it is found by chance: what pid 1 loads is listed by a process that loads it here.
+An image has no Python and perhaps no C library, so the loader is included and started explicitly. Everything lies below
+one folder. The files that pid 1 needs are listed by a process that loads them here, so none of them is guessed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ INIT = [
     f"{HOME}/loader", "--library-path", f"{HOME}/lib", f"{HOME}/bin/python3",
     "-I", "-S", "-B", "-X", "utf8", "-c", "from etude.sandbox.inside.contained import main; main()",
 ]  # fmt: skip
-"""The command of every container; the box's message comes after it."""
+"""The command of every container; the box's message follows as its last argument."""
 
-# Stub packages, as for the zygote: pid 1 needs `inside` alone.
+# Stub packages, as for the zygote: pid 1 needs only `inside`.
 _LOOK = """
 import ctypes, json, sys, types
 for name, folder in zip(("etude", "etude.sandbox"), sys.argv[1:]):
@@ -49,7 +49,7 @@ print(json.dumps({"objects": [name for name in names if name.startswith("/")], "
 
 
 def carried_tar(folder: Path) -> Path:
-    """The tar, made once for these sources and this interpreter and kept in `folder`."""
+    """The tar, made once per version of these sources and this interpreter, and kept in `folder`."""
     inside = Path(__file__).parents[1] / "inside"
     digest = hashlib.blake2b(f"2 {sys.version} {sys.executable}".encode(), digest_size=16)
     for source in sorted(inside.glob("*.*")):
@@ -91,7 +91,7 @@ def _write(path: Path, inside: Path) -> None:
 
 
 def _compiled(source: str) -> bytes:
-    """Code that is loaded without its source, and so without a look at the source's time."""
+    """Bytecode that is loaded without its source, and so without checking the source's time."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "module.pyc")
         mode = py_compile.PycInvalidationMode.UNCHECKED_HASH

@@ -1,7 +1,7 @@
-"""Which engine is meant: the one that is named, else the one at a place where Docker's and podman's clients look.
+"""Which engine to use: the one that is named, else one where Docker's and podman's clients look.
 
-Invariant: an engine that the recipe or the environment names is used or refused with its reason; another one is never
-taken in its stead. Among the usual places the user's own engine comes before the host's: it gives away fewer rights.
+Invariant: an engine that the recipe or the environment names is used, or refused with a reason; no other is taken
+instead. Among the usual places, the user's own engine comes before the host's, since it gives away fewer rights.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from etude.sandbox.contract import SandboxUnavailable
 from etude.sandbox.oci.api import Engine
 
 VARIABLES = ("DOCKER_HOST", "CONTAINER_HOST")
-"""Docker's and podman's."""
+"""Docker's and podman's variables."""
 
 
 def find_engine(named: str = "", environment: Mapping[str, str] = os.environ) -> Engine:
-    """`named`: unix:///path/of.sock or tcp://host:port; empty: as the environment says, else the first that answers."""
+    """Opens the engine `named` unix:///path/of.sock or tcp://host:port; if empty, the one that the environment names,
+    else the first usual one that answers."""
     given = named or next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if given:
         return Engine(given)

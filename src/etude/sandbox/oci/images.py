@@ -1,7 +1,7 @@
-"""Images in the engine, under names of our own: `localhost/etude/<store>:<id>`, with how commands start as a label.
+"""Images in the engine, under our own names: `localhost/etude/<store>:<id>`, with their settings as a label.
 
-Invariant: an id of this store names one content for ever. The engine keeps the layers; the store's folder only says
-that the store is alive (owner.py).
+Invariant: an id of this store always names the same content. The engine keeps the layers; the store's folder only shows
+that the store still exists (owner.py).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Known:
     reference: str
     engine_id: str
     image: Image
-    """Without layers: they are the engine's business."""
+    """Without layers, which the engine keeps."""
 
 
 class OciImages:
     def __init__(self, engine: Engine, root: Path, base: str) -> None:
         self.engine, self.root, self.base = engine, root, base
         self.binds: list[str] = []
-        """The host's system folders for boxes on the host base, as the engine wants them."""
+        """Mounts of the host's system folders for boxes on the host base, in the engine's notation."""
         store = hashlib.blake2b(str(root).encode(), digest_size=6).hexdigest()
         self.repository = f"localhost/etude/{store}"
 
@@ -89,7 +89,7 @@ class OciImages:
     # -- the base
 
     async def _host(self) -> Known:
-        """The base that was given to the backend, else this host's own folders over a small tree."""
+        """The base that the backend was given, else this host's own folders over a small tree."""
         if self.base:
             return await self._given_base()
         if not self.engine.local:
@@ -108,7 +108,7 @@ class OciImages:
         return found
 
     def _host_folders(self) -> str:
-        """Makes the tree of the host base, notes what is bound over it, and returns its place in the store."""
+        """Makes the tree of the host base, and notes the mounts over it; returns the tree's place in the store."""
         bases, store = build_bases(self.root, None), f"{self.root}/"
         self.binds = [f"{source.replace('store:', store)}:/{target}:ro" for source, target in bases.binds]
         return bases.skeletons[HOST]
@@ -144,7 +144,7 @@ class OciImages:
         return name
 
     async def import_file(self, source: Path) -> str:
-        """A folder, a tar of a root file system, or an archive of an image: told apart by what is in it."""
+        """Imports a folder, a tar of a root file system, or an image archive, told apart by their content."""
         async with AsyncExitStack() as stack:
             if source.is_dir():
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="etude-import-"))
@@ -187,7 +187,7 @@ class OciImages:
         arguments: dict[str, str] | None,
         say: Callable[[str], None],
     ) -> str:
-        """By the engine's own builder, without network."""
+        """Builds with the engine's own builder, without network."""
         file = dockerfile or context / "Dockerfile"
         with tempfile.TemporaryDirectory(prefix="etude-build-") as folder:
             tar = Path(folder, "context.tar")
@@ -219,7 +219,7 @@ class OciImages:
         return name
 
     async def _adopt(self, reference: str) -> str:
-        """An image of the engine under an id of our store: that of its content."""
+        """Gives an image of the engine an id of our store, derived from its content."""
         found = await self.engine.image(reference)
         if not found:
             raise ImageError(f"the engine does not have {reference}, which it has just been given")
@@ -227,7 +227,7 @@ class OciImages:
 
 
 def _described(found: dict[str, Any]) -> Image:
-    """Our own label, else what the image's maker wrote."""
+    """The image's settings: from our own label, else from its maker's configuration."""
     config = found.get("Config") or {}
     if label := (config.get("Labels") or {}).get(IMAGE):
         try:

@@ -1,7 +1,8 @@
-"""Who owns what lies in an engine, and the janitor that removes what the dead have left.
+"""Who owns what lies in an engine, and the removal of what dead owners have left.
 
-A box ends with its owner's connection and the engine removes it; this is for what is left where the engine itself was
-killed, and for volumes and images, which have no connection. Another machine's or container's owners are not judged.
+A box ends with its owner's connection, and the engine removes it. This module is for boxes left over when the engine
+itself was killed, and for volumes and images, which have no connection. Owners on another machine or in another
+container are left alone.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from etude.sandbox.oci.api import Engine
 OWNER = "etude.owner"
 STORE = "etude.store"
 FORKS = "localhost/etude/fork"
-"""The repository of what forks stand on: the tag begins with the owner's name."""
+"""The repository of fork images; the tag begins with the owner's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
     machine: str
     boot: str
-    """This start of the machine, and the process table in which the number counts."""
+    """Boot id of the machine, and the pid namespace that the pid belongs to."""
     pid: int
     start: float
     key: str
@@ -36,7 +37,7 @@ class Owner:
 
     @property
     def name(self) -> str:
-        """Begins the names of its containers, volumes and images."""
+        """The start of the names of its containers, volumes and images."""
         return f"{self.pid}-{self.key}"
 
     def __str__(self) -> str:
@@ -44,16 +45,16 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """ValueError for anything that str() did not write."""
+        """Parses what str() wrote; ValueError for anything else."""
         machine, boot, pid, start, key = text.split("|")
         return cls(machine, boot, int(pid), float(start), key)
 
     def dead(self) -> bool:
-        """False also where we cannot know."""
+        """Whether the owner has ended; False if we cannot know."""
         if self.machine != _machine():
             return False
         if self.boot != _boot():
-            # Another start of this machine is over; another process table of the same start may be alive.
+            # An earlier boot of this machine is over; another pid namespace of the same boot may be alive.
             return self.boot.partition(":")[0] != _boot().partition(":")[0]
         try:
             return bool(abs(psutil.Process(self.pid).create_time() - self.start) > 1.0)
@@ -68,7 +69,8 @@ def store_label(root: Path) -> str:
 
 
 async def remove_dead(engine: Engine) -> list[str]:
-    """Containers, volumes and fork images of dead owners, and images of stores whose folder is gone. Their names."""
+    """Removes containers, volumes and fork images of dead owners, and images of stores whose folder is gone; returns
+    their names."""
     removed = []
     for kind in ("containers", "volumes"):
         for found in await engine.names_with(kind, OWNER):
@@ -77,7 +79,8 @@ async def remove_dead(engine: Engine) -> list[str]:
                 removed.append(name)
     for found in await engine.names_with("images", STORE):
         for name in found.get("RepoTags") or ():
-            # An image inherits the labels of the box that it was committed from: only forks are their owner's alone.
+            # An image inherits the labels of the box it was committed from; only fork images belong to their owner
+            # alone.
             dead = _dead(found) if name.startswith(f"{FORKS}:") else _abandoned(found)
             if dead and await engine.remove("images", name):
                 removed.append(name)

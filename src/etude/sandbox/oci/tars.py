@@ -1,4 +1,4 @@
-"""The tars that an engine is given: of a generated tree, an image's files, a folder, what a Dockerfile copies from."""
+"""Makes the tars that an engine is given: a generated tree, an image's files, a folder, a build context."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ DOCKERFILE = ".etude-dockerfile"
 
 @contextmanager
 def new_tar(file: IO[bytes], **options: Any) -> Iterator[tarfile.TarFile]:
-    """A tar without padding after its end mark. Unpackers stop reading there, and an engine that still has padding to
-    pass on to one that has ended refuses the whole tar."""
+    """A tar without padding after its end mark. Unpackers stop reading at the mark, and an engine that still has
+    padding to pass on to an unpacker that has ended refuses the whole tar."""
     with tarfile.open(fileobj=file, mode="w", **options) as tar:
         yield tar
     file.truncate(tar.offset)
 
 
 def tar_of_skeleton(folder: Path) -> bytes:
-    """The host base's generated tree, owned as in a box; mount points of what is bound stay empty."""
+    """A tar of the host base's generated tree, with owners as in a box; mount points stay empty."""
     owners = {"work": USERS["agent"], **{f"home/{name}": number for name, number in USERS.items()}}
     buffer = io.BytesIO()
     with new_tar(buffer) as tar:
@@ -45,7 +45,7 @@ def tar_of_skeleton(folder: Path) -> bytes:
 
 
 def tar_of_files(files: dict[str, bytes], workdir: PurePosixPath, owner: int) -> bytes:
-    """Every folder comes before what is in it, so that it has the owner that it should."""
+    """A tar of the files. Every folder comes before its content, so that it gets the right owner."""
     folders, contents = {workdir}, {workdir / name: content for name, content in files.items()}
     for name in files:
         path = PurePosixPath(name)
@@ -77,9 +77,9 @@ def tar_of_folder(folder: Path, target: Path) -> None:
 
 
 def tar_of_context(context: Context, dockerfile: bytes, target: Path) -> None:
-    """What an engine builds from: what the context's ignore file leaves, root's, and the Dockerfile as DOCKERFILE.
+    """A tar for the engine's build: the context without ignored files, owned by root, and the Dockerfile as DOCKERFILE.
 
-    The engine reads an ignore file too: it gets one of ours, which keeps these two out of the image."""
+    The engine reads an ignore file too. It gets one of ours, which keeps these two files out of the image."""
     own = {DOCKERFILE: dockerfile, ".dockerignore": f"{DOCKERFILE}\n.dockerignore\n".encode()}
     with target.open("wb") as out, new_tar(out, format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
         for name, content in own.items():
@@ -97,7 +97,7 @@ def tar_of_context(context: Context, dockerfile: bytes, target: Path) -> None:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether it holds an image (OCI or `docker save`) and not a root file system."""
+    """Whether the tar holds an image (OCI or `docker save`) rather than a root file system."""
     with tarfile.open(path) as tar:
         for number, member in enumerate(tar):
             if member.name.removeprefix("./") in ("manifest.json", "oci-layout", "index.json"):

@@ -1,3 +1,3 @@
-"""Boxes whose pid 1 is our init, whoever has built their walls: how their owner speaks to it.
+"""Boxes whose pid 1 is our init, whatever isolates them: how their owner talks to it.
 
-The embedded and the OCI backend stand on it and know nothing of each other."""
+The embedded and the OCI backend build on this, and know nothing of each other."""

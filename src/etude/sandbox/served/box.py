@@ -1,4 +1,4 @@
-"""A box as its owner holds it: every request goes to the box's pid 1, our init, over a channel."""
+"""The owner's side of a box: every request goes over a channel to the box's pid 1, our init."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from etude.sandbox.tars import Member, Tar, pack
 ANSWER_SECONDS = 30.0
 """How long pid 1 may take for anything but a command before the box counts as lost."""
 _BATCH_BYTES = 4 << 20
-"""Of a tree, at once: what pid 1 holds in memory meanwhile."""
+"""Bytes of a tree sent at once, which pid 1 holds in memory meanwhile."""
 
 
 class ServedBox:
-    """A box whose pid 1 is our init, whoever has built its walls: everything that is asked of init over a channel.
+    """A box whose pid 1 is our init, whatever isolates it; implements all requests that init answers.
 
     It belongs to the event loop in which it was made."""
 
@@ -117,7 +117,7 @@ class ServedBox:
 
     @contextlib.contextmanager
     def _noted(self, line: str) -> Iterator[None]:
-        """In the list of commands, unless it is refused."""
+        """Adds the line to the list of commands, unless the command is refused."""
         self._commands.append(line)
         try:
             yield
@@ -179,7 +179,8 @@ class ServedBox:
 
     @contextlib.asynccontextmanager
     async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
-        """Nothing of the box runs inside this block; what lives goes on after it. Gives whether nothing lives."""
+        """Freezes the box: nothing in it runs inside this block, and live processes go on after it. Yields whether
+        there are none."""
         answer, _ = await self._ask({"op": "freeze", "kill": kill})
         if answer["writers"]:
             raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")
@@ -190,5 +191,5 @@ class ServedBox:
                 await self._ask({"op": "thaw"})
 
     def inherit(self, commands: list[str]) -> None:
-        """What its parent had been given before it was made."""
+        """Puts the commands that the parent had been given before its own."""
         self._commands[:0] = commands

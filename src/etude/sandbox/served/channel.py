@@ -1,4 +1,4 @@
-"""The owner's end of a box's socket: many requests under way at once, each with its own answer or SandboxLost."""
+"""The owner's end of a box's socket: many requests at once, each of which gets its own answer or SandboxLost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from etude.sandbox.inside import wire
 Answer = tuple[wire.Header, bytes]
 Hear = Callable[[wire.Header, bytes], None]
 _GIVEN_UP = ("exec", "start", "poll")
-"""Requests that pid 1 need not go on with when nobody waits for their answer."""
+"""Requests that pid 1 is told to cancel if nobody waits for their answer any more."""
 
 
 class Channel(asyncio.Protocol):
@@ -47,7 +47,7 @@ class Channel(asyncio.Protocol):
                 future.set_result((header, payload))
 
     def _pass_on(self, ticket: int, header: wire.Header, payload: bytes) -> None:
-        """A listener that fails has failed its own request, not this connection."""
+        """Passes a frame to its listener. If the listener fails, only its own request fails, not this connection."""
         if ticket not in self._listeners:
             return
         try:
@@ -76,7 +76,7 @@ class Channel(asyncio.Protocol):
         return self._tickets
 
     def listen(self, ticket: int, hear: Hear) -> None:
-        """For what comes under a ticket beside its answer, until its end has been heard."""
+        """Registers a listener for frames of this ticket other than its answer, until the end has been received."""
         self._listeners[ticket] = hear
 
     def ignore(self, ticket: int) -> None:
@@ -85,7 +85,7 @@ class Channel(asyncio.Protocol):
     async def request(
         self, header: wire.Header, payload: bytes = b"", *, patience: float, ticket: int | None = None
     ) -> Answer:
-        """Sends and waits. An answer that reports an error raises it under its own type."""
+        """Sends a request and waits for its answer. An answer with an error is raised with the matching type."""
         if self.lost or self._transport is None:
             raise SandboxLost(f"box {self.box} has ended; it cannot be used again, make a new one")
         ticket = ticket or self.next_ticket()
@@ -101,7 +101,7 @@ class Channel(asyncio.Protocol):
                 raise SandboxLost(
                     f"box {self.box} did not answer {header['op']} in {patience:.0f} s; it is given up"
                 ) from None
-            answer, body = future.result()  # It came at that very moment, or the error is a listener's own.
+            answer, body = future.result()  # The answer came at that very moment, or the error is a listener's own.
         except asyncio.CancelledError:
             if header["op"] in _GIVEN_UP:
                 self._give_up(ticket)
@@ -118,7 +118,7 @@ class Channel(asyncio.Protocol):
 
 
 def _typed(answer: wire.Header, box: str, header: wire.Header) -> Exception:
-    """The file errors keep Python's own types; everything else is the contract's."""
+    """The exception for an error answer: file errors keep Python's own types; everything else is the contract's."""
     kind, text = answer["kind"], f"box {box}: {answer['error']}"
     if kind == "refused":
         return RequestRefused(text)

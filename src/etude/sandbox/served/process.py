@@ -1,4 +1,4 @@
-"""A background command as its owner holds it: pid 1 keeps what it says until asked, and tells when it has ended."""
+"""The owner's side of a background command: pid 1 keeps its output until polled, and reports when it has ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ServedProcess:
         self._channel = channel
         self._id = id
         self._seen = 0
-        """Bytes of its output that the caller has, or that were thrown away."""
+        """Number of output bytes that the caller has received or that were dropped."""
         self._end: wire.Header | None = None
         self._rest = b""
         channel.listen(id, self._hear)
@@ -38,7 +38,7 @@ class ServedProcess:
         return self._take(self._end["first"], data, code=self._end["end"], limit=self._end["limit"])
 
     def _take(self, first: int, data: bytes, *, code: int | None, limit: str = "") -> Poll:
-        """What is new of bytes that begin with number `first`: another poll may have had some of them."""
+        """The new part of bytes that begin at number `first`: another poll may have had some of them."""
         new = data[max(0, self._seen - first) :]
         skipped = max(0, first - self._seen)
         self._seen = max(self._seen, first + len(data))
@@ -57,11 +57,11 @@ class ServedProcess:
         await self._ask("resize", rows=rows, columns=columns)
 
     async def kill(self) -> None:
-        """Returns when the whole tree has ended."""
+        """Kills the command; returns when the whole tree has ended."""
         await self._ask("kill")
 
     async def _ask(self, operation: str, payload: bytes = b"", **more: Any) -> bool:
-        """Whether it had ended."""
+        """Sends a request about the command; returns whether the command had ended."""
         if self._end is not None:
             return True
         header = {"op": operation, "process": self._id, **more}
