@@ -1,9 +1,9 @@
 """The keeper: a process in a user namespace of the caller's subordinate ids, which is needed to write trees of such
 ids.
 
-`as_keeper` marks all methods and functions of a store that write, read or remove trees. Callers call them as usual. For
-a store of subordinate ids they run in the keeper, in a separate child for each call. The keeper starts at the first
-such call, and ends with its owner's process, together with its children.
+`as_keeper` marks every function of a store that writes, reads or removes trees. Callers call it as usual. For a store
+of subordinate ids it runs in the keeper, in a separate child for each call. The keeper starts at the first such call,
+and ends with its owner's process, together with its children.
 """
 
 from __future__ import annotations

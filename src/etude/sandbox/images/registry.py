@@ -39,7 +39,7 @@ from etude.sandbox.images.store import ImageStore
 
 _AT_ONCE = 4
 _FAILURES, _WAIT_SECONDS = 6, 0.25
-"""Number of failures in a row without a new byte, and the wait after the first one, which doubles each time."""
+"""Failures in a row without a new byte before giving up, and the base of the wait, which doubles with each failure."""
 
 
 @as_keeper
