@@ -1,1 +1,1 @@
-"""Scripts that run inside a box with nothing but a bare Python: they import no part of Étude."""
+"""Scripts that run inside a box with a bare Python, so they import nothing from Étude."""

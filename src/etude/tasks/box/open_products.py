@@ -1,6 +1,8 @@
-"""Tries a build script where Étude is not at hand (tests/test.sh calls it), and writes the reward that Harbor reads.
+"""Tries a build script where Étude is not installed (tests/test.sh calls it) and writes the reward file that Harbor
+reads.
 
-Open: every product in a copy of the workspace, in one box. Étude's own grader does not use this file.
+The grading is open: every product is tried in a copy of the workspace, in one box. Étude's own grader does not use
+this file.
 """
 
 from __future__ import annotations

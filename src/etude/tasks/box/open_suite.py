@@ -1,6 +1,8 @@
-"""Runs a hidden suite where Étude is not at hand (tests/test.sh calls it), and writes the reward that Harbor reads.
+"""Runs a hidden suite where Étude is not installed (tests/test.sh calls it) and writes the reward file that Harbor
+reads.
 
-Open: the suite as it is, in one box with the code that it tests. Étude's own grader does not use this file.
+The grading is open: the suite runs unchanged, in one box with the code under test. Étude's own grader does not use
+this file.
 """
 
 from __future__ import annotations

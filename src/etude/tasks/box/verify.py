@@ -1,6 +1,7 @@
-"""Runs a task's cases where Étude is not at hand (tests/test.sh calls it): writes the reward file that Harbor reads.
+"""Runs a task's cases where Étude is not installed (tests/test.sh calls it) and writes the reward file that Harbor
+reads.
 
-Étude's own grader does not use this file: it runs run_cases.py in the box and compares outside of it.
+Étude's own grader does not use this file: it runs run_cases.py in the box and compares the results outside.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECONDS = 8
-"""Less than the task's own timeout: without a reward nobody would be charged for code that never ends."""
+"""Less than the task's own timeout, so that code that never ends still gets a reward of 0 instead of none."""
 
 
 def main(workdir: str, reward_file: str) -> int:

@@ -1,3 +1,4 @@
-"""Task formats of others: read, run as they are meant, and written back.
+"""Task formats of other projects: imported, run as intended, and exported.
 
-A file each, imported by whoever needs it: `harbor` is the typed view of a task.toml, `folders` moves whole folders."""
+Each format has its own module: `harbor` is the typed view of a task.toml, `folders` copies whole folders of tasks.
+"""

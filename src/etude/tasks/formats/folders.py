@@ -1,7 +1,7 @@
-"""Harbor task directories of others, brought in and taken out whole.
+"""Imports and exports whole folders of Harbor task directories.
 
-What comes in is read first, strictly; nothing is written unless all of it can be used. A task that comes in keeps every
-file and every key; what Étude has to know of it is added below [metadata.etude].
+An import is first read strictly, and nothing is written unless everything is usable. An imported task keeps every file
+and key; what Étude needs to know is added under [metadata.etude].
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _PARTS = ("environment", "tests", "solution", "steps")
 
 
 def import_harbor(source: Path, dest: Path, *, on_progress: OnProgress | None = None) -> list[Task]:
-    """Copies every task below `source` to <dest>/<split>/<task>; its family's hash decides the split. One that is there
-    already and the same stays; TaskError for one that differs."""
+    """Copy every task below `source` to <dest>/<split>/<task>; the hash of its family decides the split. An identical
+    task already there stays; a different one raises TaskError."""
     tasks = read_all(find_tasks(source))
     _require_names(tasks)
     brought: list[Task] = []
@@ -43,12 +43,12 @@ def import_harbor(source: Path, dest: Path, *, on_progress: OnProgress | None = 
 class Exported:
     written: list[Path]
     refused: list[str]
-    """One line for each task that others cannot grade."""
+    """One line for each task that other tools cannot grade."""
 
 
 def export_harbor(tasks: Sequence[Task], dest: Path, *, on_progress: OnProgress | None = None) -> Exported:
-    """Copies tasks to <dest>/<task>, as other readers of Harbor tasks expect them: side by side, each with test.sh. One
-    that can have none stays, and the others go."""
+    """Copy tasks to <dest>/<task> as other readers of Harbor tasks expect them: side by side, each with a test.sh.
+    Tasks for which no test.sh can be made are refused, and the others are written."""
     _require_names(tasks)
     found = Exported([], [])
     for number, task in enumerate(tasks, 1):
@@ -65,7 +65,7 @@ def export_harbor(tasks: Sequence[Task], dest: Path, *, on_progress: OnProgress 
 
 
 def read_all(directories: Iterable[Path]) -> list[Task]:
-    """Tasks of every split, each with the links of its folders looked at."""
+    """Read tasks of every split, checking the links in their folders."""
     tasks = []
     for directory in directories:
         task = read_task(directory, set(Split))
@@ -85,7 +85,7 @@ def _require_names(tasks: Sequence[Task]) -> None:
 
 
 def _copy(task: Task, goal: Path, added: Mapping[str, bytes] | None = None) -> None:
-    """Whole or not at all; links as they are, since each leads to something inside of its folder."""
+    """Copy a task whole or not at all. Links are copied as links, since each stays inside its folder."""
     goal.parent.mkdir(parents=True, exist_ok=True)
     temporary = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -109,5 +109,5 @@ def _digest(directory: Path) -> str:
 
 
 def _left_behind(top: Path) -> Callable[[str, list[str]], list[str]]:
-    """What a gate found out elsewhere is no evidence here: whoever made the folder could have written it."""
+    """Leave out the gate's evidence: it does not count here, because whoever made the folder could have written it."""
     return lambda folder, names: [name for name in names if Path(folder) == top and name == "evidence"]

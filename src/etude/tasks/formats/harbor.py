@@ -1,7 +1,7 @@
 """A typed view of a Harbor task.toml, schema 1.0 to 1.4.
 
-It is a view: what is written back is the document that was read (`Task.config`), so that keys which are not known here
-and old spellings survive. Old spellings are understood: version, allow_internet, memory and storage as text.
+It is only a view: what is written back is the document that was read (`Task.config`), so unknown keys and old
+spellings survive. Old spellings are understood: version, allow_internet, and memory and storage as text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from etude.tasks.task import TaskError
 
 OWN_PLACES = ("/tests", "/solution", "/logs/verifier")
-"""Of the grading: no artifact may come to lie there."""
+"""Folders that grading uses; no artifact may lie there."""
 _SAID = {
     "model_type": "a table",
     "dict_type": "a table",
@@ -29,13 +29,14 @@ _SAID = {
     "greater_than": "a number above 0",
     "string_too_short": "text that is not empty",
 }
-"""In TOML's words, what pydantic says in Python's; by its names of errors."""
+"""Descriptions of the expected value in TOML's terms, by pydantic's error types."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MEGABYTES = {"K": 1 / 1024, "": 1 / (1024 * 1024), "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def _one_of(*kinds: type, becoming: type) -> BeforeValidator:
-    """Harbor allows some values in two forms; here they have one. (bool is an int to Python, not to TOML.)"""
+    """Converts values of these types, since Harbor allows some values in two forms. (bool is an int in Python, but not
+    in TOML.)"""
 
     def convert(found: object) -> object:
         return becoming(found) if isinstance(found, kinds) and not isinstance(found, bool) else found
@@ -80,7 +81,7 @@ class Identity(_Table):
     """[task]"""
 
     name: str = ""
-    """As "organisation/name"."""
+    """Written "organisation/name"."""
     description: str = ""
     authors: list[Author] = []
     keywords: list[str] = []
@@ -111,7 +112,7 @@ class McpServer(_Table):
 
 
 class _Phase(_Table):
-    """What [agent], [verifier] and [environment] say alike."""
+    """Settings that [agent], [verifier] and [environment] share."""
 
     network_mode: NetworkMode | None = None
     allowed_hosts: list[str] = []
@@ -157,7 +158,7 @@ class Environment(_Phase):
 
 class Artifact(_Table):
     source: str = Field(min_length=1)
-    """In the agent's box: absolute, or relative to its workdir."""
+    """Path in the agent's box: absolute, or relative to its workdir."""
     destination: str | None = None
     exclude: list[str] = []
     service: str | None = None
@@ -201,7 +202,7 @@ class Verifier(_Phase):
 
     @property
     def separate(self) -> bool:
-        """An environment of its own means a box of its own."""
+        """Whether the verifier has its own box; by default, if it has its own environment."""
         return (self.environment_mode or ("separate" if self.environment else "shared")) == "separate"
 
 
@@ -214,7 +215,7 @@ def _threshold(found: object) -> object:
 
 
 class Step(_Table):
-    """[[steps]]: what it does not say of agent and verifier, the task says."""
+    """[[steps]]: settings of agent and verifier that a step omits are the task's."""
 
     name: Annotated[str, AfterValidator(_name)]
     agent: Agent = Agent()
@@ -255,10 +256,10 @@ class Harbor(_Table):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing to do and to grade: the whole of a plain task, or one step of several."""
+    """A unit of work that is graded by itself: a whole task without steps, or one step."""
 
     name: str
-    """Empty for a plain task."""
+    """Name of the step; empty for a task without steps."""
     agent: Agent
     verifier: Verifier
     healthcheck: Healthcheck | None
@@ -266,7 +267,7 @@ class Part:
     min_reward: Mapping[str, float]
 
     def folder(self, directory: Path) -> Path:
-        """Where its instruction.md, tests/ and solution/ lie."""
+        """The folder with its instruction.md, tests/ and solution/."""
         return directory / "steps" / self.name if self.name else directory
 
 
@@ -288,7 +289,7 @@ def parts_of(harbor: Harbor) -> tuple[Part, ...]:
 
 
 def parse_harbor(config: Mapping[str, Any], path: Path) -> Harbor:
-    """TaskError names the file, the field and what was expected there."""
+    """Parse a task.toml. A TaskError names the file, the field and what was expected there."""
     try:
         return Harbor.model_validate(config)
     except ValidationError as error:
@@ -296,7 +297,7 @@ def parse_harbor(config: Mapping[str, Any], path: Path) -> Harbor:
 
 
 def harbor_mistakes(config: Mapping[str, Any]) -> list[str]:
-    """All of them, for who wants to mend a file at once."""
+    """All mistakes in the document, for authors who want to fix them in one go."""
     try:
         Harbor.model_validate(config)
     except ValidationError as error:
@@ -319,7 +320,7 @@ def mistakes(error: ValidationError) -> list[str]:
 
 
 def unknown_keys(table: BaseModel, place: str = "") -> Iterator[str]:
-    """Keys that Harbor's schema does not have: kept, but perhaps a slip of the pen."""
+    """Keys that Harbor's schema does not have. They are kept, but may be typing mistakes."""
     for key in table.model_extra or {}:
         yield f"{place}{key}"
     for key in type(table).model_fields:
@@ -331,7 +332,7 @@ def unknown_keys(table: BaseModel, place: str = "") -> Iterator[str]:
 
 
 def _over(ours: Any, theirs: Any) -> Any:
-    """A task's table with what a step's table says instead."""
+    """The task's table with the settings that a step's table overrides."""
     return ours.model_copy(update={name: getattr(theirs, name) for name in theirs.model_fields_set})
 
 

@@ -1,7 +1,7 @@
-"""What other readers of Harbor tasks need to grade a task of ours: a tests/test.sh, and what it runs.
+"""Makes what other readers of Harbor tasks need to grade a task of ours: a tests/test.sh, and the files it runs.
 
-Such a grading is open: tests and code under test share a box. Verifiers whose work cannot be done there (boxes apart,
-mutants, a builder, a reading of the source) have none, and their tasks do not go out.
+Such a grading is open: tests and code under test share a box. Verifiers that need more (separate boxes, mutants, a
+builder, checks of the source) have no such script, and their tasks are not exported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PACKAGES = "packages"
 
 
 def opened(task: Task) -> dict[str, bytes]:
-    """Files to go out beside the task's own; none where it has a test.sh. TaskError where there can be none."""
+    """The files to export beside the task's own; empty if it has a test.sh. Raises TaskError if none can be made."""
     if any(task.directory.glob("tests/test.sh")) or any(task.directory.glob("steps/*/tests/test.sh")):
         return {}
     kind = task.verifier.get("type") or ("cases" if (task.directory / "tests/cases.json").is_file() else "")

@@ -1,6 +1,7 @@
-"""Overlap: what one collection of tasks, documents or traces shares with another, whatever its form.
+"""Overlap: finds what two collections of tasks, documents or traces have in common.
 
-A held-out task is held out only if nothing that trains holds a piece of it."""
+A held-out task is really held out only if no training data contains a piece of it.
+"""
 
 from etude.tasks.overlap.finding import Leak, find_leaks
 from etude.tasks.overlap.items import Item, code_in, item_of_text, items_of_task, solution_files

@@ -1,4 +1,5 @@
-"""Finds what two sides share. The first is indexed, the second streams by: only one has to fit into memory."""
+"""Finds what two sides have in common. The first side is indexed and the second streamed, so only the first must fit
+into memory."""
 
 from __future__ import annotations
 
@@ -9,26 +10,26 @@ from dataclasses import dataclass
 from etude.tasks.overlap.items import Item, Print
 
 PLACES = 5
-"""Items of the first side that one print is traced to: what stands in a thousand places is told of a few."""
+"""Most items of the first side that one print is traced to; further occurrences are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
     what: str
-    """The kind of what is shared: task, function or instance, code or text."""
+    """The kind of the shared content: task, function or instance, code or text."""
     a: str
-    """Where in the first."""
+    """The item of the first side."""
     b: str
-    """Where in the second."""
+    """The item of the second side."""
     count: int
-    """How much of that kind."""
+    """Number of shared prints of that kind."""
     sample: str
-    """One of it, as the second side has it."""
+    """One of them, as it appears on the second side."""
 
 
 def find_leaks(first: Iterable[Item], second: Iterable[Item], *, numbers: bool = False) -> list[Leak]:
-    """Every pair of items that share something, a leak for each kind of it, the largest first. `numbers`: functions are
-    the same only if theirs are."""
+    """Every pair of items that share something, one leak per kind, the largest first. With `numbers`, functions count
+    as equal only if their numbers are equal too."""
     other = "function" if numbers else "instance"
     places: dict[Print, list[str]] = defaultdict(list)
     for item in first:

@@ -1,7 +1,8 @@
-"""What is compared: items (a file of a task, a document, a trace) and their prints, which equal content shares.
+"""The items that are compared (a task's file, a document, a trace) and their prints: hashes that are equal for equal
+content.
 
-Five kinds of print: a task itself; a Python function, by its syntax tree, and once more with its numbers (an instance);
-a stretch of code of any language, by its tokens; thirteen words of prose in a row.
+There are five kinds of print: a task's id; a Python function by its syntax tree, once without and once with its
+numbers (an instance); a stretch of code in any language, by its tokens; and thirteen consecutive words of prose.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from etude.tasks.task import Task, TaskError
 
 WORDS = 13
 SMALLEST = 24
-"""Nodes of the syntax tree of a function that says something: every two programs have the same accessors."""
+"""Smallest function, in nodes of its syntax tree, to compare: any two programs share small accessors."""
 _PROSE = re.compile(r".*\.(md|rst|txt)")
 _CODE = re.compile(r".*\.(c|cc|cpp|cs|go|h|hpp|java|js|cjs|mjs|jsx|kt|lua|php|pl|rb|rs|scala|sh|sql|swift|ts|tsx)")
 _WORD = re.compile(r"\w+")
 _NUMBERED = re.compile(r"^\d+ (.*)$")
 Print = tuple[str, int]
-"""Its kind and a hash."""
+"""A kind and a hash."""
 
 
 @dataclass(slots=True)
 class Item:
     where: str
     prints: dict[Print, str] = field(default_factory=dict)
-    """With what each is of, in words: a function's name, a line, the words themselves."""
+    """Each print with a description of its content: a function's name, a line, or the words themselves."""
 
     def add_task(self, name: str) -> None:
         self.prints["task", digest_of(name)] = name
 
     def add_functions(self, source: str, *, smallest: int = SMALLEST) -> bool:
-        """Were there any to compare?"""
+        """Add the functions of a module. Returns whether there were any to compare."""
         found = fingerprints(source, smallest=smallest)
         self.prints.update({("function", int(one.shape, 16)): one.name for one in found})
         self.prints.update({("instance", int(one.instance, 16)): one.name for one in found})
@@ -65,7 +66,7 @@ class Item:
 
 
 def item_of_text(where: str, text: str) -> Item:
-    """Of a text that may be prose, code, or both: a document of a corpus, a message."""
+    """The item of a text that may be prose, code, or both: a document of a corpus, or a message."""
     item = Item(where)
     programs = [code for code in code_in(text) if item.add_functions(code)]
     if not programs:
@@ -75,7 +76,7 @@ def item_of_text(where: str, text: str) -> Item:
 
 
 def code_in(text: str) -> Iterator[str]:
-    """Everything in a document that may be a module: the whole, and each numbered listing without its numbers."""
+    """Everything in a document that may be a module: the whole text, and each numbered listing without its numbers."""
     yield text
     listing: list[str] = []
     for line in [*text.split("\n"), ""]:
@@ -87,7 +88,7 @@ def code_in(text: str) -> Iterator[str]:
 
 
 def added_lines(diff: str) -> dict[str, str]:
-    """What a diff puts into each file; nothing for one that is malformed."""
+    """The text that a diff adds to each file; empty if the diff is malformed."""
     try:
         patches = parse_diff(diff)
     except DiffError:
@@ -96,9 +97,11 @@ def added_lines(diff: str) -> dict[str, str]:
 
 
 def items_of_task(task: Task) -> Iterator[Item]:
-    """Itself, its instruction, the code as the agent finds it and as any solution leaves it, and the hidden tests.
+    """The task itself with its instruction, the code as the agent finds it and as each solution leaves it, and the
+    hidden tests.
 
-    The visible test surface is left out: it is scaffolding, alike in many tasks."""
+    The visible test surface is left out: it is scaffolding, alike in many tasks.
+    """
     whole = Item(task.id)
     whole.add_task(task.id)
     whole.add_prose(task.instruction)
@@ -119,8 +122,8 @@ def items_of_task(task: Task) -> Iterator[Item]:
 
 
 def solution_files(task: Task) -> dict[str, list[str]]:
-    """By path, the versions of each file of the workspace that is no test surface. Of an environment that is built
-    there are no files to read: what its solutions add stands for them."""
+    """The versions of each workspace file outside the test surface, by path. An environment that is built has no files
+    to read, so the lines that its solutions add are used instead."""
     before: dict[str, str] = {}
     if (task.directory / REPOSITORY).is_dir():
         before = {path: data.decode("utf-8", "replace") for path, data in read_files(task.directory).items()}

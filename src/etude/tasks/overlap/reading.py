@@ -1,4 +1,5 @@
-"""Opens a side of a comparison by what lies there: tasks, documents, token shards, traces, or plain files."""
+"""Reads one side of a comparison, choosing the reader by what the path contains: tasks, documents, token shards,
+traces, or plain files."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ _LARGEST_FILE = 4 << 20
 
 
 class OverlapError(Exception):
-    """A side of a comparison cannot be read: says what was expected there."""
+    """A side of a comparison cannot be read; the message says what was expected there."""
 
 
 def read_side(path: Path, split: Split | None = None) -> Iterator[Item]:
-    """`split` takes of tasks those of one split alone. OverlapError where nothing is that could be compared."""
+    """The items of a side. `split` restricts tasks to one split. Raises OverlapError if there is nothing to compare."""
     reader = _reader(path, split)
     count = 0
     for item in reader():
@@ -70,7 +71,7 @@ def _documents(path: Path) -> Iterator[Item]:
 
 
 def _document(line: str, place: str) -> Item:
-    """A text, or a conversation."""
+    """An item from a line of JSON with a text or a conversation."""
     try:
         row = json.loads(line)
         if not isinstance(row, dict):
@@ -105,7 +106,7 @@ def _said(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _shards(folder: Path) -> Iterator[Item]:
-    """Read back as text by the tokenizer that lies beside the corpus, as a run leaves it."""
+    """Documents of a corpus's shards, decoded with the tokenizer that a run leaves beside the corpus."""
     from etude.corpus import open_corpus
     from etude.text import Tokenizer
 

@@ -1,6 +1,8 @@
-"""Code of any language as a row of tokens, in which names, numbers, texts, comments and layout do not matter.
+"""Represents code of any language as a sequence of tokens in which names, numbers, strings, comments and layout do not
+matter.
 
-No grammar: what is the same code in other words gives the same windows; what a language calls a comment is guessed.
+It uses no grammar: the same code with other names gives the same windows. What a language considers a comment is
+guessed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from collections.abc import Iterator
 import xxhash
 
 WINDOW = 40
-"""Tokens that must follow each other alike. Fewer are found in any two programs, more are not in a small function."""
+"""Number of consecutive tokens that must match. Shorter matches occur between any two programs, and small functions
+have no longer ones."""
 _TOKEN = re.compile(
     r"""(?P<comment> //[^\n]* | /\*.*?\*/ | (?:(?<=\s)|^)\#(?=[\s!])[^\n]* | (?:(?<=\s)|^)--(?=\s)[^\n]* )
     | (?P<text> "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | `(?:\\.|[^`\\])*` )
@@ -34,7 +37,7 @@ def digest_of(text: str) -> int:
 
 
 def windows(source: str) -> Iterator[tuple[int, int]]:
-    """The hash of every window, and the line that it begins in. Names are numbered anew in each."""
+    """The hash of every window, and the line that it starts on. Names are numbered anew in each window."""
     tokens, lines = _tokens(source)
     for start in range(len(tokens) - WINDOW + 1):
         names: dict[str, int] = {}

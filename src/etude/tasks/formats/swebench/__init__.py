@@ -1,6 +1,7 @@
-"""SWE-bench: instances in, predictions in and out, reports out.
+"""SWE-bench: imports instances, reads and writes predictions, writes reports.
 
-Read rows.py, instance.py, importing.py in this order; grading.py stands by itself."""
+To understand it, read rows.py, instance.py and importing.py in this order; grading.py is independent.
+"""
 
 from etude.tasks.formats.swebench.grading import Graded, grade_predictions, make_report, read_graded
 from etude.tasks.formats.swebench.importing import Imported, import_rows

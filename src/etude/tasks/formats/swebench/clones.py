@@ -1,4 +1,5 @@
-"""Files of a commit, read from a local clone: only read, and nothing that its settings or hooks say is done."""
+"""Reads the files of a commit from a local clone. The clone is not modified, and its settings and hooks have no
+effect."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_CONFI
 @dataclass(frozen=True, slots=True)
 class Clones:
     folder: Path
-    """A clone, or a folder of them: owner__name, owner/name or name."""
+    """A clone, or a folder of clones named owner__name, owner/name or name."""
 
     def files(self, instance: Instance, *, links: bool = False) -> dict[str, bytes]:
-        """The workspace of the instance at its base commit, submodules left out, as in a plain clone. Links are left
-        out where the caller says so: an image has them."""
+        """The files of the instance's base commit, without submodules, as in a plain clone. With `links`, symbolic
+        links are skipped, because the image contains them; otherwise a link raises UnsupportedRow."""
         if not instance.base_commit:
             raise UnsupportedRow(
                 f"{instance.place}: base_commit: expected one, to find the files of {instance.repo} by"
@@ -72,7 +73,7 @@ def _git(instance: Instance, clone: Path, *words: str, given: bytes = b"") -> by
 
 
 def _blobs(data: bytes, count: int) -> list[bytes]:
-    """Each under a line of its own: identity, kind, size."""
+    """Parse the output of `git cat-file --batch`: each blob follows a line with its identity, kind and size."""
     found, at = [], 0
     for _ in range(count):
         end = data.index(b"\n", at)

@@ -1,7 +1,7 @@
-"""What a task is about: the reference, the hidden tests and, where it is known, the workspace.
+"""A task's contents: the reference, the hidden tests and, where it is known, the workspace.
 
-Invariant: the reference is a plain diff, and exactly one of the workspace if that is known. Where a row's patch makes
-the bug, the reference is the way back.
+Invariant: the reference is a plain diff and, if the workspace is known, applies to it exactly. Where a row's patch
+introduces the bug, the reference is the reversed patch.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from etude.tasks.verifiers.swebench import WIDE
 class Contents:
     reference: str
     tests: Mapping[str, bytes]
-    """Laid over the workspace at grading."""
+    """Files placed over the workspace at grading."""
     test_patch: str = ""
-    """Applied before that, where the tests are known as a patch alone."""
+    """Applied before `tests`, where tests exist only as a patch."""
     workspace: Mapping[str, bytes] = field(default_factory=dict)
-    """What the agent sees; empty if it is in an image."""
+    """The files that the agent sees; empty if they are in an image."""
     hidden: frozenset[str] = frozenset()
-    """Files of the commit that the workspace is without."""
+    """Files of the commit that are left out of the workspace."""
 
 
 def contents_of(instance: Instance, plan: Plan, files: Mapping[str, bytes] | None) -> Contents:
-    """`files` are those of the base commit, where a clone has told them."""
+    """The contents of an instance. `files` are those of the base commit, if there is a clone."""
     if instance.variant is Variant.SMITH:
         return _undone(instance, plan, files)
     known, assets = files or {}, instance.row.assets()
@@ -47,7 +47,8 @@ def contents_of(instance: Instance, plan: Plan, files: Mapping[str, bytes] | Non
 
 
 def _undone(instance: Instance, plan: Plan, sound: Mapping[str, bytes] | None) -> Contents:
-    """Tests that show the bug are kept from the agent, if they are known and can come back at grading."""
+    """The contents of an instance whose patch introduces the bug. Tests that show the bug are hidden from the agent,
+    if their files are known and can be restored at grading."""
     bug = _plain(instance, "patch", instance.patch, sound or {})
     if sound is None:
         return Contents(reversed_diff(bug), {})
@@ -70,7 +71,8 @@ def _files_of(tests: Collection[str]) -> set[str]:
 def _plain(
     instance: Instance, field: str, patch: str, files: Mapping[str, bytes], left_out: Collection[str] = ()
 ) -> str:
-    """UnsupportedRow for what a plain diff cannot say, TaskError for what is no diff."""
+    """The patch as a plain diff. Raises UnsupportedRow if a plain diff cannot express it, and TaskError if it is no
+    diff."""
     try:
         diff = plain_diff(patch, files.get, left_out)
     except DiffError as error:

@@ -1,4 +1,4 @@
-"""Where the environment of an instance comes from: an image by name, a Dockerfile, or files alone."""
+"""Chooses the environment of an instance: an image by name, a Dockerfile, or files alone."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from etude.tasks.formats.swebench.instance import Instance, UnsupportedRow, Vari
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the user has at hand."""
+    """What the user provides for an import."""
 
     clones: Clones | None = None
     image: str = ""
-    """A name with {id}, {repo} or {tag} in it."""
+    """An image name with {id}, {repo} or {tag} in it."""
     python: str = ""
-    """The interpreter of the images, where it is not the variant's usual one."""
+    """The interpreter in the images, if it is not the variant's usual one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
     config: dict[str, Any]
-    """Of task.toml."""
+    """Entries for task.toml."""
     python: str
     files: Mapping[str, bytes]
-    """Below environment/."""
+    """Files below environment/."""
     bare: bool = False
     """The workspace's files over the host's base, and nothing else."""
 
 
 def environment_of(instance: Instance, places: Places, hidden: Collection[str]) -> Environment:
-    """The image that is asked for, else a clone's files, else the task's own Dockerfile, else the row's own image.
+    """The image that the user names, else a clone's files, else the task's own Dockerfile, else the row's own image.
 
-    `hidden` are files that come back at grading: where an image is made here, they are taken out of it."""
+    `hidden` are files that are restored at grading; an image that is built here does not contain them.
+    """
     python = places.python or instance.python
     if places.clones and not places.image:
         config = {"source": "swe-bench", "metadata": {"etude": {"environment": {"base": "host"}}}}
@@ -60,7 +61,7 @@ def environment_of(instance: Instance, places: Places, hidden: Collection[str]) 
 
 
 def image_name(template: str, instance: Instance) -> str:
-    """Names of images are of small letters, and none has two low lines in a row."""
+    """Fill in an image name. Image names are lower case and cannot contain two underscores in a row."""
     values = {"id": instance.id, "repo": instance.repo.replace("/", "__")}
     name = template
     for key, value in values.items():
@@ -71,7 +72,7 @@ def image_name(template: str, instance: Instance) -> str:
 
 
 def _damaged(instance: Instance, image: str, hidden: Collection[str]) -> dict[str, bytes]:
-    """The image holds the sound code: the row's patch makes the bug."""
+    """A Dockerfile that applies the row's patch, which introduces the bug, to the image with the sound code."""
     lines = [f"FROM {image}", f"WORKDIR {instance.workdir}", "COPY bug.patch /tmp/bug.patch"]
     lines.append("RUN git apply --whitespace=nowarn /tmp/bug.patch && rm /tmp/bug.patch")
     if hidden:

@@ -1,7 +1,8 @@
-"""Patches of others, in the strict form that Étude applies: no rename, no binary part, every blank line spelt out.
+"""Converts patches of other tools to the strict form that Étude applies: no renames, no binary parts, every blank line
+explicit.
 
-The grader takes nothing but plain diffs (tasks/diff.py). What git would also take is rewritten here where it can be
-without guessing, and refused where it cannot: hunks are never moved, and context is never ignored.
+The grader accepts only plain diffs (tasks/diff.py). What git would also accept is converted where this needs no
+guessing, and refused where it does: hunks are never moved, and context is never ignored.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ _MOVED = re.compile(r"(rename|copy) (from|to) (.+)")
 
 
 def plain_diff(patch: str, read: Read, left_out: Collection[str] = ()) -> str:
-    """`read` knows the files before the patch, which a rename is rewritten from. A binary part of one of the paths
-    `left_out` is passed over; DiffError for any other, and for a rename of a file that is not known."""
+    """The patch as a plain diff. `read` returns the files before the patch, from which renames are rewritten. Binary
+    parts of paths in `left_out` are dropped. Raises DiffError for other binary parts, and for a rename of an unknown
+    file."""
     patch = patch if not patch or patch.endswith("\n") else patch + "\n"
     return "".join(text for section in _sections(patch) for text in _plain(section, read, left_out))
 
 
 def reversed_diff(diff: str) -> str:
-    """The way back. Context becomes lines that go and come again."""
+    """The reverse of a diff. Context lines become lines that are removed and added again."""
     return "".join(_render(FilePatch(patch.after, patch.before, _turned(patch.hunks))) for patch in _parsed(diff))
 
 
 def paths_of(diff: str) -> frozenset[str]:
-    """What the diff touches."""
+    """The paths that a diff touches."""
     return frozenset(path for patch in _parsed(diff) for path in (patch.before, patch.after) if path is not None)
 
 
@@ -41,7 +43,7 @@ def _parsed(diff: str) -> list[FilePatch]:
 
 
 def _sections(patch: str) -> Iterator[list[str]]:
-    """One per file, where git's headers say so: inside of a hunk no line begins like one."""
+    """Split a patch into one section per file, at git's headers: no line inside a hunk begins like one."""
     section: list[str] = []
     for line in patch.split("\n")[:-1]:
         if line.startswith("diff --git ") and section:
@@ -62,7 +64,7 @@ def _plain(lines: list[str], read: Read, left_out: Collection[str]) -> Iterator[
             return
         raise DiffError(f"{path}: a binary part, which a text diff cannot carry")
     if not lines[0].startswith("diff --git "):
-        # What stands above the first header is somebody's prose.
+        # Text above the first header is prose.
         yield "".join(f"{line}\n" for line in _spelt(lines[body:]))
         return
     moves = [found for line in head if (found := _MOVED.fullmatch(line))]
@@ -84,7 +86,7 @@ def _plain(lines: list[str], read: Read, left_out: Collection[str]) -> Iterator[
 
 
 def _spelt(lines: list[str]) -> Iterator[str]:
-    """Some tools strip the blank that an empty line of context begins with; what is empty between hunks is nothing."""
+    """Restore the blank at the start of empty context lines, which some tools strip; drop empty lines between hunks."""
     old = new = 0
     for line in lines:
         if not (old or new):
@@ -124,7 +126,7 @@ def _render(patch: FilePatch) -> str:
 
 
 def _range(start: int, lines: list[str]) -> str:
-    # An empty range names the line before it, any other its first line.
+    # The start of an empty range is the line before it; that of any other range is its first line.
     return f"{start + 1 if lines else start},{len(lines)}"
 
 

@@ -1,7 +1,7 @@
-"""Grades predictions, a row of evidence for each, and reports them as SWE-bench does.
+"""Grades predictions, writes a row of evidence for each, and reports the results as SWE-bench does.
 
-A row is written when its grading is over; a grading that was interrupted goes on where it was. Faults of ours are
-graded again the next time, and count as errors, never as unresolved.
+A row is written when its grading is done, so an interrupted run continues where it stopped. Infrastructure faults are
+graded again next time and count as errors, never as unresolved.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Graded:
     instance_id: str
     model: str
     digest: str
-    """Of the task and the patch."""
+    """Hash of the task and the prediction."""
     judgement: Judgement
     reason: str
     sealed: bool = False
@@ -49,7 +49,8 @@ async def grade_predictions(
     concurrency: int = 4,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """The report; `evidence` is a file of rows (.jsonl), of which none is graded twice."""
+    """Grade predictions and return the report. `evidence` is a .jsonl file of rows; a prediction that has a valid row
+    there is not graded again."""
     by_id = {task.id: task for task in tasks}
     given = list(predictions)
     known = {row.digest: row for row in read_graded(evidence) if row.judgement is not Judgement.ERROR}
@@ -89,12 +90,13 @@ async def grade_predictions(
 
 
 def _alone(grader: Grader) -> Grader:
-    """One for a single task: the workspaces of a whole benchmark do not fit in memory."""
+    """A grader for a single task: the workspaces of a whole benchmark do not fit in memory."""
     return Grader(grader.sandboxes, environments=grader.environments.for_one(), bounds=grader.bounds)
 
 
 async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
-    """Where the reference fails too, a fail says nothing of the model: tasks may be graded that no gate has seen."""
+    """Grade a patch. If it fails, the reference is graded too: where that also fails, the result says nothing of the
+    model and is an error. This matters because tasks may be graded that the gate has never seen."""
     try:
         prepared = await grader.environments.prepare(task)
         patch = plain_diff(patch, prepared.files.get)
@@ -115,7 +117,7 @@ async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
 
 
 def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded: Iterable[Graded]) -> dict[str, Any]:
-    """In the words of SWE-bench's own report, with ours beside them: who is suspect, and what is sealed."""
+    """A report with SWE-bench's own fields, and ours beside them: suspect and sealed instances."""
     total, rows = set(tasks), list(graded)
     submitted = {prediction.instance_id for prediction in predictions}
     empty = {one.instance_id for one in predictions if not one.patch.strip()} & total
@@ -151,7 +153,7 @@ def make_report(tasks: Iterable[str], predictions: Sequence[Prediction], graded:
 
 
 def read_graded(path: Path) -> list[Graded]:
-    """Every whole line; one that is no row is as if it had not been written: its prediction is graded again."""
+    """Every valid row. A line that is torn or invalid is skipped, so its prediction is graded again."""
     found = []
     for line in whole_lines(path):
         try:

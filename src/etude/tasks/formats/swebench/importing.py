@@ -1,7 +1,7 @@
-"""From rows of SWE-bench to task directories.
+"""Imports SWE-bench rows as task directories.
 
-Invariant: a task that is written has a reference that is exactly a diff of its workspace, as far as the workspace is
-known, and nothing that an agent sees holds the reference, the hidden tests or the hints.
+Invariant: the reference of a written task applies exactly to its workspace, if that is known, and nothing that an
+agent sees contains the reference, the hidden tests or the hints.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIMITS = TaskLimits(turns=200, tool_calls=400, tokens=200_000, wall_seconds=3600
 class Imported:
     tasks: tuple[Task, ...]
     refused: Mapping[str, str]
-    """Rows of a kind that is not imported, by their ids: why."""
+    """Why rows of unsupported kinds were not imported, by id."""
 
 
 def import_rows(
@@ -45,15 +45,15 @@ def import_rows(
     only: Collection[str] = (),
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Imported:
-    """Writes `<dest>/<split>/<instance id>/` for every row of the source, or for the ids in `only`; what is there
-    already, and the same, stays.
+    """Write `<dest>/<split>/<instance id>/` for every row of the source, or for the ids in `only`. Identical tasks
+    already there are kept.
 
     The environment of a task is the image that `image` names, else the files of a local clone below `clones` over the
-    host's base, else the Dockerfile of a task repository, else the row's own image. A clone beside an image tells what
-    patches alone do not: renamed files, and tests as files.
+    host's base, else the Dockerfile of a task repository, else the row's own image. A clone beside an image provides
+    what patches alone do not: renamed files, and tests as files.
 
-    TaskError for a row that is wrong, naming its place, field and expectation. All rows are read before one is written;
-    that a patch does not fit its clone is found when its turn comes.
+    Raises TaskError for an invalid row, naming its place, field and expectation. All rows are read before the first is
+    written, but whether a patch fits its clone is only found when its turn comes.
     """
     places = Places(Clones(clones) if clones else None, image, python)
     refused: dict[str, str] = {}
@@ -93,7 +93,8 @@ def _instances(source: Path, only: Collection[str], refused: dict[str, str]) -> 
 
 
 def _is_there(task: Task, files: Mapping[str, bytes]) -> bool:
-    """Written before, from the same row, for the same place. What a gate has added or set since is left as it is."""
+    """Whether the same task was written before, from the same row. What a gate has added or set since is not
+    compared."""
     try:
         found = read_task(task.directory, {task.split})
         if any((task.directory / name).read_bytes() != data for name, data in files.items()):
@@ -109,7 +110,7 @@ def _made_of(task: Task) -> tuple[object, ...]:
 
 
 def make_task(instance: Instance, places: Places, dest: Path) -> tuple[Task, dict[str, bytes]]:
-    """The task and the files of its directory, nothing written."""
+    """Return the task and the files of its directory, without writing anything."""
     plan = plan_of(instance)
     files = places.clones.files(instance, links=bool(places.image)) if places.clones else None
     contents = contents_of(instance, plan, files)
@@ -149,7 +150,8 @@ def _files(instance: Instance, plan: Plan, environment: Environment, contents: C
     if plan.script:
         found[EVAL_SCRIPT] = plan.script.encode()
     if instance.eval_script and plan.script:
-        # It applies the tests' patch itself; what no patch can carry is laid over the workspace before.
+        # The script applies the tests' patch itself; files that no patch can carry are placed over the workspace
+        # before.
         tests = instance.row.assets()
     elif contents.test_patch:
         found[TEST_PATCH] = contents.test_patch.encode("utf-8", "surrogateescape")
@@ -158,7 +160,7 @@ def _files(instance: Instance, plan: Plan, environment: Environment, contents: C
 
 
 def _path(files: Collection[str]) -> list[str]:
-    """Where Python finds code that is not installed."""
+    """Folders where Python finds code that is not installed."""
     apart = any(name.startswith("src/") for name in files) and "src/__init__.py" not in files
     return [".", "src"] if apart else ["."]
 

@@ -1,7 +1,7 @@
-"""An instance of SWE-bench: one row, of any of the variants that share the shape, with its fields proven.
+"""A SWE-bench instance: one row, of any variant with the same shape, with its fields validated.
 
-A field that is not what it must be is one TaskError that names the row's place, the field and the expectation. A row
-that is right, but asks for what is not done here, is an UnsupportedRow.
+An invalid field raises a TaskError that names the row's place, the field and the expectation. A valid row that needs
+something unsupported raises UnsupportedRow.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 _REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _MIRROR = re.compile(r"(?P<owner>.+?)__(?P<name>.+)\.(?P<commit>[0-9a-f]{7,40})")
-"""How SWE-smith calls its copies of repositories."""
+"""Matches SWE-smith's names for its copies of repositories."""
 
 
 class UnsupportedRow(TaskError):
-    """The row is right, but of a kind that is not imported: says which, and what would help."""
+    """The row is valid, but of a kind that is not imported. The message says which, and what would help."""
 
 
 class Variant(StrEnum):
     CLASSIC = "swe-bench"
-    """Also Lite, Verified and Multilingual, with the columns of version 5 or without."""
+    """Also Lite, Verified and Multilingual, with or without the columns of version 5."""
     REBENCH = "swe-rebench"
     REBENCH_V2 = "swe-rebench-v2"
     SMITH = "swe-smith"
-    """Its patch makes the bug."""
+    """Its patch introduces the bug."""
     PRO = "swe-bench-pro"
 
 
@@ -43,16 +43,16 @@ class Instance:
     variant: Variant
     id: str
     repo: str
-    """owner/name, of the repository that the code comes from: a mirror counts as what it is a copy of."""
+    """owner/name of the repository that the code comes from; for a mirror, that of the original."""
     base_commit: str
     patch: str
     test_patch: str
     statement: str
-    """What the agent is told: the problem, and where the variant has them, requirements and interfaces."""
+    """What the agent is told: the problem and, where the variant has them, requirements and interfaces."""
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     image: str = ""
-    """As the row names it."""
+    """The image that the row names."""
     tag: str = ""
     eval_script: str = ""
     log_parser: str = ""
@@ -64,14 +64,14 @@ class Instance:
 
     @property
     def workdir(self) -> str:
-        """Where the images of the variant have the code."""
+        """The folder of the code in the variant's images."""
         if self.variant is Variant.REBENCH_V2:
             return "/" + self.repo.rpartition("/")[2]
         return "/app" if self.variant is Variant.PRO else "/testbed"
 
     @property
     def python(self) -> str:
-        """The interpreter that the images of the variant have for the code."""
+        """The interpreter for the code in the variant's images."""
         plain = self.variant in (Variant.REBENCH_V2, Variant.PRO)
         return "python3" if plain else "/opt/miniconda3/envs/testbed/bin/python"
 
@@ -112,7 +112,7 @@ def instance_of(row: Row) -> Instance:
 
 
 def _variant(field: _Fields) -> Variant:
-    """By the columns that only one of them has."""
+    """Recognise the variant by the columns that only it has."""
     if field.has("before_repo_set_cmd", "selected_test_files_to_run", "dockerhub_tag"):
         return Variant.PRO
     if field.has("install_config"):
@@ -147,14 +147,14 @@ def _statement(field: _Fields, variant: Variant) -> str:
         raise UnsupportedRow(
             f"{field.place}: problem_statement: the row has none, so there is nothing to ask of an agent"
         )
-    # The column `requirements` of SWE-rebench is a list of packages, and none of an agent's business.
+    # The column `requirements` of SWE-rebench is a list of packages, which the agent does not need.
     more = {Variant.PRO: ("requirements", "interface"), Variant.REBENCH_V2: ("interface",)}.get(variant, ())
     parts = [(column, field.text(column, "").strip()) for column in more]
     return "\n\n".join([said, *(f"{column.capitalize()}:\n{text}" for column, text in parts if text)])
 
 
 class _Fields:
-    """The values of a row by name, each of its type or an error that says so."""
+    """Typed access to the values of a row by name; a value of the wrong type raises an error that says so."""
 
     def __init__(self, row: Row, values: dict[str, Any] | None = None, below: str = "") -> None:
         self.place = row.place
@@ -184,7 +184,8 @@ class _Fields:
         return value
 
     def ids(self, name: str) -> tuple[str, ...]:
-        """A list of ids, each once; as a list, or as the text of one. Some variants write the name in small letters."""
+        """Test ids without duplicates, from a list or its text form. Some variants write the column's name in lower
+        case."""
         name = name if name in self.values or name.lower() not in self.values else name.lower()
         value = self.values.get(name)
         if isinstance(value, str):
@@ -208,7 +209,7 @@ class _Fields:
 
 
 def _literal(text: str) -> object:
-    """Of JSON or, as some columns have it, of Python; None if it is neither."""
+    """Parse JSON or, as some columns have it, a Python literal; None if the text is neither."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -220,5 +221,5 @@ def _literal(text: str) -> object:
 
 
 def family_of(repo: str) -> str:
-    """What decides the split: all tasks of one repository are on one side, whoever made them."""
+    """The family, which decides the split: all tasks of a repository are in the same split, whoever made them."""
     return repo.lower()

@@ -1,7 +1,7 @@
-"""Predictions: what a model would change for each instance, in the files that SWE-bench's tools pass around.
+"""Predictions: the patch that a model proposes for each instance, in the file formats of SWE-bench's tools.
 
-`.json` holds a list of predictions or an object of them by instance id, `.jsonl` one a line. Both are read, whoever
-wrote them; an instance that is predicted twice is an error, not a choice.
+`.json` holds a list of predictions or an object keyed by instance id; `.jsonl` has one per line. Two predictions for
+the same instance are an error.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Prediction:
     instance_id: str
     model: str
     patch: str
-    """A diff of the workspace; empty where the model made none."""
+    """A diff of the workspace; empty if the model made none."""
 
 
 def read_predictions(path: Path) -> list[Prediction]:
-    """In the file's order; TaskError names the row, the field and the expectation."""
+    """Predictions in the file's order. A TaskError names the row, the field and the expectation."""
     if path.suffix not in (".json", ".jsonl"):
         raise TaskError(f"{path}: expected predictions in a .json or .jsonl file")
     found: dict[str, Prediction] = {}
@@ -48,7 +48,8 @@ def read_predictions(path: Path) -> list[Prediction]:
 
 
 def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
-    """Writes preds.json (an object by instance id) or, by its name, .jsonl; how many there are."""
+    """Write predictions as .json (an object keyed by instance id) or .jsonl, by the file's suffix. Returns their
+    number."""
     rows = {prediction.instance_id: _row(prediction) for prediction in predictions}
     if path.suffix not in (".json", ".jsonl"):
         raise TaskError(f"{path}: expected a name that ends in .json or .jsonl")
@@ -59,7 +60,8 @@ def export_predictions(predictions: Iterable[Prediction], path: Path) -> int:
 
 
 def predictions_of(traces: Iterable[Trace], model: str) -> list[Prediction]:
-    """Of rollouts: the first finished one of each task, since a task has one prediction and none is picked by score."""
+    """Predictions from rollouts: the first finished one of each task. A task has one prediction, and none is picked by
+    score."""
     first: dict[str, Prediction] = {}
     for trace in traces:
         if not trace.error:

@@ -1,6 +1,6 @@
-"""Where rows of SWE-bench lie: a file of them (jsonl, json, parquet), or a repository of tasks (version 5).
+"""Reads SWE-bench rows from a file (jsonl, json, parquet) or a repository of tasks (version 5).
 
-A row is only found here, not judged: whatever is wrong with its fields is said by who reads them, with the row's place.
+Rows are not validated here. Whoever reads their fields reports mistakes, with the row's place.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _COLUMNS = {
     "problem_statement": "problem_statement.md",
     "eval_script": "eval.sh",
 }
-"""Columns that a task repository keeps as a file each."""
+"""Columns that a task repository stores as separate files."""
 _ELSEWHERE = frozenset((*_COLUMNS.values(), "task.yaml", "tests.json", "hints.md", "test_assets", ".git"))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     place: str
-    """For people: the file, and the line or row in it."""
+    """The file and the line or row in it, for error messages."""
     values: Mapping[str, Any]
     folder: Path | None = None
-    """Of a task repository: where the task's Dockerfile and assets are."""
+    """In a task repository: the folder with the task's Dockerfile and assets."""
 
     def context(self) -> dict[str, bytes]:
-        """The Dockerfile and what it may copy; nothing that an agent must not see."""
+        """The Dockerfile and the files it may copy, without anything that an agent must not see."""
         return {} if self.folder is None else _files(self.folder, lambda first: first not in _ELSEWHERE)
 
     def assets(self) -> dict[str, bytes]:
@@ -44,7 +44,7 @@ class Row:
 
 
 def read_rows(source: Path) -> Iterator[Row]:
-    """In the order of the source; TaskError for a source that holds none, or that cannot be read."""
+    """The rows in the source's order. Raises TaskError for a source that is empty or cannot be read."""
     if source.is_dir():
         return _repository(source)
     readers = {".jsonl": _lines, ".json": _document, ".parquet": _table}
@@ -111,7 +111,7 @@ def _repository(folder: Path) -> Iterator[Row]:
 
 def _yaml(path: Path) -> dict[str, Any]:
     try:
-        # Every scalar is a text: YAML's own ideas of numbers, dates and "no" decide nothing here.
+        # Load every scalar as text, so that YAML's rules for numbers, dates and "no" do not apply.
         found = yaml.load(_text(path), Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
         raise TaskError(f"{path}: expected YAML: {' '.join(str(error).split())}") from error

@@ -1,4 +1,4 @@
-"""Which runner an instance's tests are for, and its ids as that runner says them."""
+"""Chooses the runner for an instance's tests, and translates its test ids to that runner's."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ class Plan:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     passed_over: tuple[str, ...] = ()
-    """Of pass_to_pass: no ids of the runner, but what a reader of logs took for one."""
+    """Ids of pass_to_pass that are not valid for the runner: a log parser took them for tests."""
     script: str = ""
-    """Runs the tests, where no runner of ours can."""
+    """A script that runs the tests, where none of our runners can."""
 
 
 ROOM = {"seconds": 1800.0, "memory_mb": 4096, "disk_mb": 2048, "processes": 512}
-"""Rows say nothing of what their tests need: enough for most, until the gate has seen them."""
+"""Default limits: rows do not say what their tests need. This is enough for most, until the gate has measured them."""
 _NAMES: dict[str, Callable[[str], str | None]] = {
     "pytest": lambda test: test if ".py::" in test else None,
     "node": lambda test: test if re.search(r"\.[cm]?[jt]s > ", test) else None,
     "unittest": dotted,
 }
-"""What each runner calls the test, or None if the id is none of its own."""
+"""Each runner's id for a test, or None if the id is not one of its own."""
 _OWN_RUNNERS = frozenset(("django/django", "sympy/sympy"))
-"""Python all the same, but only their own script sets the tests up."""
+"""Python projects whose tests only their own script can set up."""
 
 
 def plan_of(instance: Instance) -> Plan:
-    """UnsupportedRow if neither a runner of ours nor the row's own script can run the tests."""
+    """How to run an instance's tests. Raises UnsupportedRow if neither our runners nor the row's own script can."""
     if instance.repo.lower() not in _OWN_RUNNERS:
         for runner, name in _NAMES.items():
             if all(map(name, instance.fail_to_pass)):
@@ -62,7 +62,7 @@ def _named(instance: Instance, runner: str, name: Callable[[str], str | None]) -
 
 
 def _script(instance: Instance) -> str:
-    """The row's own, or one around its test command."""
+    """The row's own script, or one made around its test command."""
     if instance.eval_script or not instance.test_command:
         return instance.eval_script
     lines = [f"cd {shlex.quote(instance.workdir)}", f"echo '{START}'", instance.test_command, f"echo '{END}'", ""]

@@ -1,5 +1,4 @@
-"""The verifier of code reviews: planted defects must be located and demonstrated, and false alarms cost (`type =
-"review"`).
+"""The verifier of code reviews (`type = "review"`): planted defects must be located and shown, false alarms cost.
 
 Findings are text, compared outside the box with places that no box is told. A cheat can only guess, so the verdict is
 sealed if blindly marking changed places passes at most once in a hundred times. With `examples`, a finding must also

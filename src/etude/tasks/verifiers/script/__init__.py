@@ -1,6 +1,7 @@
-"""Builds and CI: tried on products that are sound and on products that are broken.
+"""Verifiers of builds and CI: the agent's build is tried on sound and on broken products.
 
-A folder's three verifiers differ in what is run on a product: a command, a workflow's steps, a Dockerfile's build."""
+The three verifiers differ in what they run on a product: a command, a workflow's steps, or a Dockerfile's build.
+"""
 
 from etude.tasks.verifiers.script.images import ImageVerifier
 from etude.tasks.verifiers.script.products import FILE, Artifact, Product, difference

@@ -1,9 +1,9 @@
-"""Dockerfiles: built from every product by the sandbox's builder, offline, and what they make is asked and read
-(`type = "dockerfile"`).
+"""The verifier of Dockerfiles (`type = "dockerfile"`): builds every product offline with the sandbox's builder, and
+checks the resulting image.
 
-The image is looked at from outside: folders are read out of a box of it, and what its commands print is compared here
-with what only the product decides. A Dockerfile may start from `host`, from `scratch` and from its own stages; an image
-of another name would be fetched, on the word of an agent.
+The image is inspected from outside: folders are read out of a box, and the output of its commands is compared here
+with what only the product determines. A Dockerfile may start from `host`, from `scratch` and from its own stages. Any
+other image would be fetched because an agent named it, so it is refused.
 
 task.toml            [metadata.etude.verifier]  type = "dockerfile", writes, bases, seconds, memory_mb, disk_mb
 tests/products.json  beside the usual: arguments (of the build), folders (what each must hold), answers (of commands)
@@ -59,15 +59,15 @@ class Answer(BaseModel):
 class ImageProduct(Product):
     arguments: dict[str, str] = {}
     folders: dict[str, dict[str, str]] = {}
-    """Absolute paths in the image: every file below, and no others."""
+    """Absolute paths in the image, each with all files that must be below it, and no others."""
     answers: list[Answer] = []
-    """Of commands that start where the image says, with its variables."""
+    """Commands and their output. They start in the image's working directory, with its environment variables."""
 
 
 class _Config(BuildConfig):
     bases: list[str] = ["host", "scratch"]
     disk_mb: int = Field(256, ge=16)
-    """What a step may write, and what its commands may in the image."""
+    """What a build step may write, and what commands in the image may write."""
 
 
 class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
@@ -91,7 +91,7 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
             return await self._build(product, stand, Path(place))
 
     async def _build(self, product: ImageProduct, stand: Stand, context: Path) -> Trial:
-        """Anew for every product, under the stand's conditions: what was built before proves nothing."""
+        """Build from scratch for every product, under the stand's conditions: a cached build proves nothing."""
         if not isinstance(stand.sandboxes, TriesBuilds):
             raise RequestRefused("dockerfile tasks need builds on trial: sandbox.mode embedded, on this host")
         terms = BuildTerms(self._limits(), WALL * self.config.seconds, stand.conditions.env)
@@ -118,7 +118,7 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
         spec = BoxSpec(built.image, env=stand.conditions.env, limits=self._limits(), name="grader")
         box = await built.sandboxes.create(spec)
         try:
-            # First what was built: to run it may leave files.
+            # Check the files before running anything in the image: a command may leave files.
             problem = await _wrong_file(box, product)
             trial = Trial(problem) if problem else await self._ask(box, product)
             used = await box.stats()
@@ -144,7 +144,8 @@ def _failed(product: ImageProduct, said: str) -> Trial:
 
 
 def _foreign(text: str, arguments: dict[str, str], bases: list[str]) -> str:
-    """An image that a build would start or copy from, beside its own stages and the ones that there are."""
+    """The first image that a build would start or copy from and that is neither one of its own stages nor an allowed
+    base; empty if there is none."""
     plan = make_plan(parse_dockerfile(text, DOCKERFILE), "", arguments)
     for stage in plan.dockerfile.stages:
         copied = [one.action.stage for one in stage.instructions if isinstance(one.action, Copy) and one.action.stage]

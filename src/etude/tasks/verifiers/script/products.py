@@ -1,10 +1,11 @@
-"""Products, sound and broken, that a build is tried on; and how it is judged by what it says of each.
+"""Products, sound and broken, that an agent's build is tried on, and the judgement of the build by its results.
 
-A build must succeed on every sound product and leave what belongs to it, and fail on every broken one. All are held
-back, each is met in a fresh box, in random order, and nothing in a box tells which it is: a build that always succeeds,
-checks a hash of what it has seen, or carries a finished artifact along is told by the first product that is unlike it.
+A build must succeed on every sound product and leave the right artifacts, and fail on every broken one. All products
+are hidden; each is tried in a fresh box, in random order, and nothing in a box tells which kind it is. So a build that
+always succeeds, checks a hash of what it has seen, or carries a finished artifact along fails on the first product
+that is different.
 
-tests/products.json  a list of products: name, succeeds, files (over the workspace; null: gone), artifacts
+tests/products.json  a list of products: name, succeeds, files (over the workspace; null: deleted), artifacts
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from etude.tasks.verifiers.reading import read_json, read_table
 
 FILE = "tests/products.json"
 LARGEST = 4 << 20
-"""Bytes of a file that is looked at."""
+"""Largest file that is compared, in bytes."""
 
 
 class Artifact(BaseModel):
-    """What a file must hold: a text, or the members of a tar or zip, all of them and no others."""
+    """What a file must contain: a text, or exactly these members of a tar or zip."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -57,12 +58,12 @@ class Product(BaseModel):
 
 
 class BuildConfig(BaseModel):
-    """What every kind of build says in [metadata.etude.verifier]."""
+    """The settings in [metadata.etude.verifier] that all kinds of build share."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     writes: list[str] = Field(min_length=1)
-    """Patterns of the paths that are the agent's; all others stay as they were."""
+    """Patterns of the paths that the agent may change; all other files keep their contents."""
     seconds: int = Field(30, ge=1)
     """CPU time of one run; the wall clock is WALL times that."""
     memory_mb: int = Field(512, ge=64)
@@ -70,14 +71,14 @@ class BuildConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of one product."""
+    """The result of trying a build on one product."""
 
     problem: str = ""
-    """What is wrong with the build; empty where it is right about the product."""
+    """What the build did wrong; empty if it handled the product correctly."""
     timed_out: bool = False
-    """The problem is that the wall clock expired."""
+    """Whether the wall clock expired."""
     starved: bool = False
-    """And the host is to blame for it, so the problem says nothing."""
+    """Whether it expired because of the host, so that the problem says nothing about the build."""
     code: int | None = None
     log: bytes = b""
     memory_bytes: int = 0
@@ -97,15 +98,15 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
     @abstractmethod
     async def try_on(self, product: _Product, stand: Stand, change: Change) -> Trial:
-        """Runs the build on a product. `change` is the agent's with the product's files over it."""
+        """Run the build on a product. `change` is the agent's change with the product's files on top."""
 
     def unreadable(self, files: Mapping[str, bytes]) -> str:
-        """Why the agent's files are no build at all, if they are none; asked before any box is made."""
+        """Why the agent's files cannot be a build at all; empty if they can. Called before any box is created."""
         return ""
 
     @property
     def sealed(self) -> bool:
-        """A build that flips a coin for each product is right about all of them this often."""
+        """Whether a build that guesses sound or broken for each product is rarely right about all of them."""
         return 0.5 ** len(self.products) <= SEALED
 
     def protects(self, path: str) -> bool:
@@ -116,7 +117,8 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
         files = {**stand.pristine.files, **stand.change.files}
         if reason := self.unreadable({path: data for path, data in files.items() if data is not None}):
             return Verdict(Judgement.FAIL, reason, Evidence(touched_protected=stand.change.touched))
-        # Of many wrongs the first one found is told: never the same, lest a retry learns what is asked.
+        # The reason names the first failure found. The order is random, so that retries do not learn the products one
+        # by one.
         products = random.Random(secrets.randbits(64)).sample(self.products, len(self.products))
         memory, right, trial = 0, 0, Trial()
         judgement, reason = Judgement.PASS, f"right about all {len(products)} products"
@@ -142,7 +144,8 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
 
 def difference(data: bytes, artifact: Artifact) -> str:
-    """Between a file and what it must hold. White space at the end of a text does not count."""
+    """The difference between a file and what it must contain; empty if none. Trailing white space of a text is
+    ignored."""
     if artifact.text is not None:
         return "" if data.rstrip() == artifact.text.encode().rstrip() else "it holds another text"
     try:

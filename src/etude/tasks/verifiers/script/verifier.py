@@ -1,4 +1,5 @@
-"""Build scripts: a command is run on every product, and its artifacts are read out of the box (`type = "script"`).
+"""The verifier of build scripts (`type = "script"`): runs a command on every product and reads its artifacts from the
+box.
 
 task.toml  [metadata.etude.verifier]  type = "script", command, writes, seconds, memory_mb
 """
@@ -39,7 +40,7 @@ class ScriptVerifier(ProductsVerifier[_Config, Product]):
 
 
 async def _problem(box: Box, product: Product, done: ExecResult) -> str:
-    """What is wrong with a run, if anything."""
+    """What is wrong with a run; empty if nothing is."""
     if done.limit:
         return f"the script was ended by its limit of {done.limit}"
     if not product.succeeds:

@@ -1,12 +1,12 @@
-"""A CI workflow, read out of any box: a small subset of the YAML that GitHub's runners read.
+"""Parses a CI workflow outside of any box: a small subset of the YAML that GitHub's runners read.
 
-workflow  name, on (both passed over), env, jobs
-job       name, runs-on (passed over), needs, env, strategy.matrix (lists of plain values), steps
+workflow  name, on (both ignored), env, jobs
+job       name, runs-on (ignored), needs, env, strategy.matrix (lists of plain values), steps
 step      name, run, env, working-directory, shell (sh or bash); `uses: actions/checkout@...` does nothing, since every
           job starts with the workspace as it is
 
-`${{ matrix.KEY }}` stands in run, env and working-directory for a value of the matrix. All else is refused by name: a
-step that is skipped without a word would be a check that nobody makes. Read in linear time: an agent wrote it.
+`${{ matrix.KEY }}` in run, env and working-directory is replaced by a value of the matrix. Everything else is refused
+by name: silently skipping a step would skip a check. Parsing takes linear time, because an agent wrote the file.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import yaml
 
 LARGEST = 1 << 16
 MOST_JOBS = 24
-"""With every job counted as often as its matrix has values."""
+"""Most job runs: a job counts once per combination of its matrix's values."""
 MOST_STEPS = 64
 MOST_TEXT = 1 << 20
-"""Characters of commands and variables, those of a matrix counted for each of its values."""
+"""Most characters of commands and variables over all job runs."""
 _OPEN, _CLOSE = "${{", "}}"
 _MATRIX = re.compile(r"matrix\.([\w-]+)")
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
@@ -35,7 +35,7 @@ Values = Mapping[str, str]
 
 
 class WorkflowError(ValueError):
-    """A workflow is none, or says what is not run here; names the place and what was expected."""
+    """The file is no workflow, or asks for something that is not run here. Names the place and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,20 @@ class Step:
     command: tuple[str, ...]
     env: Values
     folder: str
-    """Relative to the workspace."""
+    """Working directory, relative to the workspace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of a job, with one value of each list of its matrix."""
+    """One run of a job, with one combination of its matrix's values."""
 
     name: str
     steps: tuple[Step, ...]
 
 
 class _Plain(yaml.BaseLoader):
-    """Every value is the text that it is written as; no anchors, which make much of little, and no key twice."""
+    """Loads every YAML scalar as text. Refuses anchors, which make small files expand enormously, and
+    duplicate keys."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -71,7 +72,7 @@ class _Plain(yaml.BaseLoader):
 
 
 def parse_workflow(data: bytes) -> list[Job]:
-    """Every run of every job, needed ones first. They fail together: the first failure is the workflow's."""
+    """Every run of every job, after the jobs that it needs. The first failing run fails the workflow."""
     if len(data) > LARGEST:
         raise WorkflowError(f"expected at most {LARGEST} bytes, found {len(data)}")
     try:
@@ -125,7 +126,7 @@ def _runs(name: str, job: Mapping[Any, Any], env: Values, filling: _Filling) -> 
         raise WorkflowError(f"{place}.steps: expected a list of 1 to {MOST_STEPS} steps")
     if any(not row for row in lists.values()):
         raise WorkflowError(f"{place}.strategy.matrix: expected lists that are not empty")
-    # Counted before they are made: a few short lists multiply to millions.
+    # Counted before they are generated, because a few short lists multiply to millions.
     if (count := math.prod(map(len, lists.values()))) > MOST_JOBS:
         raise WorkflowError(f"{place}.strategy.matrix: expected at most {MOST_JOBS} runs, found {count}")
     for chosen in itertools.product(*lists.values()):
@@ -164,7 +165,7 @@ def _step(found: Any, place: str, env: Values, filling: _Filling) -> Step | None
 
 
 class _Filling:
-    """Puts the values of a matrix into texts, each read once, and all of them bounded together."""
+    """Substitutes matrix values into texts in one pass each, with a bound on the total length."""
 
     def __init__(self) -> None:
         self.values: Values = {}

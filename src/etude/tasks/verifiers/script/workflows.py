@@ -1,4 +1,4 @@
-"""CI workflows: their steps are run on every product, each job in a box of its own (`type = "workflow"`).
+"""The verifier of CI workflows (`type = "workflow"`): runs the steps on every product, each job in its own box.
 
 task.toml  [metadata.etude.verifier]  type = "workflow", workflow (a path), writes, seconds, memory_mb
 """
@@ -58,8 +58,9 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
         return Trial(problem, done.timed_out, done.starved, done.code, log, memory)
 
     async def _run(self, job: Job, stand: Stand, change: Change, share: Share) -> tuple[str, ExecResult, bytes, int]:
-        """Until a step fails: its name, how it ended, what was said, and the memory of the job. All steps of all jobs
-        have one clock, so `share` is what those before had, and that of the result is theirs as well."""
+        """Run a job until a step fails. Returns the last step's name, its result, the output, and the job's peak
+        memory. All steps of all jobs share one wall clock: `share` is what the earlier jobs used, and the result's
+        share includes it."""
         limits = Limits(memory_mb=self.config.memory_mb, cpu_seconds=self.config.seconds)
         log, name, done = b"", "", _NOTHING
         async with stand.box(limits, change) as box:
@@ -76,7 +77,7 @@ class WorkflowVerifier(ProductsVerifier[_Config, Product]):
 
 @lru_cache(maxsize=16)
 def _parsed(workflow: bytes) -> tuple[Job, ...]:
-    """Once for all products of a grading."""
+    """Parse the workflow, cached for all products of a grading."""
     return tuple(parse_workflow(workflow))
 
 
@@ -85,5 +86,5 @@ async def _do(box: Box, step: Step, seconds: float) -> ExecResult:
     try:
         return await box.exec(list(step.command), timeout=seconds, cwd=step.folder, env=env)
     except (FileNotFoundError, NotADirectoryError, RequestRefused) as error:
-        # A folder that is not there, or leads out of the workspace.
+        # The working directory does not exist or leads out of the workspace.
         return ExecResult(127, b"", f"{step.folder}: {error}\n".encode(), 0.0)

@@ -1,5 +1,5 @@
-"""How instances of SWE-bench are graded: by a hidden suite that comes as a patch (`type = "swebench"`), or, where no
-runner of ours can run their tests, by their own script and its log (`type = "eval-script"`, open)."""
+"""The verifiers of SWE-bench instances: a hidden suite that comes as a patch (`type = "swebench"`), or, where none of
+our runners can run the tests, the instance's own script and its log (`type = "eval-script"`, open)."""
 
 from etude.tasks.verifiers.swebench.hidden import TEST_PATCH, WIDE
 from etude.tasks.verifiers.swebench.ids import dotted, is_cut, is_open, resolved, stands_for

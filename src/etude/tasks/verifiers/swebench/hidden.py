@@ -1,4 +1,4 @@
-"""Hidden tests that may be known as a patch alone: tests/test.patch, and over it what tests/files/ holds."""
+"""Hidden tests that may exist only as a patch: tests/test.patch, with the files of tests/files/ on top."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from etude.tasks.task import Task, TaskError
 from etude.tasks.verifiers.tests.suite import FILES
 
 TEST_PATCH = "tests/test.patch"
-"""Makes tests of the workspace what they are at grading. A file that it deletes stays: nobody asks for its tests."""
+"""Turns the workspace's tests into those used at grading. Files that it deletes are kept: no expected test is
+in them."""
 WIDE = Bounds(diff_bytes=16 << 20, files=2000, file_bytes=16 << 20, all_bytes=64 << 20, path_length=400)
-"""For patches that a task is made of; an agent's own have the grader's."""
+"""Bounds for patches that a task is made of. Agents' diffs have the grader's tighter bounds."""
 
 
 class HiddenTests:
@@ -28,17 +29,18 @@ class HiddenTests:
         self.paths = frozenset(named | self._files.keys())
 
     def protects(self, path: str) -> bool:
-        """Is this one of the files, or in the way of one: in the place of its folder, or below it?"""
+        """Whether a path is one of the hidden files, or would be in the way of one: a file in the place of its folder,
+        or below it."""
         return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self.paths)
 
     def laid_over(self, workspace: Mapping[str, bytes]) -> dict[str, bytes]:
-        """By their paths; DiffError if the patch is none of this workspace."""
+        """The hidden test files by path. Raises DiffError if the patch does not apply to this workspace."""
         changed = change_of(self._patch, workspace, lambda path: False, WIDE).files
         return {**{path: data for path, data in changed.items() if data is not None}, **self._files}
 
 
 def read_optional(task: Task, name: str) -> str:
-    """Empty where there is no such file."""
+    """The file's text, or empty if there is none."""
     path = task.directory / name
     try:
         return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else ""

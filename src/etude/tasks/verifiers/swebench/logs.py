@@ -1,7 +1,7 @@
-"""What test runners print, read back: the name of a test and what became of it, a line each.
+"""Parses the logs of test runners: one test name and its outcome per line.
 
-Logs are the word of the code under test: whoever judges by them is open to forgery, and must say so. A test that is
-told of twice counts as the worse.
+The code under test writes these logs, so a verdict based on them is open to forgery and must say so. A test reported
+twice gets the worse outcome.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ PARSERS: dict[str, _Lines] = {
     "parse_log_jest": _ticks,
     "parse_log_vitest": _ticks,
 }
-"""By the names that rows give them: those of whom each line can be read alone."""
+"""Parsers by the names that rows use. Only parsers are included for which each line can be read alone."""
 
 
 def read_log(parser: str, log: str) -> dict[str, str]:

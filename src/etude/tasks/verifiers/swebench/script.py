@@ -1,7 +1,7 @@
 """The verifier of instances with a test script of their own (`type = "eval-script"`): any runner, in any language.
 
-What it goes by is printed by the code under test, so a verdict is `open`, and says so. It runs in a fresh box of the
-pristine image all the same, with nothing of the agent's but its change, and a test that is not heard of never passes.
+The code under test prints the log that decides, so a verdict is `open` and marked so. The script still runs in a fresh
+box of the pristine image, with nothing of the agent's except its change, and a test missing from the log never passes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from etude.tasks.verifiers.tests.suite import EXPECTED
 EVAL_SCRIPT = "tests/eval.sh"
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 LIMITS = Limits(memory_mb=4096, processes=512, disk_mb=2048, file_mb=512, output_bytes=16 << 20)
-"""Rows say nothing of what their scripts need. CPU time is the task's own limit."""
+"""Rows do not say what their scripts need. CPU time is the task's own limit."""
 _MARKER = re.compile(rf"^.*{re.escape(END)}.*$", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+)$", re.MULTILINE)
-"""Files of the patch that the script itself applies."""
+"""Finds the files of the patch that the script itself applies."""
 
 
 class EvalScriptVerifier:
@@ -72,7 +72,7 @@ class EvalScriptVerifier:
         async with stand.box(replace(LIMITS, cpu_seconds=max(1, round(seconds))), change) as box:
             for path, data in hidden.items():
                 await box.write_file(path, data, executable=data.startswith(b"#!"))
-            # One stream, in the order of what is said: markers go to standard error where the shell traces.
+            # One stream, so that the order is kept: with shell tracing the markers go to standard error.
             script = f"{{\n{_marked(self.script, mark)}\n}} 2>&1"
             return await box.exec(["/bin/bash", "-c", script], timeout=wall(seconds))
 
@@ -110,23 +110,23 @@ class EvalScriptVerifier:
         return verdict(Judgement.PASS, f"all {len(said)} tests passed, by the log")
 
     def _holds(self, test: str, outcomes: dict[str, str]) -> bool:
-        """A test that should be kept may also be skipped."""
+        """Whether a test has an accepted outcome. A pass_to_pass test may also be skipped."""
         good = {PASSED} if test in self.fail_to_pass else {PASSED, SKIPPED}
         return all(outcomes.get(name) in good for name in resolved(test, outcomes))
 
 
 def wall(seconds: float) -> float:
-    """The wall clock of a script that may take so much CPU time."""
+    """The wall-clock limit of a script with this CPU time limit."""
     return 2 * seconds + 10
 
 
 def _marked(script: str, mark: str) -> str:
-    """With the exit code of what stands before the end of the tests told after it."""
+    """The script with a line added after the end marker that prints the exit code of the command before it."""
     return _MARKER.sub(lambda line: f"etude_code=$?\n{line[0]}\necho {mark} $etude_code", script, count=1)
 
 
 def _heard(log: str, mark: str) -> tuple[str, int] | None:
-    """What was said between the markers, and the exit code of the tests."""
+    """The output between the markers and the exit code of the tests; None if the end was not reached."""
     _, start, rest = log.partition(START)
     between, end, after = rest.partition(END)
     code = re.search(rf"^{mark} (\d+)$", after, re.MULTILINE)

@@ -1,8 +1,8 @@
-"""The verifier of instances whose tests a runner of ours can run (`type = "swebench"`).
+"""The verifier of instances whose tests one of our runners can run (`type = "swebench"`).
 
-Rows do not say all that a suite must: tests may be known as a patch alone, ids may be cut off in the middle, and which
-tests may be skipped depends on the image. One run of the reference settles that before the first verdict; from then on
-it is a suite like any other.
+Rows do not contain all that a suite needs: tests may exist only as a patch, ids may be cut off, and which tests may be
+skipped depends on the image. One run of the reference settles this before the first verdict; afterwards it is a suite
+like any other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SwebenchVerifier(TestsVerifier):
         return await super().examine(stand)
 
     async def _settle(self, stand: Stand) -> str:
-        """Completes the suite; what keeps it from that, if anything does."""
+        """Complete the suite. Returns the problem that prevents it, or empty."""
         pristine = stand.pristine.files
         try:
             suite = replace(self.suite, files=self._known.laid_over(pristine))
@@ -60,9 +60,10 @@ class SwebenchVerifier(TestsVerifier):
         return ""
 
     async def _reference_run(self, stand: Stand, suite: Suite, solution: Change) -> Rows:
-        """No part of the verdict: not its conditions, not what it takes."""
+        """Run the tests on the reference. It is not part of the verdict, so neither its conditions nor its CPU time
+        count."""
         stand = replace(stand, conditions=USUAL, cpu_seconds=[])
-        # An id without its parameters names every case of the function.
+        # An id without parameters selects every case of the function.
         ids = {test.partition("[")[0] if is_open(test) else test for test in suite.expected}
         exam = Exam(suite.files, {test: test for test in ids})
         account = await run_exam(stand, suite.config, exam, solution)
@@ -72,7 +73,7 @@ class SwebenchVerifier(TestsVerifier):
 
 
 def settled(suite: Suite, rows: Rows) -> Suite:
-    """With ids as the runner says them, once each, and with what may be skipped: what is with the reference too."""
+    """The suite with the runner's own ids, each once. A pass_to_pass test that the reference skips may be skipped."""
     fails = dict.fromkeys(name for test in suite.fail_to_pass for name in resolved(test, rows.outcomes))
     passes = dict.fromkeys(name for test in suite.pass_to_pass for name in resolved(test, rows.outcomes))
     kept = tuple(name for name in passes if name not in fails)

@@ -1,6 +1,7 @@
-"""Hidden test suites: `type = "tests"`.
+"""The verifier of hidden test suites: `type = "tests"`.
 
-Run in a fresh box, their account compared three ways; negative controls among them."""
+A suite runs in a fresh box with negative controls mixed in. Exit code, rows and report of the run must agree.
+"""
 
 from etude.tasks.verifiers.tests.account import Account
 from etude.tasks.verifiers.tests.agree import agree

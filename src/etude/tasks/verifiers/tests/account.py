@@ -1,4 +1,4 @@
-"""What came out of a box in which tests ran, and how to read the rows in it. Nothing of it is to be believed alone."""
+"""The output of a box in which tests ran, and its parsing. No part of the output can be believed alone."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ OUTCOMES = frozenset(("passed", "failed", "error", "skipped", "xfailed", "xpasse
 class Account:
     nonce: str
     code: int
-    """As pid 1 of the box tells it."""
+    """Exit code as reported by pid 1 of the box."""
     rows: bytes = b""
-    """From the descriptor of the rows."""
+    """What was written to the rows' descriptor."""
     report: bytes | None = None
-    """The runner's own file, None where there is none."""
+    """The file that the runner wrote; None if there is none."""
     limit: str = ""
     """The limit that ended the run, as in ExecResult."""
     starved: bool = False
-    """The wall clock expired on a host that gave the run no fair share of its time."""
+    """The wall clock expired on a host that did not give the run its fair share of time."""
     log: bytes = b""
     seconds: float = 0.0
 
@@ -33,22 +33,23 @@ class Rows:
     outcomes: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
-    """At which line of its function a test failed, as far as that is known."""
+    """Line, counted from the start of its function, at which a test failed, where known."""
     values: dict[str, dict[str, list[object]]] = field(default_factory=dict)
-    """Of comparisons that are made out here: all that were reported, by the test and by key. A test's values come
-    before its own row; those of no test, under an empty name, are from a runner that keeps them to the end."""
+    """Values reported for comparisons made outside the box: by test, then by key. A test's values come before its own
+    row. Values under an empty test name come from a runner that reports them all at the end."""
     end: int | None = None
     memory_bytes: int = 0
-    """The most that the runner's process held; it is the run's own word."""
+    """Peak memory of the runner's process, as the run itself reports it."""
     tampered: str = ""
-    """What no runner says; nothing after it counts."""
+    """The first thing that no runner would write; everything after it is ignored."""
 
     def told(self, test: str, key: str) -> list[object]:
         return self.values.get(test, {}).get(key) or self.values.get("", {}).get(key, [])
 
 
 def read_rows(data: bytes, nonce: str) -> Rows:
-    """Stops at the first thing that a runner does not say. A line without its end was cut off, and is passed over."""
+    """Parse the rows, stopping at the first that no runner would write. A last line without a newline was cut off and
+    is ignored."""
     rows = Rows()
     prefix = f"{nonce} ".encode()
     for line in data.split(b"\n")[:-1]:
@@ -65,7 +66,7 @@ def read_rows(data: bytes, nonce: str) -> Rows:
 
 
 def _take(rows: Rows, row: dict[str, object]) -> str:
-    """Enters a row; what is wrong with it, if anything."""
+    """Add a row. Returns what is wrong with it, or empty."""
     kinds = row.keys() & {"ready", "broken", "test", "value", "end"}
     if len(kinds) != 1:
         return "a row of no kind"
@@ -99,7 +100,7 @@ def _take(rows: Rows, row: dict[str, object]) -> str:
 
 
 def read_report(data: bytes | None, nonce: str) -> tuple[int, dict[str, str]] | None:
-    """The code and outcomes that the runner wrote down, or None if this is not its file."""
+    """The exit code and outcomes in the runner's report; None if it is not a valid report of this run."""
     if data is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""From what came out of a box to a verdict; pure, so that every way of lying can be tested.
+"""Derives the verdict from a box's output. Pure, so that every way of lying can be tested.
 
-A pass needs the exit code, the rows and the report to agree with each other, a row for every expected test that says
-it passed, every withheld comparison to hold, and every negative control to have failed. What is missing is never a
-pass; what an honest solution cannot bring about is `suspect`.
+A pass requires that exit code, rows and report agree, that a row says passed for every expected test, that every
+withheld comparison holds, and that every negative control failed. Missing results are never a pass; results that an
+honest solution cannot produce are `suspect`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def agree(exam: Exam, account: Account, touched: tuple[str, ...] = ()) -> Verdic
     rows = read_rows(account.rows, account.nonce)
     passed = {ours for test, ours in exam.tests.items() if _accepted(exam, rows, test, ours)}
     failed = tuple(sorted(set(exam.tests.values()) - passed))
-    # A copy that asks for something else passed beside its original. (Alone, it may be what a wrong solution answers.)
+    # An altered copy passed together with its original. (If only the copy passed, the solution may simply be wrong.)
     fooled = tuple(
         sorted({ours for test, ours in exam.controls.items() if rows.outcomes.get(test) == "passed" and ours in passed})
     )
@@ -91,14 +91,14 @@ def _accepted(exam: Exam, rows: Rows, test: str, ours: str) -> bool:
 
 
 def holds(withheld: Withheld, rows: Rows, test: str) -> bool:
-    """Has the test told what is expected, each time and in whole rounds?"""
+    """Whether the test reported the expected values, every time and in complete rounds."""
     count = len(rows.told(test, withheld.key))
     ended = count % len(withheld.values) == 0 or count == MOST_TOLD
     return count > 0 and ended and not missed(withheld, rows, test)
 
 
 def missed(withheld: Withheld, rows: Rows, test: str) -> list[object]:
-    """Which of the values the test has not told, or something else in their place."""
+    """Those of the expected values that the test did not report, or reported differently."""
     told, values = rows.told(test, withheld.key), withheld.values
     rounds = [told[place :: len(values)] for place in range(len(values))]
     pairs = zip(values, rounds, strict=True)
@@ -115,7 +115,7 @@ def _is(text: object, expected: object) -> bool:
 
 
 def _disagreement(rows: Rows, account: Account) -> str:
-    """Between the exit code, the rows and the report of a run that has come to its end."""
+    """The first disagreement between exit code, rows and report of a completed run; empty if they agree."""
     found = read_report(account.report, account.nonce)
     if found is None:
         return "the rows are whole, but the runner's report is missing or not its own"

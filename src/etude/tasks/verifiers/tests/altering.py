@@ -1,7 +1,7 @@
-"""Other values of the same look: what negative controls ask for in place of what their test expects.
+"""Makes altered values for negative controls: values of the same look to expect in place of the right one.
 
-All that are made for one value differ from it, and from each other, in one place; and it has no place of its own among
-them, neither in the middle nor at an end. Whoever sees the whole row cannot tell which is right.
+All values made for one original differ from it and from each other in one place. The original has no special position
+among them, neither the middle nor an end, so seeing all versions does not reveal the right one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CLASSES = (string.digits, string.ascii_uppercase, string.ascii_lowercase)
 
 
 def alternatives(value: object, count: int, rng: random.Random) -> list[object]:
-    """As many as there are, at most so many; each unequal to the value, and of its type."""
+    """Up to `count` other values of the same type, all different."""
     if isinstance(value, bool):
         found: list[object] = [not value]
     elif isinstance(value, int):
@@ -46,7 +46,7 @@ def alternatives(value: object, count: int, rng: random.Random) -> list[object]:
 
 
 def other_exceptions(name: str) -> list[str]:
-    """Those that are neither a kind of it nor what it is a kind of; none for one that is not built in."""
+    """Exceptions that are neither subclasses nor base classes of this one; empty for one that is not built in."""
     kind = getattr(builtins, name, None)
     if not isinstance(kind, type) or not issubclass(kind, Exception):
         return []
@@ -55,16 +55,16 @@ def other_exceptions(name: str) -> list[str]:
 
 
 def _window(value: int, count: int, rng: random.Random, *, negative: bool = False) -> list[int]:
-    """Neighbours: the value may be anywhere among them. Of its sign, unless told otherwise."""
+    """Neighbours of the number, which may lie anywhere among them. They have its sign unless `negative` is set."""
     width = count + 8
     size, sign = (value, 1) if negative else (abs(value), -1 if value < 0 else 1)
-    # Below the width the window is the same for all: else small values would lie at its lower end.
+    # For numbers up to the width, the window always starts at 0; else small numbers would be near its lower end.
     lowest = 0 if not negative and size <= width else size - rng.randint(0, width)
     return [sign * other for other in range(lowest, lowest + width + 1) if other != size]
 
 
 def _texts(value: str, rng: random.Random) -> list[object]:
-    """One character is another of its class; digits first, since words of another spelling look wrong."""
+    """Replace one character by others of its class. Digits come first, because misspelt words look wrong."""
     for group in _CLASSES:
         if places := [place for place, character in enumerate(value) if character in group]:
             place = rng.choice(places)

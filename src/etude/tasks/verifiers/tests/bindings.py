@@ -1,5 +1,5 @@
-"""What the names in a test stand for, as far as that is written down: bound once, to something, at the outermost level
-of its function or of the module."""
+"""What the names in a test stand for, as far as the source shows: names bound exactly once, at the outermost level of
+the test function or the module."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:
-    """Something that a name stands for, and where that may be looked at."""
+    """The value that a name stands for, and the code that can use it."""
 
     spelt: tuple[ast.expr, ...] | None
-    """What must go from the source for the value to be gone; None where it is not plainly written."""
+    """The expressions to remove from the source to remove the value; None where it is not written literally."""
     within: ast.AST
-    """Every use of the name is in here."""
+    """The node that contains every use of the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The names of a module, or of one test function in it: its own and the module's."""
+    """The names of a module, or of one test function: its own and the module's."""
 
     function: Function | None
     tree: ast.Module
     taken: frozenset[str]
-    """Bound in any way: none of these is a name of Python's own."""
+    """All names bound in any way; none of them means a builtin."""
     loads: Mapping[str, Sequence[ast.Name]]
-    """Where the module uses a name."""
+    """Every use of each name in the module."""
     bindings: dict[str, Binding] = field(default_factory=dict)
     values: dict[str, object] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ def _with(scope: Scope, place: Function | ast.Module, changing: Collection[str])
 
 
 def uses_taken(node: ast.expr, scope: Scope) -> bool:
-    """Does it call something by a name of Python's own that stands for something else here?"""
+    """Whether an expression calls a function by the name of a builtin that is rebound here."""
     called = {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
     return not called.isdisjoint(scope.taken)
 
@@ -95,7 +95,7 @@ def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _bound(scope: Function | ast.Module) -> Iterator[str]:
-    """Every name, each time that it is bound; inner functions and classes bind only their own name."""
+    """Every name, once per binding. Inner functions and classes count only with their own name."""
     if not isinstance(scope, ast.Module):
         found = scope.args
         every = [*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg]

@@ -1,8 +1,7 @@
-"""The value of an expression that needs nothing but what is written down: literals, operators, and functions of Python
-that depend on their arguments alone.
+"""Evaluates expressions that depend only on what is written: literals, operators, and pure builtin functions.
 
-Nothing of the test's is run: the tree is walked, whatever is not known here is `NotConstant`, and a value has at most
-`LARGEST` parts, so that no expression takes long.
+None of the test's code is run. The syntax tree is walked, anything unknown raises `NotConstant`, and values have at
+most `LARGEST` parts, so that no expression takes long.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from etude.tasks.verifiers.tests.near import near
 
 LARGEST = 10_000
-"""Items, characters or bits of a value."""
+"""Most items, characters or bits of a value."""
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
@@ -50,11 +49,12 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 
 
 class NotConstant(Exception):
-    """The expression depends on more than what is written down."""
+    """The expression depends on more than what is written."""
 
 
 def evaluate(node: ast.expr, names: Mapping[str, object]) -> Any:
-    """`names` are those whose values are known; what Python's own are bound to, the caller knows."""
+    """The value of an expression. `names` are the names with known values; the caller makes sure that builtins are not
+    rebound."""
     try:
         return _bounded(_value(node, names))
     except NotConstant:
@@ -105,7 +105,7 @@ def _value(node: ast.expr, names: Mapping[str, object]) -> Any:
 
 
 def bind(target: ast.expr, value: Any) -> dict[str, object]:
-    """What a loop's target is called in one round; NotConstant if the value does not fit it."""
+    """The names that a loop's target binds in one round. Raises NotConstant if the value does not fit the target."""
     if isinstance(target, ast.Name):
         return {target.id: value}
     if isinstance(target, ast.Tuple | ast.List) and isinstance(value, str | list | tuple):
@@ -155,7 +155,7 @@ def _pairs(key: ast.expr | None, value: ast.expr, names: Mapping[str, object]) -
 
 
 def _may_be_computed(op: ast.operator, one: Any, other: Any) -> None:
-    """Before it is: what would be large takes long."""
+    """Raise NotConstant before an operation whose result would be large, since it would also take long."""
     if isinstance(op, ast.Mult):
         for held, count in ((one, other), (other, one)):
             if isinstance(held, _HOLDERS) and len(held) * count > LARGEST:

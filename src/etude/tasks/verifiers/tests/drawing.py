@@ -1,7 +1,8 @@
-"""Draws the exam of one grading: which comparisons are made out here, which tests are asked in several versions.
+"""Draws the exam of one grading: which comparisons are made outside the box, and which tests appear in several
+versions.
 
-Of a test in several versions, one is right; names are fresh and the order is random. Code that forges its results has
-to guess which: one in k + 1 for every test with k altered copies.
+Of a test in several versions, only one is right; names are fresh and the order is random. Code that forges its results
+has to guess which: with k altered copies, the probability is one in k + 1 per test.
 """
 
 from __future__ import annotations
@@ -24,27 +25,29 @@ from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.withholding import Telling
 
 COST = {True: 2.0, False: 0.2}
-"""What controls may add, as a share of the time of the suite's tests and a second: until a verdict is sealed (True),
-and from there to the aim."""
+"""Time that controls may add, as a share of the suite's test time plus one second: the larger until a verdict is
+sealed (True), the smaller from there to the aim."""
 DETECTORS = 2
-"""Tests in two versions that are there to be passed by whoever passes everything."""
+"""Tests that appear in two versions only to catch code that passes everything."""
 
 
 def guess(copies: Sequence[int]) -> float:
-    """A blind forger's chance to tell the right version of every test, each with so many altered copies."""
+    """A blind forger's probability to pick the right version of every test, given the number of altered copies of
+    each."""
     return math.prod(1 / (count + 1) for count in copies)
 
 
 def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[Questions, int], float]:
-    """How many altered copies each test gets, and the chance that is left.
+    """The number of altered copies of each test, and the forger's remaining probability.
 
-    None where what the test must answer is not in the box and hard to guess. Of the others, one more for the test with
-    the fewest, the quick ones first."""
+    A test gets none if its expected value is withheld and hard to guess. Among the others, copies are added one by one
+    to the test with the fewest, quick tests first, until the aim is reached or the time is spent.
+    """
     deciding = [asked for asked in pool.questions if asked.decides]
     counts = {asked: 0 for asked in deciding if asked.alterations and asked.chance > aim}
     spent, affordable = 0.0, pool.seconds + 1
     chances = [asked.chance for asked in deciding if asked not in counts]
-    # Whoever answers all that is easy to guess in one way may be right everywhere: it counts as one guess.
+    # Easily guessed answers may all be right with one strategy, so together they count as one guess.
     easy = min((chance for chance in chances if chance > SEALED), default=1.0)
     fixed = easy * math.prod(chance for chance in chances if chance <= SEALED)
     while (left := fixed * guess(list(counts.values()))) > aim:
@@ -55,7 +58,7 @@ def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[Que
         chosen = min(more, key=lambda asked: (counts[asked], asked.seconds))
         counts[chosen] += 1
         spent += chosen.seconds
-    # None of those whose answer is held back: an altered copy would nearly tell it.
+    # Tests with withheld answers get no copies: an altered copy would almost reveal the answer.
     others = [asked for asked in pool.questions if asked.alterations and not (asked.decides and asked.withheld)]
     others = [asked for asked in others if not counts.get(asked)]
     rng.shuffle(others)
@@ -68,7 +71,7 @@ def choose(pool: Pool, rng: random.Random, aim: float = GUESS) -> tuple[dict[Que
 
 
 def chance_left(pool: Pool) -> float:
-    """Of a blind forger, in exams of this pool."""
+    """A blind forger's probability in exams of this pool."""
     return choose(pool, random.Random(0))[1] if pool.questions else 1.0
 
 
@@ -96,7 +99,7 @@ class _Drawing:
 
     def add(self, asked: Questions, copies: int) -> None:
         source, function = self._pool.sources[asked.file], asked.function
-        # A test that is there in several versions is asked in the box: else the right one would stand out.
+        # Tests in several versions keep their comparison in the box; else the right version would stand out.
         sites = asked.withheld if not copies else ()
         if not copies and not sites:
             return

@@ -1,6 +1,7 @@
-"""What one grading asks: the files that are laid over the workspace, and what must become of every test in them.
+"""An exam: what one grading runs. The files to place over the workspace, and the required outcome of every test in
+them.
 
-Ids in the box are not always the task's own: whoever draws an exam may rename tests, and put others among them.
+Test ids in the box may differ from the task's own: drawing an exam renames tests and adds others.
 """
 
 from __future__ import annotations
@@ -13,28 +14,28 @@ from etude.tasks.verifiers.tests.suite import Suite
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """A comparison that is made out here: the box is not told what is expected."""
+    """A comparison made outside the box, which is not given the expected values."""
 
     key: str
     values: tuple[object, ...]
-    """What must be told, one after the other, and from the start again: in whole rounds."""
+    """The values that the test must report in this order, repeatedly and in complete rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exam:
     files: Mapping[str, bytes]
     tests: Mapping[str, str]
-    """What must pass: id in the box -> the task's own id."""
+    """Tests that must pass: id in the box -> the task's own id."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """What must fail: id in the box -> the task's own id of the test that it is an altered copy of."""
+    """Tests that must fail: id in the box -> the task's own id of the test that it is an altered copy of."""
     withheld: Mapping[str, tuple[Withheld, ...]] = field(default_factory=dict)
-    """By the id in the box of the test that they belong to."""
+    """Withheld comparisons, by the id in the box of their test."""
     keeper: str = ""
-    """The builtin that withheld comparisons call in the box."""
+    """Name of the builtin that withheld comparisons call in the box."""
     may_skip: frozenset[str] = frozenset()
-    """Of the task's own ids."""
+    """The task's own ids of tests that may be skipped."""
     guess: float = 1.0
-    """The chance of code that solves nothing, but forges whatever it likes, to be given a pass."""
+    """Probability of a pass for code that solves nothing but forges its results."""
 
     @property
     def ids(self) -> list[str]:
@@ -42,5 +43,5 @@ class Exam:
 
 
 def plain_exam(suite: Suite) -> Exam:
-    """The suite as it is."""
+    """The suite unchanged."""
     return Exam(suite.files, {test: test for test in suite.expected}, may_skip=suite.may_skip)

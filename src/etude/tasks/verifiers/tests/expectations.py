@@ -1,8 +1,8 @@
-"""What the test functions of a Python file expect, and where in the source it is written.
+"""Finds what the test functions of a Python file expect, and where in the source it is written.
 
-A site is one assertion that compares something with what is written down (a literal, or what can be computed of
-literals, also row by row in a table), or names an exception. Only assertions that are plainly part of a test are taken:
-none in a nested function, and none whose failure the test itself might catch.
+A site is one assertion that compares something with a known value (a literal, or what can be computed from literals,
+also row by row in a table), or that names an exception. Only assertions that are clearly part of a test count: none in
+a nested function, and none whose failure the test itself might catch.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class TestFunction:
     __test__ = False  # Not a test, whatever its name.
 
     path: tuple[str, ...]
-    """Its name, after those of its classes."""
+    """Names of its classes, then its own."""
     span: tuple[int, int]
-    """From its first decorator to the end of its last line, indentation before it left out."""
+    """From the first decorator to the end of the last line, without leading indentation."""
     name: tuple[int, int]
     indent: int
     sites: tuple[Site, ...] = field(default=())
 
 
 def test_functions(source: bytes) -> list[TestFunction]:
-    """In the order of the source; none if it is not Python that we can read."""
+    """The test functions in source order; empty if the source cannot be parsed."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -118,7 +118,8 @@ class _Finder:
         yield from self._within(node.body, [] if table is None else [*self._tables, table])
 
     def _within(self, body: list[ast.stmt], tables: list[Table]) -> Iterator[Site | Candidate]:
-        """Where rounds may be left out, those of outer tables are not known either."""
+        """Find the sites in a block with these tables. Where rounds may be skipped, the outer tables are not known
+        either."""
         outer, self._tables = self._tables, tables
         yield from self._sites(body)
         self._tables = outer
@@ -163,12 +164,12 @@ class _Finder:
 
 
 def _is_subtest(node: ast.expr) -> bool:
-    """Does the block's failure stay a failure?"""
+    """Whether a failure in the with-block stays a failure of the test."""
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("subTest", "test")
 
 
 def _within(call: ast.Call) -> ast.expr | None:
-    """How far apart the two may be; None where that is not written plainly."""
+    """The allowed difference of an `assertAlmostEqual`; None where it is not a plain constant."""
     given = {keyword.arg: keyword.value for keyword in call.keywords} | dict(
         zip(["places"], call.args[2:], strict=False)
     )
@@ -181,14 +182,14 @@ def _within(call: ast.Call) -> ast.expr | None:
 
 
 def _about(expected: ast.expr, within: ast.expr) -> ast.expr:
-    """As it is said elsewhere."""
+    """The expected value as the equivalent `pytest.approx` call."""
     text = f"pytest.approx({ast.unparse(expected)}, rel=0, abs={ast.unparse(within)})"
     made = ast.parse(text, mode="eval").body
     return ast.copy_location(made, expected)
 
 
 def _is_literal(node: ast.expr) -> bool:
-    """Of a value that can be written down again: 1e999 cannot."""
+    """Whether an expression is a literal whose repr can be evaluated again (1e999 cannot)."""
     try:
         value = ast.literal_eval(node)
         return bool(ast.literal_eval(repr(value)) == value)

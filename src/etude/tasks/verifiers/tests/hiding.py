@@ -1,8 +1,8 @@
-"""Expectations that are not literals, but known from what is written down: which of them can be taken out of a test.
+"""Decides which expected values that are not literals, but known from the source, can be removed from a test.
 
-A name that is only used to say what is expected goes, with what it stands for: then nothing in the test's source, and
-nothing on its frame, is the answer. A name that is used otherwise too stays; what is expected must then not be its
-value, or a part of it.
+A name used only for expected values is removed together with what it stands for. Then neither the test's source nor
+its frame contains the answer. A name that is also used otherwise stays; then the expected value must not be its value
+or a part of it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from etude.tasks.verifiers.tests.tables import LONGEST, Parameters, Table
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
     statement: ast.stmt
-    """An assertion that two things are equal."""
+    """The assertion."""
     sides: tuple[tuple[ast.expr, ast.expr], ...]
-    """What may be expected, and what is compared with it: as it is read, and the other way round."""
+    """Pairs (expected, compared), for both ways of reading the assertion."""
     tables: tuple[Table, ...]
-    """Of the loops around it, all of whose rounds are known; the innermost last."""
+    """Tables of the surrounding loops with known rows, innermost last."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """A candidate of which a side is known."""
+    """An assertion where the value of one operand is known, so it can be withheld."""
 
     statement: ast.stmt
     expected: ast.expr
@@ -40,7 +40,7 @@ class _Known:
     values: tuple[object, ...]
     bindings: Mapping[str, Binding]
     by_row: bool
-    """Its rounds are the rows that the runner makes tests of."""
+    """Whether its rounds are the rows of a parametrised test."""
 
 
 def hidden(
@@ -49,7 +49,7 @@ def hidden(
     parameters: Parameters | None,
     span: Callable[[ast.expr | ast.stmt], Span],
 ) -> dict[Candidate, Site]:
-    """Those that can be taken out, all at once: a table that is used by another assertion stays as it is."""
+    """The candidates whose values can be removed together. A table that another assertion uses stays as it is."""
     left = {one: known for one in candidates if (known := _known(one, scope, parameters))}
     while True:
         gone = set(_vanishing(list(left.values()), scope))
@@ -115,13 +115,13 @@ def _rounds(tables: Sequence[Table], known: Mapping[str, object]) -> Iterator[di
         yield dict(known)
         return
     for row in tables[0].rows:
-        # What this row does not know is not what the name stands for elsewhere.
+        # A column that is unknown in this row hides an outer name of the same name.
         outer = {name: value for name, value in known.items() if name not in tables[0].columns}
         yield from _rounds(tables[1:], {**outer, **row})
 
 
 def _vanishing(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
-    """Uses of names that are not there any more, or only say which round it is."""
+    """Uses of names that disappear when the assertions are removed, or only label the subtest."""
     for one in known:
         stays = set(ast.walk(one.compared))
         yield from (node for node in ast.walk(one.statement) if node not in stays)
@@ -131,7 +131,7 @@ def _vanishing(known: Sequence[_Known], scope: Scope) -> Iterator[ast.AST]:
 
 
 def _blanked(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | None:
-    """What is taken out with it; None where it can be found all the same."""
+    """The expressions to remove with an assertion; None where the value could still be found."""
     found: list[ast.expr] = []
     for name, binding in one.bindings.items():
         if all(use in gone for use in scope.uses(name, binding.within)):
@@ -144,7 +144,7 @@ def _blanked(one: _Known, scope: Scope, gone: set[ast.AST]) -> list[ast.expr] | 
 
 
 def _stays(node: ast.expr, scope: Scope, values: tuple[object, ...]) -> bool:
-    """Is one of the values also what something in this expression is called?"""
+    """Whether a name in this expression also stands for one of the values."""
     names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
     return any(tells(scope.values.get(name), value) for name in names for value in values)
 

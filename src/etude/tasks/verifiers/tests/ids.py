@@ -1,4 +1,4 @@
-"""How runners name tests: from a place in a file to an id, and from an id to that of a copy under another name."""
+"""The naming schemes of test runners: from a place in a file to a test id, and from an id to that of a renamed copy."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Ids:
         return {"pytest": "::", "unittest": ".", "node": " > "}[self.config.runner]
 
     def address(self, test: str) -> str:
-        """Of the function that the test is a case of."""
+        """The id of the function that the test is a case of."""
         return test.partition("[")[0] if self.config.runner == "pytest" else test
 
     def row(self, test: str) -> str:
-        """What pytest calls the row that the test is made of; empty for others."""
+        """pytest's name for the row of a parametrised test; empty for other tests."""
         return test[len(self.address(test)) + 1 : -1]
 
     def addresses(self, file: str, path: tuple[str, ...]) -> list[str]:
-        """What the function there may be called: by a dotted id, from any folder where Python looks."""
+        """Possible ids of a function. A dotted id can start at any folder on Python's path."""
         if self.config.runner != "unittest":
             return [self.separator.join([file, *path])]
         below = [folder.strip("/") + "/" for folder in self.config.path if folder not in (".", "")]
@@ -32,6 +32,6 @@ class Ids:
         return [".".join([place.removesuffix(".py").replace("/", "."), *path]) for place in sorted(places)]
 
     def renamed(self, test: str, name: str) -> str:
-        """Of a copy of the test's function."""
+        """The id of the same test in a copy of its function under another name."""
         address = self.address(test)
         return address.rpartition(self.separator)[0] + self.separator + name + test[len(address) :]

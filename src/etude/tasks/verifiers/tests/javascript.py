@@ -1,7 +1,7 @@
-"""The tests of a JavaScript file and what they expect, found by tokens: `test("name", ...)` and `it("name", ...)` that
-hold `assert.equal(something, literal)` or one of its kin.
+"""Finds the tests of a JavaScript file and what they expect, from its tokens: `test("name", ...)` and `it("name",
+...)` calls with `assert.equal(something, literal)` or a similar assertion.
 
-Not a parser: a file that it cannot follow to the end (brackets that do not close) yields nothing.
+It is not a parser: a file with unbalanced brackets gives no tests.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _sites(tokens: list[Token], closing: dict[int, int], start: int, end: int) -
 
 
 def _literals(tokens: list[Token]) -> Iterator[object]:
-    """The values of all literals in an expression, lists and objects whole."""
+    """The values of all literals in an expression; lists and objects as a whole."""
     while tokens:
         try:
             value, tokens = value_of(tokens)

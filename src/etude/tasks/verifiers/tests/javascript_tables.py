@@ -1,5 +1,5 @@
-"""Names in a JavaScript test that stand for what is written down: `const name = literal`, and the columns of a table in
-`for (const [a, b] of [[1, 2], ...])`, all of whose rows a test goes through."""
+"""Finds names in a JavaScript test that stand for literals: `const name = literal`, and the columns of a table in `for
+(const [a, b] of [[1, 2], ...])` where the test goes through all rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LEAVES_OUT = frozenset((b"if", b"break", b"continue", b"return", b"switch", b"w
 class Column:
     name: bytes
     values: tuple[object, ...]
-    """In the order of the rounds."""
+    """The values in the order of the rounds."""
     blanks: tuple[Edit, ...]
     first: int
-    """Token at which it begins to be known, and the one at which it ends."""
+    """Index of the first token at which the name is known; `last` is the index where that ends."""
     last: int
 
     def is_gone(self, tokens: Sequence[Token], told: Sequence[tuple[Span, Span]]) -> bool:
-        """Without these statements, each but for what it compares, does nothing say the name?"""
+        """Whether nothing mentions the name once these statements are removed, except what they compare."""
         return all(
             any(_in(token, statement) and not _in(token, compared) for statement, compared in told)
             for token in tokens[self.first : self.last]
@@ -70,7 +70,7 @@ def _loop(tokens: Sequence[Token], closing: dict[int, int], place: int) -> Itera
 
 
 def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int | None:
-    """Where it opens: here, or where the only other use of its name says what it is."""
+    """Index of the table's opening bracket: here, or where a constant that is used only here is defined."""
     if tokens[place].text == b"[":
         return place
     uses = [at for at, token in enumerate(tokens) if token.text == tokens[place].text]
@@ -83,7 +83,7 @@ def _table(tokens: Sequence[Token], closing: dict[int, int], place: int) -> int 
 
 
 def _rows(tokens: Sequence[Token], closing: dict[int, int], table: int) -> list[list[list[Token]]]:
-    """None of them, if one is not written as a row."""
+    """The cells of each row; empty if any row is not a list."""
     found, place = [], table + 1
     while place < closing[table]:
         if tokens[place].text == b",":
@@ -97,7 +97,7 @@ def _rows(tokens: Sequence[Token], closing: dict[int, int], table: int) -> list[
 
 
 def _values(cells: Sequence[list[Token]]) -> tuple[object, ...]:
-    """Empty, if one is not known."""
+    """The cells' values; empty if any is unknown."""
     try:
         read = [value_of(cell) for cell in cells]
     except (ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""JavaScript as tokens, and the values of literals in it. Not a parser: it knows what closes a bracket."""
+"""A JavaScript tokenizer, and the values of literals. It is not a parser, but it matches brackets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokens_of(source: bytes) -> Iterator[Token]:
     place, before = 0, Token("mark", b";", 0, 0)
     while match := _TOKEN.match(source, place):
         kind = match.lastgroup or ""
-        # A slash divides what a name, a number or a closing bracket ends; elsewhere it begins an expression.
+        # A slash after a name, number or closing bracket is a division; elsewhere it starts a regular expression.
         if match.group() == b"/" and (before.kind == "mark" and before.text not in (b")", b"]", b"}")):
             match = _REGEX.match(source, place) or match
             kind = "regex"
@@ -43,7 +43,7 @@ def tokens_of(source: bytes) -> Iterator[Token]:
 
 
 def closing_of(tokens: list[Token]) -> dict[int, int] | None:
-    """Of each opening bracket, its closing one; None if they do not fit."""
+    """The index of the closing bracket for each opening one; None if they do not match."""
     found: dict[int, int] = {}
     stack: list[int] = []
     for place, token in enumerate(tokens):
@@ -71,7 +71,8 @@ def arguments_of(tokens: Sequence[Token], closing: dict[int, int], bracket: int)
 
 
 def value_of(tokens: list[Token]) -> tuple[object, list[Token]]:
-    """Of a literal, and what comes after it; ValueError for what is computed, IndexError for what is cut off."""
+    """The value of the literal at the start, and the tokens after it. Raises ValueError for computed values and
+    IndexError for truncated ones."""
     first, rest = tokens[0], tokens[1:]
     if first.text in _NAMED:
         return _NAMED[first.text], rest

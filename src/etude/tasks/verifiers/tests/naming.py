@@ -1,4 +1,4 @@
-"""Fresh names for tests, of the words that the names of their neighbours are made of."""
+"""Fresh names for tests, composed of words from the names of the other tests in the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SPARE = ("case", "value", "result", "input", "output", "empty", "single", "many
 
 
 class Names:
-    """Draws names that look like the given ones, each once; never one of them."""
+    """Draws names that look like the given ones. No name is drawn twice, and none is one of the given."""
 
     def __init__(self, known: Iterable[str], rng: random.Random) -> None:
         self._taken = set(known)

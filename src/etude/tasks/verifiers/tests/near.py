@@ -1,4 +1,4 @@
-"""Numbers that need not be met exactly: what `pytest.approx` and `assertAlmostEqual` expect."""
+"""Approximate numbers: the expected values of `pytest.approx` and `assertAlmostEqual`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Near:
-    """Equal to each number that is close enough."""
+    """Equal to every number within the tolerance."""
 
     number: float
     within: float
@@ -23,7 +23,8 @@ class Near:
 
 
 def near(value: Any, rel: float | None = None, abs: float | None = None) -> Any:
-    """As pytest.approx understands its arguments; numbers in a list, tuple or dictionary are each met so."""
+    """The value with the tolerances of pytest.approx. Numbers in lists, tuples and dictionaries become approximate one
+    by one."""
     if isinstance(value, list | tuple):
         return type(value)(near(item, rel, abs) for item in value)
     if isinstance(value, dict):
@@ -35,7 +36,7 @@ def near(value: Any, rel: float | None = None, abs: float | None = None) -> Any:
 
 
 def exactly(value: Any) -> Any:
-    """The value without what is allowed around it."""
+    """The value without its tolerances."""
     if isinstance(value, Near):
         return value.number
     if isinstance(value, list | tuple):

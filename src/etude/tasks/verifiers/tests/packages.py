@@ -1,4 +1,4 @@
-"""pytest for images that have none: the files of the one that is installed here, as a layer over the image."""
+"""Brings pytest into images that have none: the files of the pytest installed here, as a layer over the image."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pathlib import Path
 from etude.tasks.task import TaskError
 
 _DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
-"""All that pytest imports on Python 3.11 and newer; pure Python, so any interpreter of these versions can use it."""
+"""All that pytest imports on Python 3.11 and newer. They are pure Python, so any interpreter of these versions can use
+them."""
 _UNUSED = re.compile(r"pygments/(styles|lexers|formatters)/(?!(__init__|_mapping|default|diff|python|terminal)\.py)")
-"""Eight tenths of the bytes."""
+"""Files to leave out; they make up eight tenths of the bytes."""
 FOLDER = "/opt/etude-pytest"
 
 
 @functools.cache
 def pytest_files() -> dict[str, bytes]:
-    """TaskError where pytest is not installed beside Étude."""
+    """The files of the layer. Raises TaskError where pytest is not installed beside Étude."""
     found: dict[str, bytes] = {}
     for distribution in _DISTRIBUTIONS:
         try:
@@ -40,8 +41,8 @@ def pytest_files() -> dict[str, bytes]:
 
 
 def _compiled(name: str, place: Path) -> dict[str, bytes]:
-    """Its bytecode, if it is here and up to date, marked as valid whatever the source's time is in the box: nobody
-    there may write bytecode, and to compile pytest takes longer than most suites."""
+    """A module's bytecode if it is present and up to date, marked as valid whatever the source's time is in the box.
+    Nobody in the box may write bytecode, and compiling pytest takes longer than most suites."""
     if place.suffix != ".py":
         return {}
     cached = Path(importlib.util.cache_from_source(str(place)))

@@ -1,4 +1,5 @@
-"""What may be altered or withheld in a suite, each item proven: the exams of a task are drawn from here."""
+"""The pool of a suite: everything that may be altered or withheld, each item proven by a run. Exams are drawn
+from it."""
 
 from __future__ import annotations
 
@@ -20,20 +21,20 @@ from etude.tasks.verifiers.tests.withholding import elsewhere, fitting, keeping_
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """A test function of the suite, and what can be asked of it."""
+    """One test function of the suite, and what can be altered or withheld in it."""
 
     file: str
     function: TestFunction
     tests: tuple[str, ...]
-    """The task's ids: several where it is parametrised."""
+    """The task's test ids; several where the function is parametrised."""
     decides: bool
-    """Some of them are in fail_to_pass."""
+    """Whether some of its tests are in fail_to_pass."""
     seconds: float = 0.0
     alterations: tuple[Edit, ...] = ()
-    """Of one site, so that no version of the test is between the others."""
+    """Edits of a single site, so that no version of the test stands out as a combination of others."""
     withheld: tuple[Site, ...] = ()
     chance: float = 1.0
-    """To guess what it tells out here, as far as that is wrong without a solution."""
+    """Probability of guessing the withheld values that are wrong without a solution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,9 @@ class Pool:
     sources: Mapping[str, bytes] = field(default_factory=dict)
     questions: tuple[Questions, ...] = ()
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of all test functions of a file."""
+    """Names of all test functions, by file."""
     seconds: float = 0.0
-    """Of the suite's tests, with the reference."""
+    """Time of the suite's tests with the reference."""
 
 
 def questions_of(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[Questions]:
@@ -68,7 +69,7 @@ def questions_of(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[
 
 
 def _is_named_in(file: str, sources: Mapping[str, bytes]) -> bool:
-    """Does another file say this one's name? It may then import what stands in it, in whatever way."""
+    """Whether another file mentions this file's name, and so might import its contents in some way."""
     path = PurePosixPath(file)
     name = path.parent.name if path.stem == "__init__" else path.stem
     said = name.encode("utf-8", "surrogateescape")
@@ -78,18 +79,19 @@ def _is_named_in(file: str, sources: Mapping[str, bytes]) -> bool:
 
 @lru_cache(maxsize=8)
 def test_functions(file: str, source: bytes) -> Sequence[TestFunction]:
-    """Read once for all who ask in a row: it takes as long as all else that is done with a file."""
+    """The test functions of a file. Cached, because parsing takes as long as everything else done with a file."""
     if file.endswith(".py"):
         return tuple(expectations.test_functions(source))
     return tuple(javascript.test_functions(source)) if file.endswith((".js", ".mjs", ".cjs")) else ()
 
 
 def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
-    """That all are guessed. Who guesses one value has it wherever it is asked again: only where, is left to guess."""
+    """Probability of guessing all answers. Whoever guesses a value knows it for every place it is expected; only the
+    places are left to guess."""
     chances = [(repr(value), chance_of(value, site)) for site, value in answers]
     alone = math.prod(chance for _, chance in chances)
     counts = Counter(value for value, _ in chances)
-    # Where it was given once, who guesses that has it everywhere.
+    # A value that was given to the code once is known everywhere.
     each: dict[str, float] = {}
     for value, chance in chances:
         each[value] = max(chance, each.get(value, 0.0))
@@ -98,8 +100,8 @@ def chance_of_all(answers: Sequence[tuple[Site, object]]) -> float:
 
 
 def chance_of(value: object, site: Site | None = None) -> float:
-    """That who does not know a value guesses it: a rough figure, for the values that code answers with by default, and
-    those that it was given where they are asked."""
+    """Probability of guessing a value: a rough figure, higher for values that code returns by default, and for values
+    given to the code in the comparison itself."""
     if value is None or isinstance(value, bool) or (site is not None and repr(value) in site.given):
         return 0.5
     if value in (0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):

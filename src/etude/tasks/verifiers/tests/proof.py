@@ -1,7 +1,7 @@
-"""A pool written down, so that the next process need not prove it again.
+"""Saves a pool, so that later processes need not prove it again.
 
-Only what was decided is kept, by places in the sources that it was decided of: what else a pool holds is read from
-them. Invariant: what is loaded draws the same exams as what was kept; what is damaged is as if it were not there.
+Only decisions are saved, as places in the sources; the rest of a pool is read from the sources again. Invariant: a
+loaded pool draws the same exams as the saved one, and a damaged file counts as missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from etude.tasks.verifiers.tests.suite import Suite
 
 
 def dump_proof(pool: Pool, guess: float) -> bytes:
-    """`guess`: what a blind forger's chance is in exams of this pool."""
+    """Serialise a pool. `guess` is a blind forger's probability in its exams."""
     rows = [
         {
             "file": asked.file,
@@ -49,12 +49,13 @@ def load_proof(data: bytes, suite: Suite, sources: Mapping[str, bytes]) -> Pool 
 
 
 def guess_of(data: bytes) -> float:
-    """1.0 of what is damaged."""
+    """The forger's probability stored in a proof; 1.0 if it is damaged."""
     return float(_whole(data).get("guess", 1.0))
 
 
 def follows_from(suite: Suite, reference: str, user: str) -> str:
-    """A digest of what decides a proof, but for the environment. Limits do not: within them it was proven."""
+    """Digest of everything that decides a proof, except the environment. Limits are left out: the proof was made
+    within them."""
     config = suite.config.model_dump_json(exclude={"seconds", "memory_mb", "disk_mb", "processes"})
     digest = hashlib.sha256(f"{_code()} {sys.version} {user} {config}\n".encode())
     for ids in (suite.fail_to_pass, suite.pass_to_pass, sorted(suite.may_skip), [reference]):
@@ -65,7 +66,7 @@ def follows_from(suite: Suite, reference: str, user: str) -> str:
 
 
 def _whole(data: bytes) -> dict[str, Any]:
-    """Empty if it is not."""
+    """The contents of a proof; empty if it is damaged."""
     digest, _, said = data.partition(b"\n")
     found = digest.decode("ascii", "replace") == hashlib.sha256(said).hexdigest()
     return dict(json.loads(said)) if found else {}
@@ -85,7 +86,7 @@ def _questions(row: Mapping[str, Any], asked: Questions) -> Questions:
 
 @cache
 def _code() -> str:
-    """Of what proves, and of what runs in the box: what an older version has proven is proven again."""
+    """Digest of the code that makes proofs and that runs in the box. Another version proves everything again."""
     digest = hashlib.sha256()
     for package in ("etude.tasks.verifiers.tests", "etude.tasks.box"):
         for file in sorted(resources.files(package).iterdir(), key=lambda file: file.name):

@@ -1,7 +1,7 @@
-"""Proves what a suite's exams are drawn from, by two runs of everything that might be asked.
+"""Proves which alterations and withheld comparisons of a suite can be used, with two runs of all of them.
 
-With the reference every altered copy must fail, whose original passes, and what is told must be as expected. Without
-any change, copy and original must fail at the same line, so that failing does not tell the two apart.
+With the reference, every altered copy must fail whose original passes, and the reported values must be as expected.
+Without any change, copy and original must fail at the same line, so that a failure does not tell them apart.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from etude.tasks.verifiers.tests.suite import Suite
 from etude.tasks.verifiers.tests.withholding import Telling, elsewhere, whole
 
 GUESS = 1e-3
-"""What a blind forger's chance should be at most."""
+"""The aim: the largest acceptable probability of a blind forger."""
 MOST = 127
-"""Alterations tried per site of a test that decides."""
+"""Most alterations tried per site of a fail_to_pass test."""
 DETECTORS, FEW = 6, 2
-"""Tests that do not decide, of which some are asked in two versions to catch who passes everything; alterations
-tried per site of them."""
+"""DETECTORS: number of other tests of which some appear in two versions, to catch code that passes everything. FEW:
+alterations tried per site of them."""
 Run = Callable[[Exam, bool], Awaitable[Account]]
-"""Runs an exam, with the reference or without any change."""
+"""Runs an exam, with the reference (True) or without any change."""
 _KEEPER = "_told"
 
 
 async def prove(suite: Suite, sources: Mapping[str, bytes], run: Run, rng: random.Random) -> Pool:
-    """`sources` are the test files as they lie in the workspace at grading."""
-    # Not in a thread, though to read a large suite takes seconds: Python 3.11 parses in one thread at a time, or
+    """Prove the pool of a suite. `sources` are the test files as they are in the workspace at grading."""
+    # Not in a thread, although parsing a large suite takes seconds: Python 3.11 parses in one thread at a time, or
     # raises SystemError.
     names = {file: tuple(f.path[-1] for f in test_functions(file, source)) for file, source in sources.items()}
     asked = [one for file in sorted(sources) for one in questions_of(suite, file, sources)]
     pool = await _try(_Trial(suite, sources, asked, rng), run)
-    # Tests whose answer was to be held back, and could not be.
+    # Tests whose answer was meant to be withheld, but could not be.
     open_still = [one for one in pool.questions if one.decides and one.chance > GUESS and not one.alterations]
     again = await _try(_Trial(suite, sources, open_still, rng, held_back=False), run)
     better = {(one.file, one.function.path): one for one in again.questions}
@@ -65,15 +65,15 @@ class _Tried:
     questions: Questions
     told: Telling
     telling: Mapping[str, str]
-    """Of the task's ids, those in the box; none where nothing can be told."""
+    """The ids in the box, by the task's ids; empty where nothing can be withheld."""
     original: tuple[str, ...]
-    """None where nothing is altered."""
+    """Ids of the unaltered copy; empty where nothing is altered."""
     altered: Mapping[str, Edit]
-    """By the name of the copy."""
+    """Alterations, by the name of the copy."""
 
 
 class _Trial:
-    """Everything that might be asked of some tests, in one exam: it costs little more than the tests themselves."""
+    """Everything that might be used of some tests, in one exam, which costs little more than the tests themselves."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class _Trial:
         *,
         held_back: bool = True,
     ) -> None:
-        """`held_back`: a test that can be asked without its answer is not asked in several versions."""
+        """`held_back`: do not try alterations for a test whose answer can be withheld."""
         self._suite, self._rng, self._ids, self._held_back = suite, rng, Ids(suite.config), held_back
         self._sources = sources
         self._tried: list[_Tried] = []
@@ -132,7 +132,7 @@ class _Trial:
         return groups, tried
 
     def _wanted(self, asked: Questions, told: list[Site]) -> int:
-        """Alterations per site: none where the answer can be held back and is hard to guess."""
+        """Alterations to try per site: none where the answer can be withheld and is hard to guess."""
         if not asked.decides:
             return FEW if asked in self._detectors else 0
         if self._held_back and chance_of_all([(site, value) for site in told for value in site.values]) <= GUESS:
@@ -140,7 +140,7 @@ class _Trial:
         return min(MOST, math.ceil(math.exp(-math.log(GUESS) / len(self._suite.fail_to_pass))) - 1)
 
     def result(self, solved: Rows, unsolved: Rows) -> Pool:
-        """What came out with the reference, and what without any change."""
+        """The pool that follows from the run with the reference and the run without any change."""
         found, total = [], 0.0
         for tried in self._tried:
             seconds = self._seconds(tried, solved)
@@ -150,7 +150,7 @@ class _Trial:
                 replace(
                     tried.questions,
                     seconds=seconds,
-                    # What does not pass under another name is not asked under one.
+                    # A test that fails under another name is not used under one.
                     alterations=self._alterations(tried, solved, unsolved) if _passed(tried.original, solved) else (),
                     withheld=told,
                     chance=chance_of_all(wrong),
@@ -159,13 +159,13 @@ class _Trial:
         return Pool(self._sources, tuple(found), seconds=total)
 
     def _seconds(self, tried: _Tried, solved: Rows) -> float:
-        """Of one version. The median of all: what had to wait for a busy machine says nothing of the others."""
+        """Time of one version: the median of all, because single ones may have waited for a busy machine."""
         copies = [[self._ids.renamed(test, name) for test in tried.questions.tests] for name in tried.altered]
         versions = [tried.original or tuple(tried.telling.values()), *copies]
         return median(sum(solved.seconds.get(test, 0.0) for test in version) for version in versions)
 
     def _told(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[tuple[Site, ...], list[tuple[Site, object]]]:
-        """Sites that can be asked without their answer; of the answers, those that are wrong without a solution."""
+        """The sites whose answers can be withheld; and of their answers, those that are wrong without a solution."""
         if not _passed(tried.telling.values(), solved):
             return (), []
         refuted, missing = set(), []
@@ -179,7 +179,7 @@ class _Trial:
         return tuple(kept), [(sites[key], value) for key, value in missing if sites[key] in kept]
 
     def _alterations(self, tried: _Tried, solved: Rows, unsolved: Rows) -> tuple[Edit, ...]:
-        """Those of the site that has most."""
+        """The proven alterations of the site that has most of them."""
 
         def fate(test: str) -> tuple[str | None, int | None]:
             return unsolved.outcomes.get(test), unsolved.places.get(test)
@@ -202,7 +202,7 @@ def _passed(tests: Iterable[str], rows: Rows) -> bool:
 
 
 def _candidates(asked: Questions, wanted: int, rng: random.Random) -> list[Edit]:
-    """Of every site as many."""
+    """Alterations to try: up to `wanted` for each site."""
     found: list[Edit] = []
     for site in asked.function.sites:
         if site.literal is None:

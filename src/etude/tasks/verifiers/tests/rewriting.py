@@ -1,4 +1,5 @@
-"""Test functions in other words: under another name, asking for something else, or telling instead of asking."""
+"""Rewrites test functions: under another name, with another expected value, or reporting a value instead of comparing
+it."""
 
 from __future__ import annotations
 
@@ -16,18 +17,20 @@ def copy_of(source: bytes, function: TestFunction, name: str, edits: Iterable[Ed
 
 
 def spelt(site: Site, value: object) -> str:
-    """A value as it is written at the site: all in one way, so that the original is not told by its quotes."""
+    """A value as source text at the site. All values are written the same way, so that quotes do not give the original
+    away."""
     return json.dumps(value, ensure_ascii=False) if site.json else repr(value)
 
 
 def respelt(function: TestFunction, literal: tuple[int, int]) -> Edit:
-    """The site's own value, written as its alterations are."""
+    """An edit that writes the site's own value in the same way as its alterations."""
     site = next(site for site in function.sites if site.literal == literal)
     return literal, (site.exception or spelt(site, site.value)).encode()
 
 
 def telling(source: bytes, site: Site, keeper: str, key: str) -> Edit:
-    """The comparison is made elsewhere: what is compared goes to the keeper, a builtin, and the literal goes."""
+    """An edit that replaces the comparison: the compared value goes to the keeper, a builtin, and the expected value
+    is removed."""
     assert site.statement is not None
     start, end = site.compared
     return site.statement, f'{keeper}("{key}", ('.encode() + source[start:end] + b"))"
@@ -36,8 +39,8 @@ def telling(source: bytes, site: Site, keeper: str, key: str) -> Edit:
 def compose(
     file: str, source: bytes, groups: Mapping[TestFunction, list[bytes]], elsewhere: Iterable[Edit] = ()
 ) -> bytes:
-    """The file with each of these functions replaced by copies of it, in this order, and some edits between them;
-    ValueError if it cannot be."""
+    """The file with each of these functions replaced by copies of it, in this order, and some edits elsewhere. Raises
+    ValueError if the result is not valid."""
     edits = list(elsewhere)
     for function, copies in groups.items():
         start = function.span[0]

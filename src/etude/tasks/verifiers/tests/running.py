@@ -1,7 +1,7 @@
-"""One run of an exam in a fresh box: what goes in, the command, and the account of what came out.
+"""Runs an exam once in a fresh box: the inputs, the command, and the account of the outputs.
 
-The host is the supervisor. The exit code is what pid 1 of the box reports; rows come over the pipe that was standard
-output before any code of the workspace ran; the report is read when the whole tree of processes has ended.
+The host supervises. The exit code is what pid 1 of the box reports. Rows come over the pipe that was standard output
+before any code of the workspace ran. The report is read after the whole process tree has ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGEST_REPORT = 16 << 20
 
 
 async def run_exam(stand: Stand, config: SuiteConfig, exam: Exam, change: Change | None = None) -> Account:
-    """SandboxError and OSError are ours."""
+    """Run an exam. SandboxError and OSError are infrastructure faults."""
     wall = WALL * config.seconds + 10  # A runner takes a while to start.
     nonce, place = secrets.token_hex(16), f"/tmp/{secrets.token_hex(6)}"
     limits = Limits(
@@ -70,16 +70,17 @@ async def run_exam(stand: Stand, config: SuiteConfig, exam: Exam, change: Change
 
 
 def command(config: SuiteConfig) -> list[str]:
-    """The script is on the command line: nothing of ours lies in the box that could be replaced."""
+    """The command that runs the tests. The script is passed on the command line, so no file of ours in the box could
+    be replaced."""
     if config.runner == "node":
         return [config.node, "--input-type=module", "-e", NODE]
-    # Not -I: it would also switch off PYTHONHASHSEED. What it is for is done by an empty PYTHONPATH, -s and cwd.
+    # Not -I, which would also ignore PYTHONHASHSEED. An empty PYTHONPATH, -s and cwd serve its purpose.
     return [config.python, "-s", "-B", "-c", PYTHON]
 
 
 def environment(config: SuiteConfig, place: str) -> dict[str, str]:
-    """A home and a folder for temporary files that are new and empty, programs of the image, no path into the
-    workspace before the runner has started."""
+    """Environment variables of the run: a new, empty home and temporary folder, the image's programs, and no path into
+    the workspace before the runner has started."""
     fixed = {
         "HOME": f"{place}/home",
         "TMPDIR": f"{place}/tmp",
@@ -92,14 +93,14 @@ def environment(config: SuiteConfig, place: str) -> dict[str, str]:
 
 
 async def with_pytest(stand: Stand) -> Stand:
-    """On an image with our pytest in it. The layer is one for all images; what was made before is found again."""
+    """The stand on an image with our pytest added. The layer is the same for all images and is reused."""
     pristine = stand.pristine
     image = await stand.sandboxes.add_image(packages.pytest_files(), base=pristine.image, workdir=packages.FOLDER)
     return replace(stand, pristine=replace(pristine, image=image))
 
 
 async def _lay(box: Box, workdir: str, files: Mapping[str, bytes]) -> None:
-    """The hidden suite: files of the workspace's owner, who is not the one that runs the tests."""
+    """Write the hidden suite. Its files belong to the workspace's owner, not to the user that runs the tests."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path, content in files.items():

@@ -1,4 +1,5 @@
-"""Answers that stand in the box all the same: a test whose answer is taken out still says what it gives."""
+"""Finds answers that remain in the box although the expected value was removed: the arguments of a call may contain
+them."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
 
 
 def given_in(compared: ast.expr, rounds: Sequence[Mapping[str, object]], values: Sequence[object]) -> frozenset[str]:
-    """Of the values, in the words of `repr`, those that are also given to what answers, in their own round: it may
-    answer with the third of what it was given, and ask nobody."""
+    """The reprs of those values that are also given to the compared expression in the same round. Code may return part
+    of its input without solving anything."""
     found = zip(rounds, values, strict=True)
     return frozenset(
         repr(value) for names, value in found if any(tells(part, value) for part in _known(compared, names))
@@ -18,7 +19,7 @@ def given_in(compared: ast.expr, rounds: Sequence[Mapping[str, object]], values:
 
 
 def tells(stays: object, value: object) -> bool:
-    """Is it there to be found? What code answers by default is no secret anyhow."""
+    """Whether `value` can be found in `stays`. Values that code returns by default are no secret and do not count."""
     if value in (None, 0, 1, -1) or (isinstance(value, str | bytes | list | tuple | dict | set) and not value):
         return False
     items = list(value) if isinstance(value, list | tuple) else None
@@ -29,9 +30,9 @@ def tells(stays: object, value: object) -> bool:
 
 
 def _parts(whole: object) -> Iterator[object]:
-    """It and all that is in it, at any depth; what is there many times is looked into once."""
+    """An object and everything inside it, at any depth; each object once."""
     waiting = [whole]
-    # By identity, and held: a range makes its numbers anew, and one that is gone leaves its id to another.
+    # By identity, and kept alive: a range creates its numbers anew, and a freed object's id may be reused.
     seen: dict[int, object] = {}
     while waiting:
         part = waiting.pop()
@@ -46,7 +47,7 @@ def _parts(whole: object) -> Iterator[object]:
 
 
 def _known(node: ast.AST, names: Mapping[str, object]) -> Iterator[object]:
-    """Of the outermost parts of an expression that have a value, the values."""
+    """The values of the outermost parts of an expression that can be evaluated."""
     try:
         if isinstance(node, ast.expr):
             yield evaluate(node, names)

@@ -1,42 +1,43 @@
-"""One place in a test where something is expected."""
+"""A site: one place in a test where a value or exception is expected."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 Span = tuple[int, int]
-"""In bytes of the source."""
+"""Start and end in bytes of the source."""
 Edit = tuple[Span, bytes]
-"""A span of the source, and what is put in its place."""
+"""A span of the source, and its replacement."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
     literal: Span | None
-    """Where the expectation is written; None where another one cannot be put in its place."""
+    """Where the expected value is written; None where no other value can be put there."""
     values: tuple[object, ...]
-    """What is expected, each time that the test comes by, and then from the start again; a literal is one value."""
+    """The expected values, one per round, repeated from the start; a literal is one value."""
     exception: str = ""
-    """Its name, where one is expected."""
+    """Name of the expected exception; empty if a value is expected."""
     statement: Span | None = None
-    """Of an assertion of equality: all of it, and what is compared. It can be made elsewhere."""
+    """The whole statement of an equality assertion, which can be withheld; `compared` is the expression that it
+    checks."""
     compared: Span = (0, 0)
     given: frozenset[str] = frozenset()
-    """Of the values, in the words of `repr`, those that what is compared shows as well."""
+    """The reprs of those values that the compared expression contains as well."""
     json: bool = False
-    """How the value is written there: as JSON, or as Python does."""
+    """Whether the value is written as JSON rather than as Python."""
     blanks: tuple[Edit, ...] = ()
-    """What else tells the value, anywhere in the file, and must go with the statement."""
+    """Edits anywhere in the file that remove everything else that reveals the value, to be made with the statement."""
     rows: tuple[frozenset[str], ...] = ()
-    """Of a table that the runner makes tests of: what it may call each row, as there are values. Empty for others."""
+    """For a parametrised test: the possible names of each row, in the order of `values`. Empty for others."""
     renamed: bool = False
-    """Without what is expected, its rows are called by their number."""
+    """Whether removing the expected value renames the rows to their numbers."""
 
     @property
     def value(self) -> object:
         return self.values[0]
 
     def row_of(self, called: str) -> int | None:
-        """The one row that may be called so."""
+        """The index of the only row that may have this name, else None."""
         found = [row for row, names in enumerate(self.rows) if called in names]
         return found[0] if len(found) == 1 else None

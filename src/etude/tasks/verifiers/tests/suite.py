@@ -1,8 +1,9 @@
-"""A hidden test suite as a task keeps it: how it is run, the files that are laid over the workspace, what is expected.
+"""A hidden test suite as a task stores it: how to run it, the files to place over the workspace, and the expected
+outcomes.
 
 task.toml  [metadata.etude.verifier]  type = "tests", runner, and the other fields of `SuiteConfig`
-tests/files/...                       laid over the workspace when a change is graded
-tests/expected.json                   fail_to_pass, pass_to_pass, may_skip: ids, as the runner itself says them
+tests/files/...                       placed over the workspace when a change is graded
+tests/expected.json                   fail_to_pass, pass_to_pass, may_skip: ids, as the runner itself prints them
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ Runner = Literal["pytest", "unittest", "node"]
 
 
 class SuiteConfig(BaseModel):
-    """[metadata.etude.verifier] of a task with `type = "tests"`; keys that are not known here are passed over."""
+    """The settings in [metadata.etude.verifier] of a task with `type = "tests"`; unknown keys are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     runner: Runner
     python: str = Field("python3", min_length=1)
-    """The interpreter of the image: a name that is looked up on PATH, or an absolute path outside the workspace."""
+    """The image's interpreter: a name looked up on PATH, or an absolute path outside the workspace."""
     node: str = Field("node", min_length=1)
     pytest: Literal["image", "brought"] = "image"
-    """Whose pytest runs: the image's, or the one that the grader brings along into images that have none."""
+    """Which pytest runs: the image's, or the one that the grader brings into images without one."""
     path: list[str] = ["."]
-    """Folders of the workspace where Python finds what is under test."""
+    """Folders of the workspace on Python's path."""
     arguments: list[str] = []
-    """More for the runner's command line (pytest only)."""
+    """More command line arguments for the runner (pytest only)."""
     env: dict[str, str] = {}
-    """Over the image's variables and the grader's."""
+    """Environment variables that override the image's and the grader's."""
     seconds: float = Field(60.0, gt=0)
-    """CPU time of all tests together. The wall clock is a safety net at a multiple of it."""
+    """CPU time of all tests together. The wall clock is a safety net, a multiple of it."""
     memory_mb: int = Field(1024, ge=64)
     disk_mb: int = Field(256, ge=16)
     processes: int = Field(128, ge=8)
@@ -59,11 +60,11 @@ class _Expected(BaseModel):
 class Suite:
     config: SuiteConfig
     files: Mapping[str, bytes]
-    """Laid over the workspace, by their paths in it."""
+    """Files to place over the workspace, by their paths in it."""
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...] = ()
     may_skip: frozenset[str] = frozenset()
-    """Of pass_to_pass: may also be skipped, or fail as the test itself expects."""
+    """Those of pass_to_pass that may also be skipped, or fail as the test itself expects."""
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -71,7 +72,7 @@ class Suite:
 
 
 def read_suite(task: Task) -> Suite:
-    """TaskError names file, field and expectation."""
+    """Read the suite of a task. A TaskError names file, field and expectation."""
     config = read_table(task, SuiteConfig)
     path = task.directory / EXPECTED
     expected = read_json(path, _Expected)
@@ -101,7 +102,7 @@ def read_suite(task: Task) -> Suite:
 
 
 def test_files(suite: Suite) -> frozenset[str]:
-    """Where the expected tests can be, as paths in the workspace. A dotted id does not say which part is the file."""
+    """Workspace paths of files that may contain the expected tests. A dotted id does not say which part is the file."""
     if suite.config.runner != "unittest":
         mark = "::" if suite.config.runner == "pytest" else " > "
         return frozenset(test.partition(mark)[0] for test in suite.expected)
@@ -116,7 +117,8 @@ def suite_files(
     pass_to_pass: Collection[str] = (),
     may_skip: Collection[str] = (),
 ) -> dict[str, bytes]:
-    """What `write_task` needs for a hidden suite; the rest is `task.verifier = {"type": "tests", "runner": ...}`."""
+    """The files of a hidden suite, to pass to `write_task`; the task also needs `task.verifier = {"type": "tests",
+    "runner": ...}`."""
     expected = {"fail_to_pass": sorted(fail_to_pass), "pass_to_pass": sorted(pass_to_pass)}
     if may_skip:
         expected["may_skip"] = sorted(may_skip)

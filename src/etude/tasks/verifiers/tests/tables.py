@@ -1,4 +1,4 @@
-"""Tables that a test goes through row by row: a loop over what is written down, or `pytest.mark.parametrize`."""
+"""Tables that a test goes through row by row: a loop over literals, or `pytest.mark.parametrize`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from etude.tasks.verifiers.tests.bindings import Binding, Scope, uses_taken
 from etude.tasks.verifiers.tests.constants import NotConstant, bind, evaluate
 
 LONGEST = 500
-"""Rows."""
+"""Most rows."""
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     rows: list[dict[str, object]]
-    """The names that have a known value in each round."""
+    """The names with a known value in each round."""
     columns: Mapping[str, Binding]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameters:
-    """Rows that a runner makes tests of."""
+    """A table of which the runner makes one test per row."""
 
     table: Table
     called: tuple[frozenset[str], ...]
-    """What the runner may call each row."""
+    """Possible names of each row in the runner."""
     renaming: tuple[tuple[Span, bytes], ...] = field(default=())
-    """Edits that call the rows `row_name`, which tells nothing of what is in them."""
+    """Edits that rename the rows to `row_name`, which reveals nothing of their contents."""
 
 
 def row_name(row: int) -> str:
@@ -38,7 +38,7 @@ def row_name(row: int) -> str:
 
 
 def loop_table(loop: ast.For, scope: Scope, names: Mapping[str, object]) -> Table | None:
-    """None where its rows are not known, or some may be left out."""
+    """The table of a loop; None where its rows are unknown or may be skipped."""
     if any(isinstance(node, ast.Break | ast.Continue | ast.Return) for part in loop.body for node in ast.walk(part)):
         return None
     try:
@@ -55,7 +55,8 @@ def loop_table(loop: ast.For, scope: Scope, names: Mapping[str, object]) -> Tabl
 
 
 def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], Span]) -> Parameters | None:
-    """Of the function's only decorator of that kind."""
+    """The table of the function's only parametrize decorator; None where there is none, or several, or it cannot be
+    read."""
     assert scope.function is not None
     marks = [mark for mark in scope.function.decorator_list if "parametrize" in ast.unparse(mark)]
     if len(marks) != 1 or not isinstance(mark := marks[0], ast.Call) or len(mark.args) != 2:
@@ -122,7 +123,7 @@ def _table(
 
 
 def _spelt_rows(table: ast.expr, scope: Scope) -> Sequence[ast.expr | list[ast.expr]] | None:
-    """As they are written: in place, or under a name that nothing else uses."""
+    """The rows as they are written: in place, or under a name that nothing else uses."""
     if isinstance(table, ast.Call) and isinstance(table.func, ast.Attribute) and table.func.attr == "items":
         held = _behind(table.func.value, scope)
         if isinstance(held, ast.Dict) and all(held.keys):
@@ -174,7 +175,7 @@ def _argument_names(given: object) -> list[str]:
 def _without_param(
     row: ast.expr | list[ast.expr],
 ) -> tuple[ast.expr | list[ast.expr], list[ast.expr] | None, str | None]:
-    """A row, and what `pytest.param` holds, and calls it."""
+    """A row; and for a `pytest.param` its cells and id, else None."""
     if not isinstance(row, ast.Call):
         return row, None, None
     keywords = {keyword.arg: keyword.value for keyword in row.keywords}
@@ -203,7 +204,7 @@ def _cell_id(value: object, otherwise: str) -> str:
 
 
 def _guesses(cell: ast.expr, name: str, row: int) -> Iterator[str]:
-    """Of what is not known: functions and classes are called by their name."""
+    """Possible names of a cell with an unknown value: functions and classes appear by name."""
     yield f"{name}{row}"
     if isinstance(cell, ast.Name | ast.Attribute):
         yield cell.attr if isinstance(cell, ast.Attribute) else cell.id

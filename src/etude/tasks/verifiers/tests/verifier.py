@@ -30,12 +30,15 @@ from etude.tasks.verifiers.tests.running import run_exam, with_pytest
 from etude.tasks.verifiers.tests.suite import read_suite, test_files
 
 PROOF = 4.0
-"""CPU time of a run that proves a suite's controls, as a multiple of the suite's."""
+"""CPU time limit of a run that proves a suite's controls, as a multiple of the suite's."""
 
 
 class TestsVerifier:
-    """Before its first verdict it runs the reference once, to prove what its exams are drawn from, or finds that an
-    earlier process did; a task without a reference is asked its suite as it is, and is not sealed."""
+    """Grades a change with an exam drawn from the hidden suite.
+
+    Before the first verdict it runs the reference to prove the pool that exams are drawn from, or loads the proof of
+    an earlier process. A task without a reference is graded with its suite unchanged, and is not sealed.
+    """
 
     __test__ = False  # Not a test, whatever its name.
 
@@ -54,7 +57,7 @@ class TestsVerifier:
         return self._guess <= SEALED
 
     def recall(self, folder: Path) -> bool:
-        """Whether `sealed` is known, of what was proven by whoever keeps environments in this folder."""
+        """Whether `sealed` is known, from a proof stored in this folder of environments."""
         try:
             reference = (self._task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -68,7 +71,8 @@ class TestsVerifier:
         return path in self._test_files or is_protected(path) or steers_runner(path) or self._is_in_the_way(path)
 
     def _is_in_the_way(self, path: str) -> bool:
-        """Of the hidden files: one of them, in the place of a folder of theirs, or below one as if it were a folder."""
+        """Whether a path is a hidden file, takes the place of a folder of one, or lies below one as if it were a
+        folder."""
         return any(path == file or file.startswith(f"{path}/") or path.startswith(f"{file}/") for file in self._hidden)
 
     async def examine(self, stand: Stand) -> Verdict:
@@ -80,7 +84,7 @@ class TestsVerifier:
         return agree(exam, await run_exam(stand, self.suite.config, exam), stand.change.touched)
 
     async def equipped(self, stand: Stand) -> Stand:
-        """With a pytest to run, where the image has none."""
+        """The stand with a pytest added, where the task brings one into the image."""
         config, image = self.suite.config, stand.pristine.image
         if config.runner != "pytest" or config.pytest != "brought":
             return stand
@@ -113,14 +117,14 @@ class TestsVerifier:
         return pool
 
     async def _prove(self, stand: Stand, sources: Mapping[str, bytes], solution: Change) -> Pool:
-        # Nothing of this is part of the verdict: not its conditions, not what it takes.
+        # These runs are not part of the verdict, so neither their conditions nor their CPU time count.
         apart = replace(stand, conditions=USUAL, cpu_seconds=[])
         longest = PROOF * self.suite.config.seconds
         took = longest
 
         async def run(exam: Exam, solved: bool) -> Account:
             nonlocal took
-            # What is wrong may never end: it gets what the solution needed, and some more.
+            # Unsolved code may never end, so it gets what the solution needed and a little more.
             seconds = longest if solved else min(longest, PROOF * took + 1)
             config = self.suite.config.model_copy(update={"seconds": seconds})
             account = await run_exam(apart, config, exam, solution if solved else Change())
@@ -144,5 +148,5 @@ _STEERS = re.compile(
 
 
 def steers_runner(path: str) -> bool:
-    """May a file at this path change how a runner starts or which tests it finds, whatever the suite?"""
+    """Whether a file at this path may change how any runner starts or which tests it finds."""
     return bool(_STEERS.fullmatch(path))

@@ -1,4 +1,4 @@
-"""A test function that tells in place of asking: what it is in the box, and what is compared out here."""
+"""Rewrites a test function to report values instead of comparing them; the comparison is made outside the box."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Telling:
     source: bytes
     function: TestFunction
     sites: Mapping[str, Site]
-    """By the key under which each is told."""
+    """The sites, by the key under which each reports its value."""
     keeper: str
 
     @property
     def within(self) -> list[Edit]:
-        """In the function's own lines."""
+        """Edits within the function's own lines."""
         return [telling(self.source, site, self.keeper, key) for key, site in self.sites.items()] + [
             edit for edit in _blanks(self.sites.values()) if _is_within(edit, self.function)
         ]
@@ -33,7 +33,7 @@ class Telling:
         return [edit for edit in _blanks(self.sites.values()) if not _is_within(edit, self.function)]
 
     def in_box(self, ids: Ids, test: str) -> str:
-        """What one of the function's tests is called there."""
+        """The id in the box of one of the function's tests."""
         for site in self.sites.values():
             if site.renamed and (row := site.row_of(ids.row(test))) is not None:
                 return f"{ids.address(test)}[{row_name(row)}]"
@@ -44,7 +44,7 @@ class Telling:
 
 
 def fitting(function: TestFunction, tests: Collection[str], ids: Ids) -> TestFunction:
-    """Without sites of a table whose rows are not what these tests are called after."""
+    """The function without sites of a table whose rows do not match the ids of these tests."""
     called = [ids.row(test) for test in tests]
 
     def fits(site: Site) -> bool:
@@ -56,13 +56,13 @@ def fitting(function: TestFunction, tests: Collection[str], ids: Ids) -> TestFun
 
 
 def keeping_to_itself(function: TestFunction) -> TestFunction:
-    """Without sites that take something out of the file that is not the function's."""
+    """The function without sites that would edit the file outside the function."""
     kept = [site for site in function.sites if not elsewhere(site, function)]
     return replace(function, sites=tuple(whole(kept, function.sites)))
 
 
 def whole(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
-    """Of these, the ones that blank nothing which a site that is left out still asks for."""
+    """Those of `kept` that blank nothing which a dropped site still needs."""
     kept, every = list(kept), list(every)
     needed = {edit for site in every if site not in kept for edit in site.blanks}
     left = [site for site in kept if needed.isdisjoint(site.blanks)]
@@ -70,7 +70,7 @@ def whole(kept: Iterable[Site], every: Iterable[Site]) -> list[Site]:
 
 
 def elsewhere(site: Site, function: TestFunction) -> bool:
-    """Does it take something out of the file that is not the function's?"""
+    """Whether a site's blanks lie outside the function."""
     return not all(_is_within(edit, function) for edit in site.blanks)
 
 
