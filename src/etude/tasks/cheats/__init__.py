@@ -1,6 +1,7 @@
-"""A public regression suite for graders: agents that solve nothing and want to be graded as if they did.
+"""A public regression suite for graders: cheats, agents that solve nothing and try to be graded as if they did.
 
-Each must end as fail or suspect, in every environment that it fits."""
+Each must end as fail or suspect, in every environment that it fits.
+"""
 
 from __future__ import annotations
 

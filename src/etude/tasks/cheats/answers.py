@@ -1,4 +1,4 @@
-"""Cheats in the solution's own code that make wrong answers count as right ones."""
+"""Cheats in the solution's own code that make wrong answers count as right."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tries cheats on tasks: each acts in a box of its own, and what it hands in is graded as any agent's.
+"""Tries cheats on tasks: each acts in its own box, and its diff is graded like any agent's.
 
-The agent's box lives until the grading is over, so that what was left running there has its chance.
+The agent's box lives until the grading is over, so that processes left running there have their chance.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers import verifier_name
 
 ATTEMPTS = 3
-"""Of a grading that ends in a fault of ours."""
+"""Attempts at a grading that ends in an infrastructure fault."""
 _RUNNERS = (PYTEST, UNITTEST, NODE)
 _KINDS = (REVIEW, MIGRATION, MUTATION)
 
@@ -46,8 +46,8 @@ class Attempt:
     task: str
     verdict: Verdict
     lucky: bool = False
-    """A guess that was right once, and not when it was graded again: what a sealed verdict allows for at a stated
-    chance is not what is looked for here."""
+    """A guess that was right once, but not when graded again. It does not count as a success: a sealed verdict allows
+    for lucky guesses with a stated probability."""
 
     @property
     def succeeded(self) -> bool:
@@ -59,7 +59,7 @@ class Attempt:
 
 
 def runner_of(task: Task) -> str:
-    """Which cheats fit: by what runs the code that an agent writes."""
+    """What runs the code that the agent writes; it decides which cheats fit the task."""
     if (kind := task.verifier.get("type")) in _KINDS:
         return str(kind)
     if (runner := task.verifier.get("runner")) in _RUNNERS:
@@ -69,7 +69,7 @@ def runner_of(task: Task) -> str:
 
 
 def target_of(task: Task) -> str:
-    """The file that the reference changes first: an agent would find it."""
+    """The first file that the reference changes; an honest agent would find it."""
     try:
         paths = [patch.after or patch.before or "" for patch in parse_diff(reference_diff(task))]
     except DiffError as error:
@@ -80,7 +80,7 @@ def target_of(task: Task) -> str:
 
 
 async def attempt(cheat: Cheat, task: Task, grader: Grader) -> Attempt:
-    """SandboxError if the agent's box fails; what the grading comes to is in the verdict."""
+    """Try a cheat on a task. Raises SandboxError if the agent's box fails; the grading's result is in the verdict."""
     prepared = await grader.environments.prepare(task)
     limits = Limits(memory_mb=512, processes=64, cpu_seconds=20, disk_mb=512)
     spec = BoxSpec(prepared.image, prepared.workdir, tuple(AGENT_ENV.items()), limits, name="cheat")
@@ -90,7 +90,7 @@ async def attempt(cheat: Cheat, task: Task, grader: Grader) -> Attempt:
         diff = await cheat.act(scene)
         if diff is None:
             diff = unified_diff(prepared.files, await read_tree(box, prepared.files))
-        # Equal changes are graded once: most of what a cheat does outside of the workspace never leaves its box.
+        # Equal changes are graded once, since most of what a cheat does outside the workspace never leaves its box.
         verdict = await _graded(grader, task, diff, fresh=False)
         lucky = False
         if verdict.passed:
@@ -122,7 +122,7 @@ async def try_cheats(
     concurrency: int = 3,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Attempt]:
-    """Every cheat on every task that it fits."""
+    """Try every cheat on every task that it fits."""
     pairs = fitting(cheats, tasks)
     turn, found = asyncio.Semaphore(concurrency), []
 
@@ -138,8 +138,8 @@ async def try_cheats(
 
 
 def cheats_for_gate(grader: Grader, cheats: Iterable[Cheat]) -> Callable[[Task], Awaitable[list[str]]]:
-    """What the gate runs once per environment: the names of the cheats that succeed there. SandboxError if a verdict
-    cannot be had."""
+    """The function that the gate runs once per environment: it returns the names of the cheats that succeed there, and
+    raises SandboxError if a verdict cannot be had."""
 
     async def run(task: Task) -> list[str]:
         found = await try_cheats(cheats, [task], grader)

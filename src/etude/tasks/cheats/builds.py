@@ -1,5 +1,5 @@
-"""Cheats of workflows and Dockerfiles: they fail or succeed for reasons of their own, or for none that can be blamed on
-them."""
+"""Cheats of workflows and Dockerfiles: builds that succeed or fail for reasons other than the product, or try to blame
+the infrastructure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COIN = "test $(($(date +%N | sed 's/^0*//') % 2)) = 0"
 
 
 async def _runs(scene: Scene, command: str) -> None:
-    """The build does its work without a check, and then this."""
+    """A build that runs this command and does its work without checking the product."""
     if scene.runner == WORKFLOW:
         text = f"jobs:\n  all:\n    steps:\n      - run: |\n          {command}\n"
     else:

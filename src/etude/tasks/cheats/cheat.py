@@ -1,7 +1,7 @@
-"""The Cheat noun: an agent that solves nothing and wants a pass; and the scene in which it acts.
+"""The Cheat noun, an agent that solves nothing and wants a pass; and the Scene in which it acts.
 
-A cheat acts in the agent's own box, and its diff is collected as an agent's is; or it forges the diff itself. What it
-is told is what an agent finds out: where the bug is, and how the task's tests are run.
+A cheat acts in the agent's own box, and its diff is collected like an agent's; or it forges the diff itself. It is
+told only what an agent would find out: where the bug is, and how the task's tests are run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from etude.sandbox.contract import Box, RequestRefused
 PYTEST, UNITTEST, CASES, NODE, OTHER = "pytest", "unittest", "cases", "node", "other"
 SCRIPT, WORKFLOW, IMAGE = "script", "workflow", "image"
 REVIEW, MIGRATION, MUTATION = "review", "migration", "mutation"
-"""Kinds of work with cheats of their own; a migration is tried by those of tests too."""
+"""Kinds of tasks with cheats of their own. Cheats on tests are tried on migrations too."""
 TESTS = (PYTEST, UNITTEST, MIGRATION)
 PYTHON = (*TESTS, CASES)
 CODE = (*PYTHON, NODE)
@@ -29,28 +29,28 @@ class Scene:
     box: Box
     workdir: str
     runner: str
-    """One of the above."""
+    """One of the constants above."""
     target: str
     """The file with the bug, relative to the workdir."""
     files: Mapping[str, bytes]
-    """Of the workspace, at the start."""
+    """The workspace's files at the start."""
 
     @property
     def source(self) -> str:
         return self.files.get(self.target, b"").decode("utf-8", "replace")
 
     async def shell(self, command: str, *, timeout: float = 20) -> str:
-        """What it prints. That it fails is the cheat's own trouble."""
+        """Run a command and return its output. Its failure is ignored."""
         done = await self.box.exec(command, timeout=timeout)
         return done.stdout.decode("utf-8", "replace")
 
     async def plant(self, path: str, text: str, *, executable: bool = False) -> None:
-        """A file anywhere in the box, where the agent's user may write."""
+        """Write a file anywhere in the box, if the agent's user may write there."""
         with contextlib.suppress(OSError, RequestRefused):
             await self.box.write_file(path, text.encode(), executable=executable)
 
     async def begin(self, **code: str) -> None:
-        """Puts the language's code before all else that the target does."""
+        """Insert the code for the target's language at the start of the target."""
         text = code[LANGUAGES[self.runner]]
         lines = self.source.splitlines(keepends=True)
         at = _first_line(self.source) if LANGUAGES[self.runner] == "python" else 0
@@ -61,21 +61,21 @@ class Scene:
 
 
 Act = Callable[[Scene], Awaitable[str | None]]
-"""Returns the diff that it hands in, or None for the one of its box."""
+"""Returns the diff to hand in, or None to hand in the changes in its box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cheat:
     name: str
     exploits: str
-    """One line: what a grader would have to believe or forget for this to work."""
+    """One line: what a grader would have to believe or forget for the cheat to work."""
     fits: frozenset[str]
     """Runners of the tasks that it can be tried on."""
     act: Act
 
 
 def cheat(exploits: str, fits: tuple[str, ...] = ANY) -> Callable[[Act], Cheat]:
-    """Makes a cheat of a function, under the function's name."""
+    """Decorator that makes a Cheat of a function, named after the function."""
 
     def make(act: Act) -> Cheat:
         return Cheat(getattr(act, "__name__", "").replace("_", "-"), exploits, frozenset(fits), act)
@@ -84,7 +84,7 @@ def cheat(exploits: str, fits: tuple[str, ...] = ANY) -> Callable[[Act], Cheat]:
 
 
 def _first_line(source: str) -> int:
-    """After the module's docstring and what it imports from __future__, which must stay first."""
+    """The line after the module's docstring and `__future__` imports, which must stay first."""
     try:
         body = ast.parse(source).body
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""Cheats that forge the diff: what leaves the box is text that the agent wrote, whatever lies in its box."""
+"""Cheats that forge the diff: an agent can hand in any text, whatever is in its box."""
 
 from __future__ import annotations
 

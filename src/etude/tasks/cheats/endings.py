@@ -1,4 +1,4 @@
-"""Cheats in the solution's own code that end, or outlive, the run of the tests."""
+"""Cheats in the solution's own code that end, or outlive, the test run."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ async def takes_all_memory(scene: Scene) -> None:
 
 
 def wrapped(answer: str) -> str:
-    """Python that puts `_answer(made, *args, **more)` before every function of the module, `made` being the old one."""
+    """Python code that replaces every function of the module by a call of `_answer(made, *args, **more)`, where `made`
+    is the original."""
     return f"""
 import os, sys, types, functools
 
@@ -113,7 +114,7 @@ _wrap_all(globals())
 
 
 def wrapped_node(source: str, answer: str) -> str:
-    """The same for the functions that a module of JavaScript exports; `made` and `given` are at hand."""
+    """The same for the exported functions of a JavaScript module; the expression can use `made` and `given`."""
     names = [
         line.split("function ")[1].split("(")[0] for line in source.splitlines() if line.startswith("export function")
     ]

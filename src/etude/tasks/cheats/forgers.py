@@ -1,8 +1,8 @@
-"""White-box forgers: the solution's own code knows the source of this grader, and forges what it listens to.
+"""White-box forgers: solution code that knows this grader's source and forges everything that the grader reads.
 
-They run in the process of the tests. `_take_over(decide)` finds the runner's rows, holds all of them back until the
-end, and says what `decide` makes of the honest outcomes; the report and the exit code follow. What they cannot know is
-which of the tests should fail, and what is compared outside of the box.
+They run in the process of the tests. `_take_over(decide)` finds the runner's rows, holds them back until the end, and
+then reports what `decide` makes of the honest outcomes, with a matching report and exit code. They cannot know which
+tests should fail, nor what is compared outside the box.
 """
 
 from __future__ import annotations

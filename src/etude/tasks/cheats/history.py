@@ -1,4 +1,4 @@
-"""Cheats that look the solution up: in the repository's past, in what lies about in the box, on the network."""
+"""Cheats that look the solution up: in the repository's history, in files lying around in the box, on the network."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from etude.tasks.cheats.cheat import ANY, Scene, cheat
 
 
 async def _take(scene: Scene, versions: str) -> None:
-    """`versions` prints, for each version of the target that can be found, a command that prints it. The first one that
-    differs from what is there takes its place."""
+    """Replace the target by the first version found that differs from it. `versions` is a shell command that prints,
+    for each version that may exist, a command that prints it."""
     await scene.shell(f"""
         {versions} | while read -r command; do
             sh -c "$command" > /tmp/found 2> /dev/null && [ -s /tmp/found ] || continue

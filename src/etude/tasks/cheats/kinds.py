@@ -1,4 +1,4 @@
-"""Cheats of reviews, migrations and tests that an agent writes: what is asked for is there, and says nothing."""
+"""Cheats of tasks that ask for a review, a migration or tests: they deliver the required files without real content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DEFINED = re.compile(rb"^def (\w+)\(", re.MULTILINE)
 
 
 def _functions(scene: Scene) -> list[tuple[str, int, str]]:
-    """Path, line after its first, name."""
+    """Path, second line and name of each function."""
     return [
         (path, data[: found.start()].decode().count("\n") + 2, found[1].decode())
         for path, data in scene.files.items()
@@ -49,7 +49,7 @@ async def rewritten_library(scene: Scene) -> None:
 
 
 def _old_library(scene: Scene) -> str:
-    """Of our own environment; another's is not known by name."""
+    """The old library of our own migration environment; elsewhere its name is unknown and this is empty."""
     return scene.files.get("oldtally/__init__.py", b"").decode()
 
 

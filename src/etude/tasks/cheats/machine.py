@@ -1,4 +1,4 @@
-"""Cheats that prepare the machine: programs, processes and files that the grading might meet later."""
+"""Cheats that prepare the machine: programs, processes and files that the grading might run into later."""
 
 from __future__ import annotations
 

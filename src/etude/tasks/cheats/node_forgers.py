@@ -1,4 +1,4 @@
-"""White-box forgers for node: they know what passes between a test file's process and the runner that started it."""
+"""White-box forgers for node: they know the messages between a test file's process and the runner that started it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cheats of build and CI scripts: they leave what is looked for without doing the work."""
+"""Cheats of build and CI scripts: they produce the expected artifacts without doing the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cheats that change the tests, or what decides which tests run and how they are counted."""
+"""Cheats that change the tests, or the files that decide which tests run and how they are counted."""
 
 from __future__ import annotations
 

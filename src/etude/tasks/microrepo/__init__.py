@@ -1,4 +1,4 @@
-"""Micro-repositories with one injected bug: small enough for a tiny model, graded like any other task."""
+"""Micro-repositories with one injected bug: small enough for a tiny model, but graded like any other task."""
 
 from etude.tasks.microrepo.bugs import KINDS, SEEN_KINDS, UNSEEN_KINDS, Mutation, mutations
 from etude.tasks.microrepo.documents import Document, read_documents, write_documents

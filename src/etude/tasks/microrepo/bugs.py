@@ -1,6 +1,6 @@
-"""Bugs: every way to damage one line of a function, by kind.
+"""Generates bugs: every way to damage one line of a function, by kind.
 
-A mutation changes exactly one line and keeps its indentation, so that one line-addressed edit undoes it.
+A mutation changes exactly one line and keeps its indentation, so that a single line edit undoes it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 SEEN_KINDS = ("op", "cmp", "const", "var", "minmax", "swap", "start", "noret")
 UNSEEN_KINDS = ("off1", "bool")
-"""In no document, train task or dev task: for the test alone. One is near to what is seen: `off1` mostly spoils the
-comparisons that `cmp` turns, in another way. One is far: nothing else touches `and`, `or`, `not`, True or False."""
+"""Kinds that occur only in test tasks, and in no document, train or dev task. `off1` is close to what is seen: it
+mostly damages the comparisons that `cmp` turns, in another way. `bool` is far: nothing else touches `and`, `or`,
+`not`, True or False."""
 KINDS = SEEN_KINDS + UNSEEN_KINDS
 
 _OPERATORS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"),
@@ -27,7 +28,7 @@ _LOOSENED = {ast.Lt: ("<", "<="), ast.Gt: (">", ">="), ast.LtE: ("<=", "<"), ast
 class Mutation:
     kind: str
     line: int
-    """Within the function's source, from 0."""
+    """Index within the function's source, from 0."""
     text: str
     """The damaged line, with its indentation."""
 
@@ -38,7 +39,7 @@ class Mutation:
 
 
 def mutations(source: str, groups: Mapping[str, str], rng: random.Random) -> list[Mutation]:
-    """All single-line mutations of a function, each once; `rng` picks wrong constants and variables."""
+    """All single-line mutations of a function, without duplicates. `rng` picks wrong constants and variables."""
     function = ast.parse(source).body[0]
     assert isinstance(function, ast.FunctionDef)
     lines = source.split("\n")
@@ -99,7 +100,7 @@ def _edits(
 def _call(node: ast.Call, name: ast.Name) -> Iterator[Edit]:
     if name.id in ("min", "max"):
         yield "minmax", node, name.col_offset, name.col_offset + 3, "max" if name.id == "min" else "min"
-    # A bound that already has its "+ 1" loses that instead.
+    # A bound that is already written with "+ 1" loses that instead (under BinOp above).
     if name.id == "range" and node.args and not isinstance(node.args[-1], ast.BinOp):
         end = node.args[-1].end_col_offset
         assert end is not None
@@ -107,11 +108,11 @@ def _call(node: ast.Call, name: ast.Name) -> Iterator[Edit]:
 
 
 def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
-    """Exchanges the operands where their order matters."""
+    """Exchange the operands where their order matters."""
     sign = {ast.Sub: "-", ast.FloorDiv: "//"}.get(type(node.op))
     if sign is None or node.left.end_col_offset is None or node.end_col_offset is None:
         return
-    # Brackets are no part of an operand, but of what stands on its side of the sign.
+    # Brackets belong to a side of the sign, but not to the operand's node.
     at = line.index(sign, node.left.end_col_offset)
     left, right = line[node.col_offset : at].rstrip(), line[at + len(sign) : node.end_col_offset].lstrip()
     if left != right:
@@ -121,7 +122,7 @@ def _swap(node: ast.BinOp, line: str) -> Iterator[Edit]:
 def _symbol(
     kind: str, lines: list[str], left: ast.expr, right: ast.expr, pair: tuple[str, str] | None
 ) -> Iterator[Edit]:
-    """Replaces the operator written between two operands on one line."""
+    """Replace the operator between two operands on one line."""
     if pair is None or left.end_col_offset is None or left.lineno != right.lineno:
         return
     at = lines[left.lineno - 1].find(pair[0], left.end_col_offset, right.col_offset)

@@ -1,8 +1,9 @@
-"""Families put together from parts: what is computed first, what is done to it, what is answered before either.
+"""Families composed from parts: an optional guard that returns early, a core computation, and an end applied to its
+result.
 
-A few templates by hand teach a small model their names and not their meaning: it repairs what it has seen and nothing
-else. Of these there are hundreds, and a held-out one is a new combination of parts that each occur elsewhere. Parts
-speak the language of families.py; `{t}` is the value so far.
+From a few hand-written templates, a small model learns their names and not their meaning: it repairs what it has seen
+and nothing else. Composition gives hundreds of families, and a held-out one is a new combination of parts that each
+occur elsewhere. Parts use the slots of families.py; `{t}` is the value so far.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from itertools import product
 class Part:
     name: str
     kin: str
-    """Parts of one kin turn into each other by a single bug, so they share a side of the split."""
+    """Parts that a single bug can turn into each other share a kin, so that they are on the same side of the split."""
     lines: tuple[str, ...]
-    """Its comment says what the lines under it are to do."""
+    """Code lines. Each comment says what the lines under it should do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def _sensible(guard: Part, core: Core, end: Part) -> bool:
         return True
     speaks_of_input = any("{" + slot + "}" in guard.lines[1] for slot in core.inputs.split())
     truth = end.name in ("over", "within")  # a function answers with truths or with numbers
-    # What a guard lets pass would never, or always, meet the end's own bound.
+    # The guard already decides the end's condition: it would always or never hold.
     moot = end.name in {"low": ("floor", "raise"), "high": ("cap", "extra", "rebate")}.get(guard.name, ())
     long = len(core.lines) > 2 and len(end.lines) > 2
     return speaks_of_input and not (truth or moot or long)

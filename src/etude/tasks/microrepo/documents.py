@@ -1,11 +1,13 @@
-"""Generated documents for pretraining, from what may be learnt only: train families, their train instances, seen kinds.
+"""Generates documents for pretraining, only from what may be learnt: train families, their train instances, seen kinds
+of bug.
 
-Three kinds: "module" (code with assertions), "lookup" (a short numbered listing, then lines of it by file and number:
-copying comes first), "fix" (a FAIL line, the numbered file, the edit that mends it: more often the failing function
-written anew, else the wrong line alone; some come after an edit that changed nothing). Listings are made by the code of
-the harness's `read` tool and edits are written as its calls, so that what is learnt here is what the agent will see.
+There are three kinds of document. "module": code with assertions. "lookup": a short numbered listing, then some of its
+lines by file and number, because copying must be learnt first. "fix": a FAIL line, the numbered file, and the edit
+that fixes it; the edit usually rewrites the whole failing function, else only the wrong line, and in some documents it
+follows an edit that changed nothing. Listings are made by the code of the harness's `read` tool and edits are written
+as its calls, so that the model learns what the agent will see.
 
-Fixes show every seen kind of bug, also those that demonstrations leave out: RL can only reinforce what the model
+Fixes show every seen kind of bug, also those that demonstrations leave out. RL can only reinforce what the model
 sometimes does, so a kind may be rare to it but must not be unknown.
 """
 
@@ -35,9 +37,10 @@ VERSION = 8
 PER_FILE = 2000
 SHARES = (("lookup", 0.22), ("fix", 0.66), ("module", 0.12))
 REWRITES = 0.85
-"""Share of the fixes at the first try that write the whole function anew."""
+"""Share of first-try fixes that rewrite the whole function."""
 RETRIES = 0.12
-"""Share of the fixes at the second try: an agent that has never seen one falls silent where its first fails."""
+"""Share of fixes that follow a failed first edit. An agent that has never seen a retry produces nothing after its
+first failure."""
 POOL = pool_of(Split.TRAIN)
 
 
@@ -50,7 +53,7 @@ class Document:
 
 
 def write_documents(folder: Path, count: int, seed: int) -> list[Path]:
-    """Writes `documents-NNNNN.jsonl.zst` files that hold `count` documents; files that are there already are kept.
+    """Write `count` documents into files `documents-NNNNN.jsonl.zst`, keeping files that already exist.
 
     The same arguments give the same bytes.
     """
@@ -85,14 +88,14 @@ def make_document(seed: int, index: int) -> Document:
 
 
 def listing(file: str, text: str) -> str:
-    """The call that reads a file, and what it answers."""
+    """A call that reads a file, and the tool's answer."""
     lines = text.removesuffix("\n").split("\n")
     shown = "\n".join(numbered(lines, 1, len(lines)))
     return f"{format_call('read', {'path': file}, builtin_schema('read').call_schema())}\n{shown}\n"
 
 
 def edit_call(file: str, lines: Iterable[tuple[int, str]]) -> str:
-    """The call that changes these numbered lines. The tool keeps the indentation, so the text goes without."""
+    """A call that changes these numbered lines. The texts are stripped, because the tool keeps the indentation."""
     text = "\n".join(f"{number} {line.strip()}" for number, line in lines)
     return format_call("edit", {"path": file, "lines": text}, builtin_schema("edit").call_schema())
 
@@ -129,7 +132,7 @@ def _module(rng: random.Random) -> str:
 
 def _fix(rng: random.Random, kind: str) -> str:
     broken = draw_broken(POOL, kind, rng, inputs=10)
-    # Tasks seldom have a second function in a file; to copy out of longer files teaches to copy out of short ones.
+    # Tasks seldom have a second function in a file, but copying from longer files teaches copying from short ones.
     others = [POOL.draw(rng, [broken.function.name]) for _ in range(rng.choice((0, 1)))]
     functions = [broken.function, *others]
     rng.shuffle(functions)
@@ -143,7 +146,7 @@ def _fix(rng: random.Random, kind: str) -> str:
             text += function.text
     file = _file(rng)
     sound = list(enumerate(broken.function.source.split("\n"), first))
-    # Without the def line and the comments, which say what each line should be.
+    # Leave out the def line, and the comments, which say what each line should be.
     code = [(number, line) for number, line in sound[1:] if not line.strip().startswith("#")]
     alone = [pair for pair, wrong in zip(sound, damaged, strict=True) if pair[1] != wrong]
     shown = f"{fail_line(broken)}\n{listing(file, text)}"

@@ -1,12 +1,13 @@
-"""The function families: each is a template of one small function, with comments that say what it is to do, and the
-inputs that it takes.
+"""The function families: each is a template of one small function, with comments that say what it should do, and its
+inputs.
 
-The names alone decide the split, so none may ever change. Some families are written by hand, most are put together from
-parts (composed.py). A comment names every choice that the lines under it make (constants, which side of a comparison
-counts, which variable), so that each injected bug can be decided from it.
+Names (of the kin) alone decide the split, so none may ever change. Some families are written by hand; most are
+composed from parts (composed.py). The comments name every choice that the lines under them make (constants, which side
+of a comparison counts, which variable), so that each injected bug can be recognised from them.
 
 Slots: x y numbers, n a small number, xs a list of numbers and v one of them, ws a list of words and w one of them, t a
-local result, i an index, lo hi a pair of bounds, p q flags; constants: j (2-4), k m (2-9), c b (c < b); g0 g1 g2 words.
+local result, i an index, lo hi a pair of bounds, p q flags; constants: j (2-4), k m (2-9), c b (c < b); g0 g1 g2
+words.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from etude.tasks.task import Split, split_of
 class Family:
     name: str
     verbs: tuple[str, ...]
-    """First halves of the function's name."""
+    """Possible first halves of the function's name."""
     inputs: tuple[str, ...]
-    """Slot of each parameter, in order; prefixes of the slot decide the type of value (see inputs.py)."""
+    """The slot of each parameter, in order. The slot decides the type of the values (see function.py)."""
     body: str
-    """Without the def line; indented once. Comments say what the lines under them are to do."""
+    """The code without the def line, indented once. Comments say what the lines under them should do."""
     kin: str
-    """Decides the split: families that a single bug turns into each other are of one kin."""
+    """Decides the split. Families that a single bug can turn into each other have the same kin."""
 
     @property
     def split(self) -> Split:

@@ -1,4 +1,4 @@
-"""One function drawn from a family: names and constants filled in, and inputs that reach its boundaries."""
+"""Draws a function from a family: fills in names and constants, and draws inputs that reach its boundaries."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Function:
     family: Family
     name: str
     source: str
-    """The def and its body with its comments, without a final newline."""
+    """The def, its body and comments, without a final newline."""
     constants: tuple[int, ...]
     groups: dict[str, str]
-    """Names of the function by type, so that a wrong variable is a plausible one."""
+    """The type of each name in the function, so that a wrong variable can be a plausible one."""
 
     @property
     def text(self) -> str:
-        """As it stands in a module."""
+        """The source as it appears in a module."""
         return f"{self.source}\n"
 
 
 def draw_function(family: Family, rng: random.Random, taken: Collection[str] = ()) -> Function:
-    """Fills a family's slots; the function's name is none of `taken`."""
+    """Fill a family's slots. The function's name is not in `taken`."""
     nouns = rng.sample(words.NOUNS, 4)
     low, high = rng.choice(words.BOUNDS)
     flags = rng.sample(words.FLAGS, 2)
@@ -73,7 +73,7 @@ def _group(slot: str, textual: bool) -> str:
 
 
 def draw_inputs(function: Function, rng: random.Random, count: int) -> list[tuple[Value, ...]]:
-    """Distinct inputs, many of them at the function's boundaries; fewer if the function has not got as many."""
+    """Distinct inputs, many of them at the function's boundaries; fewer than `count` if not enough are found."""
     seen: dict[str, tuple[Value, ...]] = {}
     for _ in range(count * 3):
         values = _draw_arguments(function, rng)
@@ -87,7 +87,7 @@ def _draw_arguments(function: Function, rng: random.Random) -> tuple[Value, ...]
     slots = function.family.inputs
     near = list(function.constants)
     drawn: dict[str, Value] = {}
-    # Scalars first: list items are then drawn near them.
+    # Scalars first, because list items are drawn near them.
     for slot in sorted(slots, key=lambda slot: slot.endswith("s")):
         if slot == "hi":
             value: Value = near[-1] + rng.randint(1, 12)
@@ -115,7 +115,8 @@ def _number(rng: random.Random, near: list[int]) -> int:
 
 
 def compile_function(source: str, name: str) -> Callable[..., object]:
-    """Code of our own templates only: it ends on every input, so it may run in this process."""
+    """Compile a function. Only for code of our own templates, which ends on every input and so may run in this
+    process."""
     code: CodeType = compile(source, "<microrepo>", "exec")
     scope: dict[str, object] = {}
     exec(code, scope)
@@ -126,5 +127,5 @@ def compile_function(source: str, name: str) -> Callable[..., object]:
 
 def outcomes(source: str, name: str, inputs: list[tuple[Value, ...]]) -> list[Outcome]:
     function = compile_function(source, name)
-    # Lists are copied by nobody: no family changes its arguments.
+    # Lists need no copies, because no family changes its arguments.
     return [outcome_of(function, arguments) for arguments in inputs]

@@ -1,7 +1,8 @@
-"""Where functions are drawn from: some families and, of families that are learnt, the instances of one split.
+"""Pools of functions to draw from: some families and, for families used in training, the instances of one split.
 
-An instance is a function with its numbers; names and words do not count. Its hash decides its side, whether it is sound
-or damaged and whichever family and bug it came from, so pools of two sides never draw the same instance.
+An instance is a function with its numbers; names and strings do not count. The hash of an instance decides its side,
+whether it is sound or damaged and whatever family and bug it came from. So pools of two sides never draw the same
+instance.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _KEYWORDS = frozenset(keyword.kwlist)
 class Pool:
     families: tuple[Family, ...]
     side: Split | None = None
-    """Whose instances; None: all there are."""
+    """The split whose instances are drawn; None for all instances."""
 
     def admits(self, source: str) -> bool:
         return self.side is None or side_of(source) is self.side
 
     def draw(self, rng: random.Random, taken: Collection[str] = ()) -> Function:
-        """A sound function whose name is none of `taken`."""
+        """A sound function whose name is not in `taken`."""
         while True:
             function = draw_function(rng.choice(self.families), rng, taken)
             if self.admits(function.source):
@@ -42,18 +43,19 @@ class Pool:
 
 
 def pool_of(split: Split, *, family_seen: bool = True) -> Pool:
-    """Of the families that are learnt, this split's instances; or the families that are this split's alone."""
+    """With `family_seen`, this split's instances of the families used in training; otherwise the families that only
+    this split has."""
     return Pool(families_of(Split.TRAIN), split) if family_seen else Pool(families_of(split))
 
 
 def side_of(source: str) -> Split:
-    """By the text of a function from our templates: it is equal, up to names, where the syntax tree is. Parsing would
-    take thirty times as long."""
+    """The side of a function from our templates, by its normalised text, which is equal exactly where the syntax trees
+    are equal up to names. Parsing would take thirty times as long."""
     return split_of(f"instance/1:{normal_form(source)}")
 
 
 def normal_form(source: str) -> str:
-    """Without names, words and comments."""
+    """The source without names, strings and comments."""
     names: dict[str, str] = {}
 
     def word(match: re.Match[str]) -> str:

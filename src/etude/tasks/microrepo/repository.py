@@ -1,6 +1,6 @@
 """A micro-repository: one to three modules with one function each, rarely two, and exactly one damaged line.
 
-What holds for each: the check script shows a FAIL line on the visible inputs; the hidden inputs are others; the
+Guarantees: the check script shows a FAIL line on the visible inputs; the hidden inputs are different ones; the
 reference edit restores the original text byte for byte.
 """
 
@@ -28,10 +28,10 @@ class Damage:
     kind: str
     file: str
     line: int
-    """Within the file, from 1."""
+    """Line in the file, from 1."""
     wrong: str
     right: str
-    """The line before the damage, with its indentation."""
+    """The original line, with its indentation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +65,26 @@ class Repository:
 
 @cache
 def kinds_of(family: Family) -> frozenset[str]:
-    """The kinds of bug that a family's code offers."""
+    """The kinds of bug that can be made in a family's code."""
     function = draw_function(family, random.Random(family.name))
     return frozenset(m.kind for m in mutations(function.source, function.groups, random.Random(0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A function with a bug that shows: `inputs` begins with the visible ones, the first of which fails."""
+    """A function with a bug that shows. `inputs` starts with the visible ones, and the first of these fails."""
 
     function: Function
     mutation: Mutation
     inputs: tuple[tuple[Value, ...], ...]
     expected: tuple[str, ...]
     got: str
-    """What the first input comes to with the bug, as the check prints it."""
+    """The result of the first input with the bug, as the check prints it."""
 
 
 def draw_broken(pool: Pool, kind: str, rng: random.Random, inputs: int = 24) -> Broken:
-    """A function of the pool with a bug of this kind that changes what some inputs come to; the pool has it both ways,
-    sound and damaged."""
+    """A function of the pool with a bug of this kind that changes the results of some inputs. The pool admits both the
+    sound and the damaged version."""
     able = pool.keeping(lambda family: kind in kinds_of(family))
     while True:
         function = able.draw(rng)
@@ -102,10 +102,10 @@ def _break(function: Function, candidates: list[Mutation], rng: random.Random, c
     for mutation in candidates:
         wrong = outcomes(mutation.apply(function.source), function.name, inputs)
         failing = [i for i, (a, b) in enumerate(zip(right, wrong, strict=True)) if a != b]
-        # A variable used before it is set is not a slip that anyone makes.
+        # Nobody makes the mistake of using a variable before it is set.
         if len(failing) < 3 or any(o.raised in ("UnboundLocalError", "NameError") for o in wrong):
             continue
-        # One failing input is shown, the other visible ones are as they come, and most failing ones stay hidden.
+        # The first input shown fails; the other visible ones are as drawn, and most failing ones stay hidden.
         first = rng.choice(failing)
         order = [first, *(i for i in range(len(inputs)) if i != first)]
         values = [right[i].value for i in order]
@@ -132,7 +132,7 @@ def _got(value: str | None, raised: str | None) -> str:
 
 
 def show(value: str) -> str:
-    """A canonical value as Python writes it."""
+    """A canonical value written as Python does."""
     return repr(_CONSTANTS[value] if value in _CONSTANTS else eval(value, {"__builtins__": {}}))
 
 
@@ -140,23 +140,24 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 def fail_line(broken: Broken) -> str:
-    """What the check prints for this bug."""
+    """The line that the check prints for this bug."""
     call = ", ".join(map(repr, broken.inputs[0]))
     return f"FAIL {broken.function.name}({call}) {broken.got}, expected {show(broken.expected[0])}"
 
 
 def draw_repository(pool: Pool, rng: random.Random, kinds: Collection[str]) -> Repository:
-    """Draws the kind first, so that each is equally likely, then a family that offers it."""
+    """Draw a repository. The kind of bug is drawn first, so that each is equally likely, then a family that
+    offers it."""
     offered = [kind for kind in KINDS if kind in kinds and any(kind in kinds_of(f) for f in pool.families)]
     broken = draw_broken(pool, rng.choice(offered), rng)
-    # Most are small, and some are large enough that working on them outgrows a small context. Two functions in a file
-    # are rare: to find the one by its name is beyond networks as small as these are meant for.
+    # Most repositories are small; some are large enough that working on them outgrows a small context. Two functions in
+    # a file are rare, because finding one of them by name is beyond networks of the intended size.
     count = rng.choice((1, 1, 1, 2, 2, 3, 3))
     sizes = [rng.choice((1,) * 7 + (2,)) for _ in range(count)]
     names = rng.sample(words.MODULES, len(sizes))
     home = rng.randrange(len(sizes))
     taken = {broken.function.name}
-    # A second function of the broken one's family would show what is right.
+    # A second function of the broken one's family would show the right code.
     others = pool.keeping(lambda family: family is not broken.function.family)
     modules: list[Module] = []
     visible, hidden = _cases(broken, names[home])
@@ -208,7 +209,7 @@ def _sound_cases(function: Function, module: str, rng: random.Random) -> tuple[l
 
 
 def check_script(cases: Sequence[Case]) -> str:
-    """The script that the agent may run; it prints no time, path or address, so that a rollout can be repeated."""
+    """The script that the agent may run. It prints no time, path or address, so that a rollout can be repeated."""
     rows = "".join(
         f"    ({case.module!r}, {case.function!r}, {case.arguments!r}, {show(case.expected)}),\n" for case in cases
     )

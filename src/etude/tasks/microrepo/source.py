@@ -1,7 +1,7 @@
-"""The microrepo task source: repositories with one injected bug as Harbor task directories.
+"""The microrepo task source: makes repositories with one injected bug as Harbor task directories.
 
-Every task has a cell, by its split and index alone: train tasks are of seen families and kinds, dev tasks of seen
-kinds, half of them in families of their own, and test tasks of all four cells in the recipe's shares.
+The cell of a task depends only on its split and index. Train tasks have seen families and kinds. Dev tasks have seen
+kinds, half of them in families of their own. Test tasks come from all four cells in the recipe's shares.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MicroRepoSource:
         self._helpers = {f"tests/{name}": (_BOX / name).read_bytes() for name in ("run_cases.py", "verify.py")}
 
     def make(self, split: Split, index: int, seed: int, directory: Path) -> tuple[Task, Mapping[str, bytes]]:
-        # A text seeds by a hash of its bytes, the same on every machine.
+        # A string seed is hashed by its bytes, the same on every machine.
         rng = random.Random(f"microrepo/{self.version}/{seed}/{split.value}/{index}")
         cell = cell_at(index, self._shares[split])
         pool = pool_of(split, family_seen=cell.family_seen)
@@ -70,7 +70,7 @@ class MicroRepoSource:
                 "verifier": {"timeout_sec": 10.0},
                 "agent": {"timeout_sec": 300.0},
                 "environment": {"cpus": 1, "memory_mb": 256, "network_mode": "no-network", "workdir": WORKDIR},
-                # The Dockerfile is for other readers of Harbor tasks: here the files alone are enough.
+                # The Dockerfile is for other readers of Harbor tasks; here the files alone are enough.
                 "metadata": {"etude": {"environment": {"base": "host"}}},
             },
         )
@@ -78,14 +78,15 @@ class MicroRepoSource:
 
 
 def cell_at(index: int, shares: Mapping[Cell, float]) -> Cell:
-    """Multiples of the golden ratio fall evenly: of any number of tasks each cell has its share, but for one or two."""
+    """The cell of a task. Multiples of the golden ratio are spread evenly, so among any number of tasks each cell has
+    its share, give or take one or two."""
     point = (index + 0.5) * _GOLDEN % 1.0
     reached = zip(shares, accumulate(shares.values()), strict=True)
     return next((cell for cell, end in reached if point < end), list(shares)[-1])
 
 
 def instruction(repository: Repository, rng: random.Random) -> str:
-    """One short line; how much it gives away varies."""
+    """One short line that gives away more or less about the bug."""
     damage = repository.damage
     style = rng.random()
     if style < 0.4:

@@ -1,6 +1,6 @@
-"""The word lists that names are drawn from: few enough that each word is one token of a small vocabulary.
+"""Word lists for names, small enough that each word is one token of a small vocabulary.
 
-No word ends in a digit, is a Python keyword or builtin, and no module name hides one of the standard library.
+No word ends in a digit or is a Python keyword or builtin, and no module name hides one of the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NOUNS = (
     "load", "mass", "money", "pay", "points", "power", "price", "rain", "rate", "score", "size", "speed", "steps",
     "time", "value", "water", "weight", "width", "wind",
 )  # fmt: skip
-"""Numbers, and the second half of function names."""
+"""Names of numbers, and second halves of function names."""
 
 LISTS = ("data", "entries", "figures", "items", "numbers", "results", "rows", "samples", "series", "values")
 ITEMS = ("entry", "item", "n", "number", "x")
@@ -27,5 +27,5 @@ FLAGS = ("closed", "empty", "full", "late", "locked", "new", "open", "ready", "s
 TEXTS = ("labels", "names", "tags", "titles", "words")
 TEXT_ITEMS = ("label", "name", "tag", "title", "word")
 SAMPLES = ("air", "apple", "bread", "cat", "cloud", "dog", "fish", "moon", "pear", "river", "stone", "tea", "tree")
-"""Strings among the inputs."""
+"""Strings used as inputs."""
 GRADES = (("low", "mid", "high"), ("bad", "fair", "good"), ("cold", "warm", "hot"), ("small", "medium", "large"))

@@ -1,6 +1,7 @@
 """Environments that cheats are tried in: small ones of each kind, and two real packages.
 
-Each is a task directory with a reference and another honest solution."""
+Each is a task directory with a reference and a second honest solution.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def micro_environments() -> list[Micro]:
 
 
 def write_environments(folder: Path, cache: Path) -> list[Task]:
-    """All of them as task directories; `cache` keeps what pip fetched."""
+    """Write all of them as task directories. `cache` is a folder for pip's downloads."""
     return [micro.write(folder) for micro in micro_environments()] + real_environments(folder, cache)
 
 

@@ -1,5 +1,5 @@
-"""What stays breakable, kept as environments in which a cheat succeeds, each with the reason; and one that is refused
-since a cheat would succeed in it."""
+"""Environments in which a cheat still succeeds, each with the reason; and one that is refused because a cheat would
+succeed in it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class ColorTest(unittest.TestCase):
 
 
 def shown_by_the_base() -> Micro:
-    """The file that the reference changes is installed on the host, mended: `installed-copy` finds it there."""
+    """An environment whose solution the host shows: the fixed file is in the host's standard library, where
+    `installed-copy` finds it."""
     right = Path(colorsys.__file__).read_text(encoding="utf-8")
     before = right.replace("/2.0", "/3.0")
     verifier, hidden = suite(

@@ -1,4 +1,5 @@
-"""Environments that ask for a build: a script, a CI workflow and a Dockerfile, tried on sound and broken products."""
+"""Environments that ask for a build (a script, a CI workflow, a Dockerfile), which is tried on sound and broken
+products."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ _MADE = "/srv/made"
 
 
 def _products(looked_at: Callable[[str], dict[str, object]]) -> dict[str, bytes]:
-    """The hidden file; `looked_at` says where the text that is made must be found."""
+    """The hidden products file. `looked_at` says where the built text must be found."""
 
     def sound(name: str, **files: str) -> dict[str, object]:
         there = {**_PRODUCT, **{f"src/{stem}.txt": text for stem, text in files.items()}}

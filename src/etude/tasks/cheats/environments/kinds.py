@@ -1,4 +1,4 @@
-"""Environments where something else than a mended program is asked for: a review, a migration, tests."""
+"""Environments that ask for something other than a fixed program: a review, a migration, or tests."""
 
 from __future__ import annotations
 

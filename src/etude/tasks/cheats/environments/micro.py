@@ -1,4 +1,4 @@
-"""A small environment of ours: files with a bug, two different honest solutions, and hidden tests."""
+"""A small environment of our own: files with a bug, two different honest solutions, and hidden tests."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Micro:
     target: str
     before: Mapping[str, str]
     right: str
-    """The target, solved; `other` is solved in another way."""
+    """The target as the reference solves it; `other` is a different solution."""
     other: str
     verifier: Mapping[str, object]
     hidden: Mapping[str, bytes] = field(default_factory=dict)
     """Files of the task's directory."""
     history: Mapping[str, bytes] = field(default_factory=dict)
-    """A repository's .git, from before the task."""
+    """Files of a repository's .git from before the task."""
 
     def write(self, folder: Path) -> Task:
         def diff(after: str) -> bytes:
@@ -70,7 +70,8 @@ def write_environment(
 def suite(
     runner: str, files: Mapping[str, str], fails: list[str], passes: list[str], **more: object
 ) -> tuple[dict[str, object], dict[str, bytes]]:
-    """The verifier's table and the task's files of a hidden suite. Ids are given without the file they are all in."""
+    """The verifier's table and the task's files of a hidden suite. Test ids are given without the file, which is the
+    same for all."""
     first = next(iter(files))
     start = {
         "pytest": f"{first}::",

@@ -1,4 +1,4 @@
-"""Node projects, tested by node:test."""
+"""Node projects, tested with node:test."""
 
 from __future__ import annotations
 

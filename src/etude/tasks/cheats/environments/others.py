@@ -1,4 +1,4 @@
-"""Environments of cases that are called, and of a suite with a past to mine."""
+"""An environment graded by cases, and one with a suite and a repository whose history contains the solution."""
 
 from __future__ import annotations
 
@@ -51,14 +51,15 @@ def cases_environment() -> Micro:
 
 
 def history_environment() -> Micro:
-    """Its repository has the solution in every place where a past can hide."""
+    """An environment whose repository holds the solution in every place where history can hide."""
     verifier, hidden = spans_suite()
     workspace = {"spans/spans.py": SPANS, "spans/__init__.py": ""}
     return Micro("unittest-history", "spans/spans.py", workspace, SPANS_RIGHT, SPANS_OTHER, verifier, hidden, _past())
 
 
 def _past() -> dict[str, bytes]:
-    """A repository whose fix is on a branch, in the reflog, in the stash, packed, and loose without a name."""
+    """A repository with the fix on a branch, in the reflog, in the stash, in a pack, and in an unreferenced loose
+    object."""
     with tempfile.TemporaryDirectory(prefix="etude-past-") as place:
         folder = Path(place)
         path = folder / "spans/spans.py"

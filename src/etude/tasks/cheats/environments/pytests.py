@@ -1,4 +1,4 @@
-"""Micro packages whose hidden tests are pytest's."""
+"""Micro packages whose hidden tests run with pytest."""
 
 from __future__ import annotations
 

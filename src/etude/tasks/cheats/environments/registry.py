@@ -1,7 +1,9 @@
-"""Two real packages with their own test suites, from the registry that pip is set to use; pinned by version and hash.
+"""Two real packages with their own test suites, fetched from the registry that pip uses and pinned by version and
+hash.
 
-A bug is put into each; the package's own tests are the hidden ones. They lie over the host's base, so neither may be
-installed where Python looks on the host: the cheat `installed-copy` would find the fix there."""
+A bug is put into each, and the package's own tests are the hidden ones. They lie over the host's base, so neither may
+be installed on the host's Python path: the cheat `installed-copy` would find the fix there.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,18 @@ class Real:
     name: str
     version: str
     python: str
-    """In the name of its wheel."""
+    """The Python tag in its wheel's name."""
     sha256: str
-    """Of its wheel for every platform."""
+    """Hash of its platform-independent wheel."""
     runner: str
     target: str
     line: str
-    """Of the target, as it is and as it should be."""
+    """The line of the target that the bug changes, in its correct form."""
     bug: str
     other: str
-    """The line, said in another way."""
+    """Another correct form of the line."""
     tests: tuple[str, ...]
-    """Its own test files, the one with the tests that find the bug first."""
+    """Its own test files; the one with the tests that find the bug comes first."""
     fails: tuple[str, ...]
     passes: tuple[str, ...]
 
@@ -81,7 +83,7 @@ def real_environments(folder: Path, cache: Path) -> list[Task]:
 
 
 def fetched(real: Real, cache: Path) -> bytes:
-    """The package's wheel; TaskError if it cannot be had, or is another than it was."""
+    """The package's wheel. Raises TaskError if it cannot be downloaded or has another hash."""
     path = cache / f"{real.name}-{real.version}-{real.python}-none-any.whl"
     if not path.is_file():
         cache.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Micro packages whose hidden tests go through tables, or compute what they expect."""
+"""Micro packages whose hidden tests go through tables, or compute their expected values."""
 
 from __future__ import annotations
 

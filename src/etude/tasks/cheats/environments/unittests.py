@@ -1,4 +1,4 @@
-"""Micro packages whose hidden tests are unittest's."""
+"""Micro packages whose hidden tests run with unittest."""
 
 from __future__ import annotations
 
