@@ -1,5 +1,4 @@
-"""Cases: calls of the agent's functions with expected outcomes, limited to plain JSON values that may cross the box's
-boundary.
+"""Cases: calls of the agent's functions with expected outcomes, and the plain JSON values that may leave a box.
 
 The verifier program in the box gets only the calls. The expected values stay outside and are compared there.
 """

@@ -1,5 +1,4 @@
-"""Conditions of a grading that must not change its verdict: time zone, language, hash seed, order of the tests, the
-clock, a busy machine.
+"""Conditions that must not change a verdict: time zone, language, hash seed, test order, the clock, a busy machine.
 
 A grading for a score runs under the usual conditions. The gate runs a task's reference under others, so that a suite
 that passes only in one place, at one time or in one order is found before anybody trains on it.

@@ -155,7 +155,7 @@ def list_files(directory: Path, below: str) -> dict[str, Path]:
 
 def _walk(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
     """Yield the files below `folder` with their relative paths. `above` holds the resolved folders on the way here,
-    root first, to detect loops of links."""
+    root first, to detect links that loop or leave the root."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink():
             goal = Path(os.path.realpath(path))

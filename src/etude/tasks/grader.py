@@ -1,5 +1,5 @@
-"""The grader: applies the agent's diff, and nothing else of the agent's, to a pristine copy, and lets the task's
-verifier examine the result in fresh boxes.
+"""The grader: applies only the agent's diff to a pristine copy, and lets the task's verifier examine it in fresh
+boxes.
 
 It trusts nothing that the agent could touch. A fault of the infrastructure is an `error`, never a `fail`. A diff that
 cannot be applied, or code that kills or outlasts its verifier, is the agent's fault and a `fail`.

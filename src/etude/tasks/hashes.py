@@ -29,7 +29,7 @@ def fingerprints(source: str, *, smallest: int = 0) -> list[Fingerprint]:
     """Fingerprints of the functions whose syntax tree has at least `smallest` nodes."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Old escapes in strings are not our business.
+            warnings.simplefilter("ignore")  # Ignore warnings about invalid escapes in strings.
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class TaskError(Exception):
-    """A task directory is malformed: names file, field and expectation."""
+    """A task directory is malformed; the message names file, field and expectation."""
 
 
 class SplitViolation(Exception):

@@ -1,7 +1,7 @@
-"""Lists every regular file below some folders that the user may see, with size, modification time and path. Links are
-not followed; mounted file systems are included.
+"""Lists the size, modification time and path of every regular file below some folders that the user may see.
 
-The first argument names a folder to skip. Each file is one record, terminated by a zero byte.
+Links are not followed; mounted file systems are included. The first argument names a folder to skip. Each file is one
+record, terminated by a zero byte.
 """
 
 from __future__ import annotations

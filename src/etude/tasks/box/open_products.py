@@ -1,5 +1,4 @@
-"""Tries a build script where Étude is not installed (tests/test.sh calls it) and writes the reward file that Harbor
-reads.
+"""Tries a build script where Étude is not installed (called by tests/test.sh), and writes Harbor's reward file.
 
 The grading is open: every product is tried in a copy of the workspace, in one box. Étude's own grader does not use
 this file.

@@ -1,5 +1,4 @@
-"""Runs a hidden suite where Étude is not installed (tests/test.sh calls it) and writes the reward file that Harbor
-reads.
+"""Runs a hidden suite where Étude is not installed (called by tests/test.sh), and writes Harbor's reward file.
 
 The grading is open: the suite runs unchanged, in one box with the code under test. Étude's own grader does not use
 this file.

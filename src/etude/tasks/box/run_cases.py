@@ -1,5 +1,4 @@
-"""Calls the agent's functions and reports the results. It does not get the expected values, so there is no secret to
-leak.
+"""Calls the agent's functions and reports the results; it does not know the expected values, so it cannot leak them.
 
 Standard input: 8 digits with the length of a JSON job, the job, then a nonce. The parent never runs the agent's code:
 a forked child does, with its standard streams redirected to /dev/null. Only after the child has ended does the parent

@@ -1,5 +1,4 @@
-"""Runs a task's cases where Étude is not installed (tests/test.sh calls it) and writes the reward file that Harbor
-reads.
+"""Runs a task's cases where Étude is not installed (called by tests/test.sh), and writes Harbor's reward file.
 
 Étude's own grader does not use this file: it runs run_cases.py in the box and compares the results outside.
 """

@@ -41,5 +41,5 @@ class Books:
 def _keep(path: Path, book: Book) -> None:
     write_atomically(path, book.dump())
     for other in path.parent.glob("*.base"):
-        if other != path:  # Of another state of the host: nobody asks for it again.
+        if other != path:  # It belongs to an earlier state of the host, so it is obsolete.
             other.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Stores facts about environments on disk for later processes: which are sealed, and what verifiers have proven in
-them. Each fact is a small file outside any box, readable only by its owner, because a proof contains hidden tests.
+"""Stores facts about environments for later processes: which are sealed, and what verifiers have proven in them.
 
+Each fact is a small file outside any box, readable only by its owner, because a proof contains hidden tests.
 Invariant: a file is written whole or not at all, and processes cannot contradict each other, because equal digests
 stand for equal inputs.
 """
@@ -26,7 +26,7 @@ class Shelf:
             removed = tuple(Removed(path, reason) for path, reason in row["removed"])
             return Sealed(str(row["image"]), str(row["workdir"]), removed)
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # Made anew, and written again.
+            return None  # A missing or damaged file: the environment is made again.
 
     def keep(self, digest: str, sealed: Sealed) -> None:
         removed = [[item.path, item.reason] for item in sealed.removed]

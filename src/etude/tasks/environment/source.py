@@ -82,7 +82,7 @@ def needles_of_task(task: Task, pristine: Mapping[str, bytes]) -> Needles:
     patches = sorted(path for kind in ("*.diff", "*.patch") for path in (task.directory / "solution").glob(kind))
     reference = "\n".join(path.read_text(encoding="utf-8", errors="surrogateescape") for path in patches)
     tests = read_files(task.directory, "tests") if (task.directory / "tests").is_dir() else {}
-    for name in tests.keys() & _PATCHES:  # What they add, as it will lie in the workspace.
+    for name in tests.keys() & _PATCHES:  # Keep the added lines, as they will be in the workspace.
         tests[name] = b"\n".join(line[1:] for line in tests[name].split(b"\n") if line.startswith(b"+"))
     ours = {path.read_bytes() for path in resources.files("etude.tasks.box").iterdir() if path.is_file()}
     return needles_of(reference, {path: data for path, data in tests.items() if data not in ours}, pristine)

@@ -79,7 +79,7 @@ class _Clock:
 
             return there if await self._moves.get("host" if prepared.bare else prepared.image, ask) else here
         except (TaskError, SandboxError, OSError):
-            return there  # It will be said where the task is examined.
+            return there  # The examination of the task reports this error.
 
     async def _moved(self, prepared: Prepared, conditions: Conditions) -> bool:
         spec = BoxSpec(prepared.image, workdir=prepared.workdir, env=conditions.env, name="clock")

@@ -1,7 +1,7 @@
-"""The gate's evidence on disk: one line per gating in gate.jsonl, and a copy in each task's folder for whoever gets
-the task.
+"""The gate's evidence on disk: one line per gating in gate.jsonl, and a copy in each task's own folder.
 
-Invariant: a task's own copy is written before its line, and each is whole or absent.
+The copy is for whoever gets the task. Invariant: a task's own copy is written before its line, and each is whole or
+absent.
 """
 
 from __future__ import annotations

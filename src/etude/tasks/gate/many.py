@@ -71,7 +71,7 @@ async def examine_all(
             for task in tasks:
                 group.create_task(one(task))
     except ExceptionGroup as several:
-        raise several.exceptions[0] from several  # A full disk, say: one line for people.
+        raise several.exceptions[0] from several  # Such as a full disk: shown as one line.
     return {task.id: results[task.id] for task in tasks}
 
 

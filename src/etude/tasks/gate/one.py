@@ -1,5 +1,4 @@
-"""Gates one task: which diffs are run, under which conditions, and how often a grading is retried after an
-infrastructure fault.
+"""Gates one task: which diffs are run, under which conditions, and how often infrastructure faults are retried.
 
 Every grading runs its tests anew, in a fresh box of the pristine environment. An infrastructure fault decides nothing:
 the grading is retried a few times, with growing pauses.

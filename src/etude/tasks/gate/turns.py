@@ -1,5 +1,4 @@
-"""A scheduler: limits how many gradings run at once, and groups those that need a busy machine, which slows everything
-else.
+"""Limits how many gradings run at once, and groups those that need a busy machine, which slows everything else.
 
 Invariant: nobody waits for a busy machine while a place is free that no other kind of grading wants.
 """
@@ -47,7 +46,7 @@ class Turns:
     def _leave(self, busy: bool) -> None:
         self._free += 1
         self._serve()
-        if busy:  # After who comes next has begun, so that the machine does not rest in between.
+        if busy:  # After the next turn has begun, so that the machine is not idle in between.
             self._load.end()
 
     def _serve(self) -> None:
@@ -57,7 +56,7 @@ class Turns:
             self._busy_now = bool(busy) and (self._busy_now or not quiet or len(busy) >= self.together)
             mine = (busy if self._busy_now else quiet).popleft()
             if mine.done():
-                continue  # Who waited was cancelled.
+                continue  # This waiter was cancelled.
             if self._busy_now:
                 self._load.begin()
             self._free -= 1

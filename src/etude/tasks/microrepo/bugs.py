@@ -100,7 +100,7 @@ def _edits(
 def _call(node: ast.Call, name: ast.Name) -> Iterator[Edit]:
     if name.id in ("min", "max"):
         yield "minmax", node, name.col_offset, name.col_offset + 3, "max" if name.id == "min" else "min"
-    # A bound that is already written with "+ 1" loses that instead (under BinOp above).
+    # A bound that ends in a sum such as "+ 1" is left to the BinOp case of `_edits`.
     if name.id == "range" and node.args and not isinstance(node.args[-1], ast.BinOp):
         end = node.args[-1].end_col_offset
         assert end is not None

@@ -1,5 +1,4 @@
-"""Families composed from parts: an optional guard that returns early, a core computation, and an end applied to its
-result.
+"""Families composed from parts: an optional guard that returns early, a core computation, and an end for its result.
 
 From a few hand-written templates, a small model learns their names and not their meaning: it repairs what it has seen
 and nothing else. Composition gives hundreds of families, and a held-out one is a new combination of parts that each
@@ -101,12 +100,12 @@ def combinations() -> list[Combination]:
 
 
 def _sensible(guard: Part, core: Core, end: Part) -> bool:
-    if core.name == "many" and end.name != "more":  # a count seldom comes near the bounds of an end
+    if core.name == "many" and end.name != "more":  # a count is seldom near the bounds of an end
         return False
     if not guard.name:
         return True
     speaks_of_input = any("{" + slot + "}" in guard.lines[1] for slot in core.inputs.split())
-    truth = end.name in ("over", "within")  # a function answers with truths or with numbers
+    truth = end.name in ("over", "within")  # a function returns either booleans or numbers
     # The guard already decides the end's condition: it would always or never hold.
     moot = end.name in {"low": ("floor", "raise"), "high": ("cap", "extra", "rebate")}.get(guard.name, ())
     long = len(core.lines) > 2 and len(end.lines) > 2

@@ -1,5 +1,4 @@
-"""Generates documents for pretraining, only from what may be learnt: train families, their train instances, seen kinds
-of bug.
+"""Generates documents for pretraining, only from what may be learnt: train families, train instances, seen bug kinds.
 
 There are three kinds of document. "module": code with assertions. "lookup": a short numbered listing, then some of its
 lines by file and number, because copying must be learnt first. "fix": a FAIL line, the numbered file, and the edit

@@ -1,5 +1,4 @@
-"""The function families: each is a template of one small function, with comments that say what it should do, and its
-inputs.
+"""The function families: each is a template of one small function with its inputs, and comments that say what it does.
 
 Names (of the kin) alone decide the split, so none may ever change. Some families are written by hand; most are
 composed from parts (composed.py). The comments name every choice that the lines under them make (constants, which side

@@ -1,5 +1,4 @@
-"""The items that are compared (a task's file, a document, a trace) and their prints: hashes that are equal for equal
-content.
+"""The items that are compared (a task's file, a document, a trace) and their prints: hashes of equal content.
 
 There are five kinds of print: a task's id; a Python function by its syntax tree, once without and once with its
 numbers (an instance); a stretch of code in any language, by its tokens; and thirteen consecutive words of prose.
@@ -115,7 +114,7 @@ def items_of_task(task: Task) -> Iterator[Item]:
         ours = {path.name for path in resources.files("etude.tasks.box").iterdir()}
         for path, data in read_files(task.directory, "tests").items():
             if path in ours:
-                continue  # The same in every task.
+                continue  # Étude's own helpers are the same in every task.
             item = Item(f"{task.id}: tests/{path}")
             item.add_file(path, data.decode("utf-8", "replace"))
             yield item

@@ -1,5 +1,4 @@
-"""Represents code of any language as a sequence of tokens in which names, numbers, strings, comments and layout do not
-matter.
+"""Code of any language as a sequence of tokens, in which names, numbers, strings, comments and layout do not matter.
 
 It uses no grammar: the same code with other names gives the same windows. What a language considers a comment is
 guessed.

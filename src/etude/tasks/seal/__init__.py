@@ -1,5 +1,4 @@
-"""Sealing: removes history, caches and copies of the solution from the image of an agent's box, and proves that none
-is left.
+"""Sealing: removes history, caches and copies of the solution from an agent's image, and proves that none is left.
 
 leftovers.toml lists what is removed, with reasons; `scan` searches everything that is left for the reference's lines.
 """

@@ -1,8 +1,9 @@
-"""Checks the host's base, which every box on it can see, for a task's solution: by file names, and by an index of all
-lines of its text files.
+"""Checks the host's base, which boxes on it can see, for a task's solution: by file names, and by an index of all
+lines.
 
-The index (`Book`) is built once per state of the host, in one pass over all visible files. It answers in milliseconds
-which files may contain a task's lines. Those files are then read, so a collision of line hashes never makes a finding.
+The index (`Book`) is built once per state of the host, in one pass over all visible text files. It answers in
+milliseconds which files may contain a task's lines. Those files are then read, so a collision of line hashes never
+makes a finding.
 """
 
 from __future__ import annotations

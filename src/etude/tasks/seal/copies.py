@@ -1,5 +1,4 @@
-"""Finds installed copies of the package under test outside the workspace: in a package manager's folders, and as
-archives.
+"""Finds copies of the package under test outside the workspace: installed by a package manager, or as archives.
 
 A copy whose files equal those of the workspace reveals nothing and stays, because tests may import it; only its
 bytecode goes. A copy that differs may be the fixed release and is removed with its installation record. So are

@@ -1,5 +1,4 @@
-"""Squashes a repository's history into one commit by a fixed author on the files as they are; nothing else of git's is
-kept.
+"""Squashes a repository's history into one commit by a fixed author on the files as they are, and keeps nothing else.
 
 The new repository is created from nothing, so no setting, hook, filter or alternate of the old one takes effect; only
 the list of tracked files is read from the old one. It is created with the image's own git, in the box and without

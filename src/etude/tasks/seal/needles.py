@@ -45,7 +45,7 @@ _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)+)\"|'((?:[^'\\]|\\.)+)'")
 @dataclass(frozen=True, slots=True)
 class Needle:
     text: bytes
-    """Without white space."""
+    """The text without white space."""
     of_tests: bool
     shown: str
     """Its origin and its text, for people to read."""

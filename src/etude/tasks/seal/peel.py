@@ -61,7 +61,7 @@ def _named(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
         for inner, content in _wrapped(data):
             yield f"{name}!{inner}" if inner else f"{name}!", content
     except _BROKEN:
-        return  # No archive after all, or a damaged one.
+        return  # Not really an archive, or a damaged one.
 
 
 def _wrapped(data: bytes) -> Iterator[tuple[str, bytes]]:

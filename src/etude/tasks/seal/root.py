@@ -89,7 +89,7 @@ class Root:
         waiting = [top]
         while waiting:
             folder = waiting.pop()
-            with suppress(PermissionError):  # Of something below.
+            with suppress(PermissionError):  # Something below may not be read.
                 if not self._split(folder, without) and (tar := await self._tar(folder, PIECE_BYTES)) is not None:
                     yield Piece(folder, tar)
                     continue

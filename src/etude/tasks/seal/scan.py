@@ -124,7 +124,7 @@ class Scanner:
             self._sources[path] = (int(info.mtime) & 0xFFFFFFFF, info.size & 0xFFFFFFFF)
         elif (match := _BYTECODE.match(path)) and match[2] in self.needles.stems and len(data) >= 16:
             flags, modified, size = (int.from_bytes(data[at : at + 4], "little") for at in (4, 8, 12))
-            if not flags:  # Else it names its source by a hash, as packagers want it.
+            if not flags:  # With flags, it identifies its source by a hash, as packagers do.
                 self._bytecode[path] = (f"{match[1] or ''}{match[2]}.py", modified, size)
 
     def _unproven(self) -> Iterable[Finding]:

@@ -1,4 +1,4 @@
-"""Seals a built image: makes the image that agents and gradings start from, without history, caches and copies of the
+"""Seals a built image: agents and gradings start from the result, which has no history, caches or copies of the
 package.
 
 Sealing runs in a box without network, as the box's root user, before any agent; what was removed is listed with

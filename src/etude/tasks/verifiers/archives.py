@@ -30,7 +30,7 @@ def members_of(data: bytes) -> dict[str, bytes]:
         NotImplementedError,
     ) as error:
         raise ArchiveError(f"expected a tar or a zip: {error}") from error
-    except RuntimeError as error:  # Of a zip with a password.
+    except RuntimeError as error:  # Raised for a zip with a password.
         raise ArchiveError(f"expected a plain zip: {error}") from error
     return {name.removeprefix("./"): content for name, content in found.items()}
 

@@ -1,5 +1,4 @@
-"""The `cases` verifier: calls the agent's functions in a fresh box and compares the results outside it with the
-expected ones.
+"""The `cases` verifier: calls the agent's functions in a fresh box, and compares the results outside it.
 
 The box gets the calls but not the expected values. A pass requires the runner's exit code, exactly one report with
 this grading's nonce, and the expected outcome of every case; a missing outcome is never a pass.

@@ -1,5 +1,4 @@
-"""The contract of verifiers: given one change to one task, and fresh boxes to examine it in, a verifier returns the
-verdict.
+"""The contract of verifiers: given one change to one task, and fresh boxes to examine it in, return the verdict.
 
 A verifier is created once per task (`open_verifier`) and never sees diffs: the change has already been applied to the
 pristine files, with the test surface unchanged.

@@ -1,5 +1,4 @@
-"""Two real packages with their own test suites, fetched from the registry that pip uses and pinned by version and
-hash.
+"""Two real packages with their own test suites, from the registry that pip uses; pinned by version and hash.
 
 A bug is put into each, and the package's own tests are the hidden ones. They lie over the host's base, so neither may
 be installed on the host's Python path: the cheat `installed-copy` would find the fix there.

@@ -1,5 +1,4 @@
-"""Converts patches of other tools to the strict form that Étude applies: no renames, no binary parts, every blank line
-explicit.
+"""Converts patches of other tools to Étude's strict form: no renames, no binary parts, every blank line explicit.
 
 The grader accepts only plain diffs (tasks/diff.py). What git would also accept is converted where this needs no
 guessing, and refused where it does: hunks are never moved, and context is never ignored.

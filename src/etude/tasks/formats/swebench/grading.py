@@ -85,7 +85,7 @@ async def grade_predictions(
             for prediction in asked:
                 group.create_task(one(prediction, by_id[prediction.instance_id]))
     except ExceptionGroup as several:
-        raise several.exceptions[0] from several  # A full disk, say: one line for people.
+        raise several.exceptions[0] from several  # Such as a full disk: shown as one line.
     return make_report(by_id, given, graded.values())
 
 
@@ -110,7 +110,7 @@ async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:
     try:
         reference = await grader.grade(task, reference_diff(task))
     except TaskError:
-        return verdict  # There is none to compare with.
+        return verdict  # There is no reference to compare with.
     if reference.passed:
         return verdict
     return Verdict(Judgement.ERROR, f"the reference does not pass here either: {reference.reason}", verdict.evidence)

@@ -84,7 +84,7 @@ def instance_of(row: Row) -> Instance:
     if variant is Variant.SMITH:
         if mirror := _MIRROR.fullmatch(repo.partition("/")[2]):
             repo, commit = f"{mirror['owner']}/{mirror['name']}", mirror["commit"]
-        if commit or field.has("base_commit"):  # Only a clone needs it: the images are at it.
+        if commit or field.has("base_commit"):  # Only a clone needs it: images contain that commit.
             commit = field.name("base_commit", _COMMIT, "a commit", commit)
     else:
         commit = field.name("base_commit", _COMMIT, "a commit")

@@ -65,7 +65,7 @@ def _lines(path: Path) -> Iterator[Row]:
 
 def _document(path: Path) -> Iterator[Row]:
     found = _json(path.read_bytes(), str(path))
-    if isinstance(found, dict):  # By their ids.
+    if isinstance(found, dict):  # An object of rows, keyed by id.
         found = list(found.values())
     if not isinstance(found, list):
         raise TaskError(f"{path}: expected a list of rows, or an object of them by id")
@@ -99,7 +99,7 @@ def _repository(folder: Path) -> Iterator[Row]:
     for file in files:
         values = _yaml(file)
         if values.get("split", "test") not in splits:
-            continue  # Kept there, but not published: dropped tasks among them.
+            continue  # In the repository, but not published, such as dropped tasks.
         if values.get("instance_id", file.parent.name) != file.parent.name:
             raise TaskError(f"{file}: instance_id: expected the folder's name, found {values['instance_id']!r}")
         values.setdefault("instance_id", file.parent.name)

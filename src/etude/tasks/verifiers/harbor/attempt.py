@@ -169,7 +169,7 @@ async def _taken(box: Box, artifact: Artifact, stand: Stand) -> tuple[str, bytes
     try:
         tar = await box.read_tree(source, max_bytes=MAX_BYTES)
     except (FileNotFoundError, RequestRefused):
-        return None  # test.sh will miss it, and say so.
+        return None  # test.sh reports what is missing.
     out = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive, tarfile.open(fileobj=out, mode="w") as kept:
         members = archive.getmembers()

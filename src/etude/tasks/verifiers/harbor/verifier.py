@@ -57,7 +57,7 @@ class HarborVerifier:
             needed = exam.part.min_reward or {"reward": self.pass_at}
             results.append(Result(exam.part.name, found, needed, await self._blame(stand, exam, found)))
             if exam.part.min_reward and not results[-1].passed:
-                break  # What follows builds on it.
+                break  # The following steps build on this one.
         return conclude(results, [exam.part.name for exam in self.exams], self.harbor.multi_step_reward_strategy)
 
     async def _blame(self, stand: Stand, exam: Exam, found: Attempt) -> Judgement:
@@ -72,7 +72,7 @@ class HarborVerifier:
             if name not in self._works:
                 untouched = found if not stand.change.files else await attempt(stand, exam, Change())
                 if untouched.reward is None:
-                    return Judgement.ERROR  # Not remembered: a fault may pass.
+                    return Judgement.ERROR  # Not cached, because the fault may be temporary.
                 self._works[name] = True
         return Judgement.FAIL
 
@@ -165,7 +165,7 @@ def require_runnable(harbor: Harbor, path: Path) -> None:
 def _exam(task: Task, harbor: Harbor, part: Part) -> Exam:
     folders = list(dict.fromkeys((task.directory / "tests", part.folder(task.directory) / "tests")))
     tests: dict[str, Path] = {}
-    for folder in folders:  # A step's tests over those that all steps share.
+    for folder in folders:  # A step's own tests override the shared ones.
         if folder.is_dir():
             tests |= list_files(folder.parent, "tests")
     own = part.verifier.environment

@@ -1,5 +1,4 @@
-"""Checks that the program really uses the new interface, by running the suite once more with a dulled one, which
-returns nothing useful.
+"""Checks that a program really uses the new interface, by running the suite once more with a useless version of it.
 
 A test that still passes does not depend on the new interface. The tests that fail there with the reference are those
 that depend on it. For a program that only pretends to call the new interface, and works without it, all of them would

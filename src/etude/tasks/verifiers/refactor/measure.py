@@ -105,7 +105,8 @@ def _complexity(trees: list[ast.Module]) -> int:
             if isinstance(node, _Function):
                 functions.setdefault(node.name, []).append(node)
     decided = {name: sum(map(_decisions, nodes)) for name, nodes in functions.items()}
-    # Decisions outside named functions, such as module-level code. They count for every function.
+    # Decisions outside named functions, such as module-level code: any function may depend on them, so they always
+    # count.
     outside = sum(map(_decisions, trees)) - sum(decided.values())
     calls = {name: set().union(*map(_names, nodes)) & functions.keys() for name, nodes in functions.items()}
     most = max((_reached(name, decided, calls) for name in functions if not name.startswith("_")), default=0)

@@ -1,5 +1,4 @@
-"""Finds the names through which a line of a library is reached: the function that contains it, and everything that
-leads there.
+"""Finds the names through which a line of a library is reached: its function, and everything that leads there.
 
 Names are compared as written, without resolving them: too many may be found, never too few.
 """

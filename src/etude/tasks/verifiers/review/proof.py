@@ -1,5 +1,4 @@
-"""Decides whether an example demonstrates a defect, by running it on the sound library and on one with only this
-defect.
+"""Decides whether an example shows a defect, by running it on the sound library and on one with only this defect.
 
 Examples are expressions in the restricted language of tests that agents write, so their value depends on what the
 library does, not on how it is written or where it lies. An example must give the same plain value, or exception, in

@@ -1,9 +1,8 @@
-"""The verifier of Dockerfiles (`type = "dockerfile"`): builds every product offline with the sandbox's builder, and
-checks the resulting image.
+"""The verifier of Dockerfiles (`type = "dockerfile"`): builds every product offline, and checks the resulting image.
 
-The image is inspected from outside: folders are read out of a box, and the output of its commands is compared here
-with what only the product determines. A Dockerfile may start from `host`, from `scratch` and from its own stages. Any
-other image would be fetched because an agent named it, so it is refused.
+The sandbox's builder makes the image, which is inspected from outside: folders are read out of a box, and the output
+of its commands is compared here with what only the product determines. A Dockerfile may start from `host`, from
+`scratch` and from its own stages. Any other image would be fetched because an agent named it, so it is refused.
 
 task.toml            [metadata.etude.verifier]  type = "dockerfile", writes, bases, seconds, memory_mb, disk_mb
 tests/products.json  beside the usual: arguments (of the build), folders (what each must hold), answers (of commands)

@@ -1,5 +1,6 @@
-"""The verifier of build scripts (`type = "script"`): runs a command on every product and reads its artifacts from the
-box.
+"""The verifier of build scripts (`type = "script"`): runs a command on every product, and checks its artifacts.
+
+The artifacts are read out of the box.
 
 task.toml  [metadata.etude.verifier]  type = "script", command, writes, seconds, memory_mb
 """

@@ -33,7 +33,7 @@ def _django(log: str) -> Iterator[tuple[str, str]]:
         elif found := _DJANGO_HEAD.fullmatch(line):
             yield found[2], FAILED
         elif begun and line == "ok":
-            yield begun, PASSED  # What the test printed stands between its name and this.
+            yield begun, PASSED  # The test printed lines between its name and this "ok".
             begun = ""
         elif " ... " in line:
             begun = line.partition(" ... ")[0]

@@ -1,5 +1,4 @@
-"""Draws the exam of one grading: which comparisons are made outside the box, and which tests appear in several
-versions.
+"""Draws the exam of a grading: which comparisons are made outside the box, which tests appear in several versions.
 
 Of a test in several versions, only one is right; names are fresh and the order is random. Code that forges its results
 has to guess which: with k altered copies, the probability is one in k + 1 per test.

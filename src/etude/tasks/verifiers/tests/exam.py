@@ -1,5 +1,4 @@
-"""An exam: what one grading runs. The files to place over the workspace, and the required outcome of every test in
-them.
+"""An exam is what one grading runs: files to place over the workspace, and the required outcome of every test.
 
 Test ids in the box may differ from the task's own: drawing an exam renames tests and adds others.
 """

@@ -44,7 +44,7 @@ def test_functions(source: bytes) -> list[TestFunction]:
         return []
     starts = [0, *itertools.accumulate(len(line) for line in source.splitlines(keepends=True))]
     if b"\f" in source or b"\r" in source or b"\v" in source:
-        return []  # Lines are counted in more than one way.
+        return []  # Python and `splitlines` count lines differently with these.
 
     def at(line: int, column: int) -> int:
         return starts[line - 1] + column
@@ -82,7 +82,7 @@ class _Finder:
         self._tables: list[Table] = []
 
     def all_sites(self) -> Iterator[Site]:
-        """In the order of the source."""
+        """All sites of the function, in the order of the source."""
         found = list(self._sites(self._function.body))
         candidates = [one for one in found if isinstance(one, Candidate)]
         sites = hidden(candidates, self._scope, self._parameters, self._span)

@@ -85,10 +85,10 @@ def _known(one: Candidate, scope: Scope, parameters: Parameters | None) -> _Know
         tables = list(one.tables)
         if parameters is not None and by_row:
             if any(not names.isdisjoint(table.columns) for table in tables):
-                continue  # Of rows that are tests, and of a loop in each.
+                continue  # It depends on both a parametrised row and a loop within the test.
             tables = [parameters.table]
         while tables and names.isdisjoint(tables[0].columns):
-            tables.pop(0)  # Each of its rounds is like the first.
+            tables.pop(0)  # The value does not depend on this outer table.
         bindings = dict(scope.bindings)
         for table in tables:
             bindings.update(table.columns)

@@ -1,7 +1,7 @@
-"""Finds the tests of a JavaScript file and what they expect, from its tokens: `test("name", ...)` and `it("name",
-...)` calls with `assert.equal(something, literal)` or a similar assertion.
+"""Finds the tests of a JavaScript file and what they expect, from its tokens.
 
-It is not a parser: a file with unbalanced brackets gives no tests.
+A test is a call `test("name", ...)` or `it("name", ...)` that contains `assert.equal(something, literal)` or a similar
+assertion. It is not a parser: a file with unbalanced brackets gives no tests.
 """
 
 from __future__ import annotations

@@ -34,5 +34,5 @@ class Names:
                 self._taken.add(name)
                 return name
             size = min(size + 1, len(self._words))
-            if size == len(self._words):  # All that these words give is taken.
+            if size == len(self._words):  # All combinations of these words may be taken.
                 self._words.append(f"case{len(self._words)}")

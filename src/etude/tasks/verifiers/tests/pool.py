@@ -31,7 +31,7 @@ class Questions:
     """Whether some of its tests are in fail_to_pass."""
     seconds: float = 0.0
     alterations: tuple[Edit, ...] = ()
-    """Edits of a single site, so that no version of the test stands out as a combination of others."""
+    """Edits of a single site. With several sites, the original would stand out as the version closest to all others."""
     withheld: tuple[Site, ...] = ()
     chance: float = 1.0
     """Probability of guessing the withheld values that are wrong without a solution."""
@@ -60,7 +60,7 @@ def questions_of(suite: Suite, file: str, sources: Mapping[str, bytes]) -> list[
     found = []
     for function in functions:
         tests = [test for address in ids.addresses(file, function.path) for test in wanted.get(address, [])]
-        if tests and paths.count(function.path) == 1:  # Of two of one name, one hides the other.
+        if tests and paths.count(function.path) == 1:  # Of two functions with one name, one hides the other.
             function = fitting(function, tests, ids)
             if shared:
                 function = keeping_to_itself(function)

@@ -96,7 +96,7 @@ class _Trial:
             blanks = [edit for one in tried for edit in one.told.elsewhere]
             try:
                 files[file] = compose(file, sources[file], groups, blanks)
-            except ValueError:  # Source that is unlike what we can rewrite: it is asked as it is.
+            except ValueError:  # Source that cannot be rewritten is used unchanged.
                 continue
             self._tried += tried
             for one in tried:
@@ -113,7 +113,7 @@ class _Trial:
         for asked in found:
             function, told = asked.function, [site for site in asked.function.sites if site.statement]
             edits = {names.draw(): edit for edit in _candidates(asked, self._wanted(asked, told), self._rng)}
-            if any(elsewhere(site, function) for site in told):  # What it takes out, other versions of it need.
+            if any(elsewhere(site, function) for site in told):  # Other versions of the test need what it blanks.
                 told = [] if edits and not self._held_back else told
                 edits = {} if self._held_back else edits
             keys = {f"{self._rng.getrandbits(64):x}": site for site in told}

@@ -1,5 +1,4 @@
-"""A hidden test suite as a task stores it: how to run it, the files to place over the workspace, and the expected
-outcomes.
+"""A hidden test suite as a task stores it: how to run it, its files, and the expected outcomes.
 
 task.toml  [metadata.etude.verifier]  type = "tests", runner, and the other fields of `SuiteConfig`
 tests/files/...                       placed over the workspace when a change is graded

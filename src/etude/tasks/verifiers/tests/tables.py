@@ -71,7 +71,7 @@ def parameters(scope: Scope, source: bytes, span: Callable[[ast.expr], Span]) ->
         if spelt is None or not given.keys() <= {"ids"} or (ids is not None and len(ids) != len(spelt)):
             return None
         if isinstance(given.get("ids"), ast.Name):
-            return None  # It may tell what is in the rows, and would stay.
+            return None  # The named ids would stay in the file, and may reveal the rows.
         marked = [_without_param(row) for row in spelt]
         rows = [_cells(names, row if cells is None else cells) for row, cells, _ in marked]
         table = _table(names, rows, scope.function, scope, scope.values)

@@ -61,7 +61,7 @@ class TestsVerifier:
         try:
             reference = (self._task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
-            return True  # Without one it is not.
+            return True  # Known: without a reference it is not sealed.
         known = known_proof(folder, self._task, follows_from(self.suite, reference, SECOND_USER))
         if known:
             self._guess = guess_of(known[1])
@@ -103,7 +103,7 @@ class TestsVerifier:
             reference = (stand.task.directory / REFERENCE_DIFF).read_text(encoding="utf-8")
             solution = change_of(reference, stand.pristine.files, self.protects)
         except (OSError, UnicodeDecodeError, DiffError):
-            return Pool()  # The gate finds out that there is no reference, or a wrong one.
+            return Pool()  # The gate reports a missing or wrong reference.
         there = {**stand.pristine.files, **self.suite.files}
         sources = {path: data for path, data in there.items() if path in self._test_files}
         if stand.proofs is None:
