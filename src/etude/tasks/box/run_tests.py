@@ -52,7 +52,7 @@ class Rows:
     def __init__(self, descriptor: int, nonce: str) -> None:
         self.descriptor, self.nonce = descriptor, nonce
         self.told: dict[str, int] = {}
-        """How often the test that runs has told a value, by key."""
+        """Number of values that the current test has reported, by key."""
 
     def say(self, **row: Any) -> None:
         line = ("%s %s\n" % (self.nonce, json.dumps(row))).encode()  # noqa: UP031

@@ -44,7 +44,7 @@ def test_functions(source: bytes) -> list[TestFunction]:
         return []
     starts = [0, *itertools.accumulate(len(line) for line in source.splitlines(keepends=True))]
     if b"\f" in source or b"\r" in source or b"\v" in source:
-        return []  # Python and `splitlines` count lines differently with these.
+        return []  # With these characters, tools disagree on where lines end.
 
     def at(line: int, column: int) -> int:
         return starts[line - 1] + column
