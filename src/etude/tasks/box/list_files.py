@@ -1,7 +1,7 @@
-"""Lists the size, modification time and path of every regular file below some folders that the user may see.
+"""Says of every regular file below some folders, as far as this user may look: its size, the time of its last change,
+and its path. Links are not followed; what is mounted below is shown, and so told.
 
-Links are not followed; mounted file systems are included. The first argument names a folder to skip. Each file is one
-record, terminated by a zero byte.
+The first folder that is named is left out where it comes up. Each file is one record, which ends with a zero byte.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Tries a build script where Étude is not installed (called by tests/test.sh), and writes Harbor's reward file.
+"""Tries a build script where Étude is not at hand (tests/test.sh calls it), and writes the reward that Harbor reads.
 
-The grading is open: every product is tried in a copy of the workspace, in one box. Étude's own grader does not use
-this file.
+Open: every product in a copy of the workspace, in one box. Étude's own grader does not use this file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Runs a hidden suite where Étude is not installed (called by tests/test.sh), and writes Harbor's reward file.
+"""Runs a hidden suite where Étude is not at hand (tests/test.sh calls it), and writes the reward that Harbor reads.
 
-The grading is open: the suite runs unchanged, in one box with the code under test. Étude's own grader does not use
-this file.
+Open: the suite as it is, in one box with the code that it tests. Étude's own grader does not use this file.
 """
 
 from __future__ import annotations

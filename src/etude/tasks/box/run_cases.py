@@ -1,8 +1,8 @@
-"""Calls the agent's functions and reports the results; it does not know the expected values, so it cannot leak them.
+"""Calls the agent's functions and reports what they came to; knows no expectation, so it has no secret to leak.
 
-Standard input: 8 digits with the length of a JSON job, the job, then a nonce. The parent never runs the agent's code:
-a forked child does, with its standard streams redirected to /dev/null. Only after the child has ended does the parent
-read the nonce and print one report line with it. Exit code 0 means that every call was made and reported.
+Standard input: 8 digits, the length of a JSON job; the job; then a nonce. The parent never runs code of the agent: a
+forked child does, with its standard streams closed, and only after it has ended does the parent read the nonce, and
+print one report line that carries it. Exit code 0 means that every call was made and reported.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def child(job: dict[str, Any], pipe: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    # No other open descriptor of this process may reach the agent's code.
+    # Whatever else this process was given is not for the agent's code.
     os.closerange(3, pipe)
     os.closerange(pipe + 1, 1 << 16)
     resource.setrlimit(resource.RLIMIT_CPU, (job["cpu_seconds"], job["cpu_seconds"] + 1))
@@ -73,11 +73,10 @@ def child(job: dict[str, Any], pipe: int) -> None:
 
 
 def collect(process: int, pipe: int) -> tuple[bytes, int | None]:
-    """What the child wrote before it ended, and how it ended. Processes that the child left behind cannot delay this.
-    A child that never ends is killed with the whole box, by whoever waits for the box.
+    """What the child wrote until it ended, and how it ended; something it left behind cannot hold this up. One that
+    never ends is ended with this whole box, by whoever waits for it.
 
-    All waiting is done with select, because sleep fails under a library that moves the clock.
-    """
+    Every wait is one of select: under a library that moves the clock, sleep fails."""
     data, status, open_pipe = b"", None, True
     while status is None or open_pipe:
         ready = select.select([pipe] if open_pipe else [], [], [], 0.02 if open_pipe else 0.0005)[0]
@@ -86,7 +85,7 @@ def collect(process: int, pipe: int) -> tuple[bytes, int | None]:
             open_pipe = bool(piece)
             data += piece[: LARGEST - len(data)]
         if status is None and (not open_pipe or not ready):
-            # Once the pipe is closed the child is about to end: wait for it, unless it only closed its pipe.
+            # After the end of the pipe the child is about to end: wait for it, unless it only closed its pipe.
             ended, code = os.waitpid(process, os.WNOHANG)
             if ended:
                 status = os.waitstatus_to_exitcode(code)

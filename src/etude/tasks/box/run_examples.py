@@ -1,8 +1,8 @@
-"""Runs documentation examples in a box and reports what each step printed. It does not get the expected output.
+"""Runs examples of a documentation in a box, and says what each step has printed; knows no expectation.
 
-Standard input: 8 digits with the length of a JSON job, the job, then a nonce. Each run is a forked child: it replaces
-a function of the library by one that returns something else, if the run asks for that, and then runs the steps in
-order. The report is one line on standard output, with the nonce.
+Standard input: 8 digits, the length of a JSON job; the job; then a nonce. Each run is a forked child: perhaps a
+function of the library is replaced by one that answers something else, then the steps follow one another. The report
+is one line on standard output, with the nonce.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # typing takes longer to import than all the rest
 
 REPORT = "etude-examples "
 LARGEST = 1 << 16
-"""Most characters that are kept of one step's output."""
+"""Of what one step may print."""
 
 
 def read_exactly(count: int) -> bytes:
@@ -51,7 +51,7 @@ def replace(module: str, name: str, instead: str) -> None:
 
 
 def spoilt(value: Any) -> Any:
-    """A different value, of the same type if the value is a plain one."""
+    """Another value, of the same type where it is a plain one."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
@@ -70,7 +70,7 @@ def spoilt(value: Any) -> Any:
 
 
 def own_names(module: ModuleType) -> dict[str, object]:
-    """The names that a module defines itself, without those it imports."""
+    """What a module makes, not what it imports."""
     kept = {}
     for name, value in vars(module).items():
         made_here = not callable(value) or getattr(value, "__module__", "") == module.__name__
@@ -105,7 +105,7 @@ def child(run: dict[str, Any], pipe: int, seconds: int) -> None:
 
 
 def outcomes(run: dict[str, Any], seconds: int) -> list[Any]:
-    """The outcomes of the steps that were completed."""
+    """Of the steps that came to their end."""
     source, sink = os.pipe()
     process = os.fork()
     if process == 0:

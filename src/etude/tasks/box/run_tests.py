@@ -1,12 +1,11 @@
-"""Runs a test suite in a box and reports each test's outcome on a separate descriptor.
+"""Runs a suite of tests in a box, and says on a descriptor of its own what became of each.
 
-Standard input: 8 digits with the length of a JSON job, and the job. It is read and closed before any code of the
-workspace can run. Rows go to the original standard output, one line each, prefixed with the job's nonce; from then on
-standard output is redirected to standard error, which the owner keeps as a log. At the end the runner's own account of
-the run is written to a file.
+Standard input: 8 digits, the length of a JSON job, and the job. It is read and closed before any code of the workspace
+can run. Rows go to what was standard output, a line each after the job's nonce; from then on standard output is
+standard error, where the owner keeps a log. At the end the runner's own account of the run is written to a file.
 
-All this runs in one process with the code under test, which can forge all of it: whoever reads the rows must know
-that. Needs Python 3.7 and, for pytest, pytest 6.
+All this runs in one process with the code under test, which can forge every bit of it: whoever reads the rows must
+know that. Needs Python 3.7 and, for pytest, pytest 6.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ if TYPE_CHECKING:  # typing takes longer to import than all the rest
     from typing import Any
 
 BROKEN = 3
-"""Exit code: the box cannot run such tests at all, and no code of the workspace has been run."""
+"""Exit code: the box cannot run such tests at all; no code of the workspace has been run."""
 MOST_TOLD = 1000
-"""Most values that a test reports per comparison; later ones are dropped."""
+"""Values per comparison that a test reports; what comes after them is not told."""
 LONGEST_VALUE = 1 << 16
 WORST = ["error", "failed", "xpassed", "skipped", "xfailed", "passed"]
-"""Outcomes, worst first. A test has several phases, and the worst of them is its outcome."""
+"""A test has several phases: the worst of them is its outcome."""
 
 
 def read_exactly(count: int) -> bytes:
@@ -47,12 +46,12 @@ def worst(one: str, other: str) -> str:
 
 
 class Rows:
-    """Writes the rows that the owner reads: one line per row, prefixed with the nonce."""
+    """What the owner hears: one line per row, each after the nonce."""
 
     def __init__(self, descriptor: int, nonce: str) -> None:
         self.descriptor, self.nonce = descriptor, nonce
         self.told: dict[str, int] = {}
-        """Number of values that the current test has reported, by key."""
+        """How often the test that runs has told a value, by key."""
 
     def say(self, **row: Any) -> None:
         line = ("%s %s\n" % (self.nonce, json.dumps(row))).encode()  # noqa: UP031
@@ -63,13 +62,13 @@ class Rows:
 
 
 class Keeper:
-    """The builtin to which tests report values that are compared outside the box."""
+    """The builtin that tests tell values to which are compared elsewhere."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
 
     def __call__(self, key: str, value: object) -> None:
-        # In a long loop the first values are enough.
+        # In a loop the first ones say enough.
         count = self.rows.told[key] = self.rows.told.get(key, 0) + 1
         if count > MOST_TOLD:
             return
@@ -81,10 +80,10 @@ class Keeper:
 
 
 def plain(value: Any) -> Any:
-    """The value as its nearest plain type. Raises TypeError if there is none."""
+    """As its nearest plain type; TypeError where there is none."""
     if value is None or isinstance(value, bool):
         return value
-    # For a subclass, take the underlying plain value: an object that claims to equal everything has none.
+    # Of a type made from one of these, what lies below it: an answer that agrees with everything has none.
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -103,7 +102,7 @@ def plain(value: Any) -> Any:
 
 
 def line_in(traceback: Any, function: str) -> int:
-    """The line at which a test's function was left, counted from its start; -1 if the function was not running."""
+    """The line at which a test's function was left, counted from its start; -1 where it was not running."""
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if code.co_name == function:
@@ -116,7 +115,7 @@ def line_in(traceback: Any, function: str) -> int:
 
 
 class Plugin:
-    """A pytest plugin that keeps only the tests named in the job and reports their outcomes."""
+    """Keeps the tests that the job names, and says how each ended."""
 
     def __init__(self, job: dict[str, Any], rows: Rows) -> None:
         self.wanted, self.order, self.rows = set(job["ids"]), job["order"], rows
@@ -128,7 +127,7 @@ class Plugin:
         self.terminal = session.config.pluginmanager.get_plugin("terminalreporter")
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        # An id without parameters selects every case of the function.
+        # An id without its parameters names every case of the function.
         named = [not self.wanted.isdisjoint((item.nodeid, item.nodeid.partition("[")[0])) for item in items]
         dropped = [item for item, kept in zip(items, named) if not kept]  # noqa: B905
         items[:] = [item for item, kept in zip(items, named) if kept]  # noqa: B905
@@ -150,7 +149,7 @@ class Plugin:
         self.rows.say(test=nodeid, outcome=outcome, seconds=round(seconds, 6), line=self.lines.get(nodeid))
 
     def account(self) -> dict[str, str]:
-        """The outcomes as pytest itself counted them, by its own categories."""
+        """What pytest itself counted, by its own categories."""
         found: dict[str, str] = {}
         for category in WORST:
             for report in self.terminal.stats.get(category, []) if self.terminal else []:
@@ -170,12 +169,12 @@ def outcome_of(report: Any) -> str:
 
 
 def run_pytest(job: dict[str, Any], rows: Rows, pytest: ModuleType) -> tuple[int, dict[str, str]]:
-    # Not a decorator, because this file is also imported where pytest is missing.
+    # Not by a decorator: this file is also read where there is no pytest.
     pytest.hookimpl(trylast=True)(Plugin.pytest_collection_modifyitems)
     plugin = Plugin(job, rows)
     files = list(dict.fromkeys(name.split("::")[0] for name in job["ids"]))
     fixed = ["--rootdir=" + job["workdir"], "-p", "no:cacheprovider", "--tb=short"]
-    # Run all tests, overriding the project's own options: some tests are expected to fail.
+    # All tests are run, whatever the project's own options say: some are there to fail.
     code = pytest.main(fixed + job["arguments"] + ["--maxfail=0"] + files, plugins=[plugin])
     return int(code), plugin.account()
 
@@ -245,10 +244,10 @@ def run_unittest(job: dict[str, Any], rows: Rows, unittest: ModuleType) -> tuple
     if job["order"] is not None:
         random.Random(job["order"]).shuffle(ids)
     loaded = unittest.defaultTestLoader.loadTestsFromNames(ids)
-    # A module that cannot be imported is loaded once per test of it, so duplicates are removed.
+    # A module that cannot be imported stands there once for each of its tests.
     suite = unittest.TestSuite({test.id(): test for test in each_of(loaded)}.values())
     result = unittest.TextTestRunner(stream=sys.stderr, resultclass=Result, verbosity=1).run(suite)
-    # The account uses the result's own lists, not the rows reported above.
+    # The result's own lists, not what was said above.
     account = dict.fromkeys(ran, "passed")
     lists = [
         ("error", result.errors),
@@ -270,7 +269,7 @@ RUNNERS = {"pytest": run_pytest, "unittest": run_unittest}
 
 
 def settle(job: dict[str, Any], descriptor: int) -> None:
-    """Redirect the standard streams and create the folders that the tests use."""
+    """Streams and folders of the tests' own."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
@@ -281,7 +280,7 @@ def settle(job: dict[str, Any], descriptor: int) -> None:
 
 
 def import_runner(job: dict[str, Any]) -> ModuleType:
-    """Import the runner from the image or the job's packages, before the workspace is on Python's path."""
+    """Of the image, or what the job brings: before the workspace is where Python looks."""
     import importlib
 
     inside = os.path.join(job["workdir"], "")  # noqa: PTH118
@@ -322,5 +321,5 @@ if __name__ == "__main__":
     ended = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Skip exit handlers that the code under test may have registered.
+    # What the code under test has left to be run at the end is not run.
     os._exit(ended)
