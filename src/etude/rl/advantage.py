@@ -1,5 +1,7 @@
-"""Advantage: a reward minus the mean of the valid rewards in its group. No division by their deviation: that would
-blow up tiny differences between equally correct rollouts."""
+"""Group advantages: each reward minus the mean of its group's valid rewards.
+
+They are not divided by the standard deviation, which would blow up tiny differences between equally correct rollouts.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,13 @@ class Dropped(StrEnum):
 @dataclass(frozen=True, slots=True)
 class GroupAdvantage:
     advantages: tuple[float | None, ...]
-    """None for a masked member, and for every member of a dropped group."""
+    """One per member; None for a masked member, and for every member of a dropped group."""
     dropped: Dropped | None = None
 
 
 def group_advantages(rewards: Sequence[float | None], *, min_spread: float) -> GroupAdvantage:
-    """Rewards of one group's members, None where masked; a group whose rewards lie within `min_spread` is dropped."""
+    """Return the advantages of one group. `rewards` has None for masked members. A group whose valid rewards all lie
+    within `min_spread` of each other is dropped."""
     valid = [reward for reward in rewards if reward is not None]
     nothing: tuple[None, ...] = (None,) * len(rewards)
     if len(valid) < 2:

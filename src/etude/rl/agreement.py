@@ -1,7 +1,8 @@
-"""Trainer against engine on the same weights: log-probs of the same tokens, and the experts that they went to.
+"""Compare trainer and engine on the same weights: log-probs of the same tokens, and the experts each token was routed
+to.
 
-Three ways through the engine, from the barest to the whole: sequences fed to its network in chunks and token by token,
-and continuations that the engine itself samples, many at a time.
+The engine is exercised in three ways, from its bare network to the whole engine: sequences fed to the network in
+chunks, sequences fed token by token, and continuations that the engine samples itself, many at a time.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from etude.rl.loss import token_logprobs
 from etude.rl.measure import k3
 
 CHUNK = 64
-"""Tokens of a prompt that are fed at once."""
+"""Prompt tokens fed to the network per step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Log-probs of tokens, and the experts that the token before each went to."""
+    """Log-probs of a sequence's tokens, and for each the experts used by the token before it."""
 
     logprobs_t: Tensor
     experts_tlk: Tensor
 
     @classmethod
     def by(cls, logits_tv: Tensor, experts_tlk: Tensor, next_t: Tensor) -> Self:
-        """By the logits before each of `next_t`; what comes after those is left out."""
+        """Score `next_t` by the logits one position before each token. Logits beyond `next_t` are ignored."""
         logprobs_t, _ = token_logprobs(logits_tv[: len(next_t)], next_t, 1.0)
         return cls(logprobs_t, experts_tlk[: len(next_t)])
 
@@ -44,10 +45,10 @@ class Scored:
 class Agreement:
     tokens: int
     logprobs: Magnitudes
-    """|trainer - engine|."""
+    """Absolute difference of the two log-probs, over all tokens."""
     k3: float
     flips: list[float]
-    """Share of the trainer's picks that are not the engine's, for each layer with experts."""
+    """Share of the trainer's expert choices that the engine did not make, one value per MoE layer."""
 
 
 def agreement(trainer: Sequence[Scored], engine: Sequence[Scored]) -> Agreement:
@@ -58,12 +59,13 @@ def agreement(trainer: Sequence[Scored], engine: Sequence[Scored]) -> Agreement:
 
 
 def trained(one: Pass, tokens_t: Tensor) -> Scored:
-    """As the trainer scores a sequence, from its second token on."""
+    """Score a sequence from its second token on, the way the trainer does."""
     return Scored.by(one.logits_tv, one.experts_tlk, tokens_t[1:])
 
 
 def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Scored]:
-    """As the engine's network does, so many tokens of every sequence at a time. `model` is served."""
+    """Score sequences the way the engine's network does, feeding `chunk` tokens of every sequence at a time. `model`
+    must be in its served form."""
     tokens_bt = pad_sequence(list(sequences), batch_first=True)
     lengths_b = torch.tensor([len(tokens_t) for tokens_t in sequences])
     longest, dtype = tokens_bt.shape[1], model.embed_tokens.weight.dtype
@@ -73,7 +75,7 @@ def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Sco
         slots_b = (lengths_b > start).nonzero().squeeze(1)
         fed_b = (lengths_b[slots_b] - start).clamp(max=chunk)
         step = cache.step(slots_b, torch.full_like(slots_b, start), fed_b)
-        # Padding may lie behind the longest.
+        # Padding positions may lie beyond the longest sequence.
         out = model.extend(tokens_bt[slots_b[step.rows_t], step.positions_t.clamp(max=longest - 1)], step)
         for slot, first, count in zip(slots_b.tolist(), step.first_b.tolist(), fed_b.tolist(), strict=True):
             next_t = sequences[slot][start + 1 : start + 1 + count]
@@ -85,7 +87,8 @@ def fed(model: Transformer, sequences: Sequence[Tensor], chunk: int) -> list[Sco
 
 
 def sampled(engine: BuiltinEngine, prompts: Sequence[Tensor], most: int) -> list[tuple[Tensor, Scored]]:
-    """The sequences that the engine makes of prompts, all in flight at once, and what it says of the tokens it drew."""
+    """Let the engine continue all prompts at once. Returns per prompt the full sequence and the engine's scores of the
+    tokens it sampled."""
     for number, prompt in enumerate(prompts):
         engine.submit(GenerateRequest(str(number), prompt.numpy().astype(np.int32), Sampling(most, (), seed=number)))
     answers: dict[int, Generation] = {}
@@ -106,5 +109,5 @@ def sampled(engine: BuiltinEngine, prompts: Sequence[Tensor], most: int) -> list
 
 
 def after(scored: Scored, given: int) -> Scored:
-    """What is said of the tokens after the first `given`."""
+    """Keep only the scores of the tokens after the first `given`."""
     return Scored(scored.logprobs_t[given - 1 :], scored.experts_tlk[given - 1 :])

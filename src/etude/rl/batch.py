@@ -1,7 +1,8 @@
-"""From groups of rollouts to rows of tokens.
+"""Turn groups of rollouts into padded rows of tokens.
 
-A row is one segment. Nothing is re-tokenised and nothing is guessed: ids, sampled marks, log-probs, versions and
-experts are those of the trace. Every sampled token of a chain, its summaries included, gets the chain's advantage.
+A row is one segment of a trace. Nothing is re-tokenised or guessed: token ids, sampled marks, log-probs, versions and
+experts are taken from the trace. Every sampled token of a rollout's chain of segments, its summaries included, gets the
+rollout's advantage.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class TrainingMember:
 
 @dataclass(frozen=True, slots=True)
 class TrainingGroup:
-    """One prompt's rollouts; None for a member that infrastructure failed for good."""
+    """The rollouts of one prompt. A member is None if infrastructure failures used up all of its retries."""
 
     index: int
     admitted_version: int
@@ -43,7 +44,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows padded to one length. Position t's mask, log-prob and advantage speak of token t, predicted at t - 1."""
+    """Rows padded to one length. Mask, log-prob and advantage at position t belong to token t, which is predicted at t
+    - 1.
+    """
 
     tokens_bt: NDArray[np.int64]
     mask_bt: NDArray[np.bool_]
@@ -52,11 +55,12 @@ class RowBatch:
     advantages_b: NDArray[np.float32]
     experts_btlk: NDArray[np.uint16] | None
     rows: tuple[int, ...]
-    """Which rows of the step these are."""
+    """Indices of these rows among the rows given to `microbatches`."""
 
 
 def trace_rows(trace: Trace, advantage: float) -> list[Row]:
-    """The segments of a trace that hold sampled tokens, each cut after its last one: what follows teaches nothing."""
+    """Make a row of each segment that holds sampled tokens, cut after the last sampled one: later tokens have no
+    loss."""
     return [_row(segment, advantage) for segment in trace.segments if segment.sampled.any()]
 
 
@@ -74,8 +78,10 @@ def _row(segment: Segment, advantage: float) -> Row:
 
 
 def microbatches(rows: Sequence[Row], budget: int) -> list[RowBatch]:
-    """Rows of like length together, at most `budget` padded tokens each (a longer row stands alone). A pure function of
-    the rows: ties keep their order."""
+    """Batch rows of similar length, at most `budget` padded tokens per microbatch (a longer row gets one of its own).
+
+    A pure function of the rows: rows of equal length keep their order.
+    """
     order = sorted(range(len(rows)), key=lambda index: (len(rows[index].tokens), index))
     batches: list[list[int]] = []
     for index in order:

@@ -1,8 +1,8 @@
-"""Who used the cores while RL ran: every second one row in the journal.
+"""Records once a second in the journal which service used how much CPU time during RL.
 
-A service counts with all that it started, so a worker with its boxes. One pass over /proc tells of all processes, in
-some 3 ms where there are 150. Of several machines it is the driver's that is told, and where there is no /proc nothing
-is. What a container engine runs is no child of ours: it counts as others' work.
+A service is charged for all its descendants, so a worker is charged for its boxes. One pass over /proc covers all
+processes and takes about 3 ms with 150 of them. Only the driver's machine is measured, and nothing where there is no
+/proc. Processes run by a container engine are not our children: they count as other users' load.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from etude.journal import Journal
 from etude.rl.crew import Crew
 
 DRIVER = "driver"
-"""This process, and what it started that is no service: ray's own processes."""
+"""Name under which this process is charged, with its descendants that are no service (ray's own processes)."""
 _EVERY_SECONDS = 1.0
 _ANSWER_SECONDS = 1.0
-"""For the engine to say how long it had nothing to do. A dead one is not waited for."""
+"""Timeout for asking the engine for its idle time, so that a dead engine is not waited for."""
 _PROC = Path("/proc")
 _IDLE = (3, 4)
-"""Of the counters of a CPU: with nothing to do, and waiting for a disk."""
+"""Indices of the per-CPU counters in /proc/stat that do not count as busy: idle and iowait."""
 _COUNTERS = 8
-"""Those after them are parts of the first two."""
+"""Number of counters to read; the later ones (guest time) are already contained in the first two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """CPU seconds until now."""
+    """Cumulative CPU seconds at one moment."""
 
     time: float
     cores: int
-    """Those that this process may use."""
+    """Number of cores this process may use."""
     busy: float
-    """Of these cores, whoever kept them so."""
+    """CPU seconds these cores were busy, for any process."""
     used: dict[str, float]
-    """By service, and by the driver."""
+    """CPU seconds used, by service name and DRIVER."""
 
 
 def read_cores(services: Mapping[str, int], proc: Path = _PROC) -> Reading | None:
-    """`services`: by name, the pid of each. None where the system does not tell."""
+    """Read the counters for `services` (name -> pid). Returns None where the system does not provide them."""
     try:
         cores, busy = _busy_seconds(proc)
         processes = _processes(proc)
@@ -73,7 +73,8 @@ def _busy_seconds(proc: Path) -> tuple[int, float]:
 
 
 def _processes(proc: Path) -> dict[int, tuple[int, float]]:
-    """Parent and CPU seconds of every process; children that have ended count with who waited for them."""
+    """Return parent pid and CPU seconds by pid. CPU time of children that have ended is included in the process that
+    waited for them."""
     found: dict[int, tuple[int, float]] = {}
     for place in proc.iterdir():
         if place.name.isdigit():
@@ -89,10 +90,10 @@ class CoreMeter:
         self._crew, self._journal, self._read = crew, journal, read
         self._last = read(self._services())
         self._engine_idle: float | None = None
-        """Since its start, as it last said."""
+        """The engine's idle seconds since its start, as last reported."""
 
     async def watch(self, every: float = _EVERY_SECONDS) -> None:
-        """Until it is cancelled; what is left of a second then is told too."""
+        """Record a row every `every` seconds until cancelled; then record the unfinished interval as well."""
         try:
             while self._last is not None:
                 await asyncio.sleep(every)
@@ -101,18 +102,18 @@ class CoreMeter:
             self._tell(0.0)
 
     async def _engine_waited(self) -> float:
-        """Seconds since the last answer in which the engine had no request."""
-        with suppress(ClusterError, EngineError):  # whoever needs it will say so
+        """Seconds since the last answer during which the engine had no request."""
+        with suppress(ClusterError, EngineError):  # whoever needs the engine reports its failure
             stats: EngineStats = await self._crew.engine.remote.call("stats", deadline=_ANSWER_SECONDS)
             before, self._engine_idle = self._engine_idle, stats.seconds_idle
             if before is not None:
-                return max(stats.seconds_idle - before, 0.0)  # a new one counts from its own start
+                return max(stats.seconds_idle - before, 0.0)  # a restarted engine counts from its own start
         return 0.0
 
     def _tell(self, engine_waited: float) -> None:
         now = self._read(self._services())
         if now is not None and self._last is not None and now.time > self._last.time:
-            # What a service used that was killed is no more to be seen: it did not use less than nothing.
+            # The CPU time of a killed service is no longer visible, so the difference may be negative: clamp it to 0.
             used = {name: max(seconds - self._last.used.get(name, 0.0), 0.0) for name, seconds in now.used.items()}
             self._journal.event(
                 "cores",

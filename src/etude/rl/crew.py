@@ -1,5 +1,7 @@
-"""The services of an RL run, each in its own process: trainer, engine, environment workers, evaluator. Whoever dies is
-started again where it was."""
+"""The services of an RL run, each in its own process: trainer, engine, environment workers, evaluator.
+
+A service that dies is restarted.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from etude.sandbox.fleet import Fleet
 from etude.training.compute import Compute
 
 _FAREWELL_SECONDS = 5.0
-"""What a worker may take to end its boxes before it is killed."""
+"""Seconds a worker gets to close its boxes before it is killed."""
 
 
 @dataclass(slots=True)
@@ -25,23 +27,23 @@ class Crew:
     engine: Supervised
     workers: list[Supervised]
     evaluator: Supervised | None
-    """None where nothing is evaluated before RL's end."""
+    """None if nothing is evaluated before the end of RL."""
     rollouts: RemoteEngine
-    """The engine as the driver itself speaks to it."""
+    """The driver's own client of the engine."""
 
     async def dismiss(self) -> None:
         await dismiss(self.trainer, self.engine, boxed=[*self.workers, *([self.evaluator] if self.evaluator else [])])
 
 
 async def dismiss(*services: Supervised, boxed: list[Supervised]) -> None:
-    """Ends services; those that keep boxes (`boxed`) end these first."""
+    """Kill the services. Those in `boxed` keep boxes and are asked to close them first."""
     await asyncio.gather(*(_farewell(service) for service in boxed))
     for service in (*boxed, *services):
         await service.remote.kill()
 
 
 async def _farewell(service: Supervised) -> None:
-    # A dead or stuck one is killed all the same, and its boxes go with it.
+    # A dead or stuck service is killed anyway, which ends its boxes too.
     with suppress(ClusterError):
         await service.remote.call("close", deadline=_FAREWELL_SECONDS)
 
@@ -54,9 +56,10 @@ async def gather_crew(
     journal: Journal,
     fleet: Fleet | None = None,
 ) -> Crew:
-    """Starts everybody; the trainer first, since it publishes the version that the engine begins with.
+    """Start all services. The trainer comes first, since it publishes the version the engine starts with.
 
-    `fleet`: whose boxes the workers use, where the recipe wants one."""
+    `fleet` provides the workers' boxes where the recipe uses one.
+    """
     plain = recipe.model_dump(mode="json", by_alias=True)
     root = str(paths.root)
     store = recipe.weights.place(paths.weights)

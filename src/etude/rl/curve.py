@@ -1,4 +1,4 @@
-"""Of which steps of RL the dev split is evaluated."""
+"""The RL steps after which the dev split is evaluated."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from etude.recipe.rl import RlRecipe
 
 
 def evaluated_steps(rl: RlRecipe) -> list[int]:
-    """A curve of them begins and ends where RL does."""
+    """Every `evaluate_every`-th step from 0, and always the last one; empty if `evaluate_every` is 0."""
     return sorted({*range(0, rl.steps, rl.evaluate_every), rl.steps}) if rl.evaluate_every else []

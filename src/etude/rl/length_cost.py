@@ -1,5 +1,7 @@
-"""The price of effort: increasing and concave, so that a quick answer is worth a lot on an easy task and long thought
-costs little more on a hard one."""
+"""The cost of a rollout's effort: increasing and concave.
+
+A quick answer to an easy task therefore gains a lot, while long thought on a hard task costs little more.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from etude.trace import TraceUsage
 
 
 def length_cost(x: float, *, k: float, q: float) -> float:
-    """C(x) = ((1 + k x)^(1-q) - 1) / (k (1-q)); at q = 1 its limit ln(1 + k x) / k."""
+    """C(x) = ((1 + k x)^(1-q) - 1) / (k (1-q)); at q = 1 this is its limit, ln(1 + k x) / k."""
     if x < 0:
         raise ValueError(f"effort must not be negative, found {x}")
     grown = math.log1p(k * x)
@@ -21,7 +23,7 @@ def length_cost(x: float, *, k: float, q: float) -> float:
 
 
 def effort(usage: TraceUsage, recipe: LengthCostRecipe) -> float:
-    """What a rollout spent, in units of one turn."""
+    """The effort a rollout spent: usage counts weighted by the recipe, in units of one turn."""
     return (
         recipe.thinking_tokens * usage.thinking_tokens
         + recipe.call_tokens * usage.call_tokens

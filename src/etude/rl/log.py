@@ -1,7 +1,7 @@
-"""What an RL run leaves on disk as it goes, and what a killed run is rebuilt from.
+"""The on-disk log of an RL run, from which a killed run is rebuilt.
 
-Order matters: a rollout's trace is on disk before its record, and its record before its event. So an event in the log
-always has its trace, and a death between two writes costs at most one rollout that is sampled again.
+Write order: a rollout's trace comes before its record, and its record before its event. So every event in the log has
+its trace, and a crash between two writes costs at most one rollout, which is sampled again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from etude.trace.file import TraceWriter, read_traces
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One finished rollout, on its way to the disk."""
+    """A finished rollout that has not been written yet."""
 
     event: Event
     result: RolloutResult
@@ -50,7 +50,7 @@ class RlLog:
         append_rows(self._events, [event_to_json(s.event) for s in sampled])
 
     def restore(self, wanted: set[str]) -> dict[str, tuple[Trace, Verdict]]:
-        """Traces and verdicts of finished rollouts, by id, lightened for training."""
+        """Return traces (stripped by `for_training`) and verdicts of the `wanted` rollouts that finished, by id."""
         if not wanted:
             return {}
         verdicts = {
@@ -63,7 +63,7 @@ class RlLog:
 
 
 def for_training(trace: Trace) -> Trace:
-    """The part of a trace that training needs: no texts."""
+    """Strip a trace to what training needs: no messages, tools or diff."""
     return replace(trace, messages=[], tools=[], diff="")
 
 

@@ -2,8 +2,8 @@
 
 Token losses are summed and divided by one constant per step, never by a sequence's own length. The importance ratio
 between trainer and engine log-probs is truncated from above and not differentiated. A token whose probability has
-already moved out of the trust region, the way its advantage pushes, is pushed no further: what async sampling repeats
-from an older version would else push the same tokens step after step until the policy falls apart.
+already left the trust region in the direction its advantage pushes gets no gradient: otherwise, rollouts sampled from
+older versions would push the same tokens step after step until the policy collapses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 @dataclass(slots=True)
 class LossParts:
     loss: Tensor
-    """To be back-propagated; already divided by the constant."""
+    """The scalar to back-propagate, already divided by the constant."""
     delta: Tensor
     """Trainer minus engine log-prob of every sampled token of the microbatch, detached."""
     entropy: Tensor
@@ -25,11 +25,11 @@ class LossParts:
     capped: Tensor
     """Whether the token's ratio was truncated."""
     clipped: Tensor
-    """Whether the token had left the trust region, and so has no gradient."""
+    """Whether the token had left the trust region and therefore has no gradient."""
 
 
 def token_logprobs(logits_nv: Tensor, tokens_n: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probs of tokens, each under the logits one position before it, and the entropies there."""
+    """Return the tokens' log-probs and the entropies of their distributions. Row i of `logits_nv` predicts token i."""
     logp_nv = torch.log_softmax(logits_nv / temperature, dim=-1)
     chosen_n = logp_nv.gather(1, tokens_n.unsqueeze(1)).squeeze(1)
     with torch.no_grad():
@@ -49,7 +49,7 @@ def policy_loss(
     trust: tuple[float, float],
     constant: float,
 ) -> LossParts:
-    """`logits_nv`: those that predict the masked tokens, row by row."""
+    """`logits_nv` are the logits that predict the masked tokens, row by row."""
     predicted = mask_bt[:, 1:]
     logp_n, entropy_n = token_logprobs(logits_nv, tokens_bt[:, 1:][predicted], temperature)
     engine_n = engine_logprobs_bt[:, 1:][predicted]

@@ -1,4 +1,4 @@
-"""What a training step measures: the mismatch between trainer and engine, entropy, truncated ratios, replay."""
+"""Measurements of a training step: trainer-engine mismatch, entropy, truncated ratios, expert replay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StepMeter:
     capped: int = 0
     clipped: int = 0
     overridden: int = 0
-    """Tokens, not choices of experts: one counts once, in however many layers it happened."""
+    """Counts tokens: a token counts once however many layers were overridden."""
     refused: int = 0
     updates: list[dict[str, float]] = field(default_factory=list)
 
@@ -63,8 +63,12 @@ class StepMeter:
 
 
 def k3(delta: Tensor) -> float:
-    """Of trainer minus engine log-probs: the mean of r - 1 - log r, the usual unbiased estimate of the divergence while
-    the two are close. It is no less than nothing, which fp32 would not see of small differences."""
+    """Estimate the KL divergence from the differences `delta` = log r of trainer and engine log-probs, as the mean of r
+    - 1 - log r.
+
+    This is the usual unbiased estimator for distributions that are close. It is never negative; computed in fp64,
+    because fp32 would lose small differences.
+    """
     delta = delta.double()
     return float((delta.expm1() - delta).mean())
 
@@ -74,16 +78,17 @@ def _marked(marks_bt: Tensor | None) -> int:
 
 
 def most_sampled_version(rows: Sequence[Row]) -> int | None:
-    """The version that most tokens of these rows were sampled by."""
+    """The weights version that sampled most tokens of these rows."""
     sampled = [row.versions[row.sampled] for row in rows]
     return int(np.bincount(np.concatenate(sampled)).argmax()) if sampled else None
 
 
 def probe_replay(model: Transformer, rows: Sequence[Row], version: int, recipe: RlRecipe) -> dict[str, float]:
-    """p99 of |trainer - engine log-prob| on the same rows without replay, with it, and with the filter.
+    """p99 of |trainer - engine log-prob| on the same rows: without replay, with replay, and with the filter.
 
-    `model` holds the weights of `version`, and only the tokens that it sampled count: same weights, same tokens.
-    What is left is the numerics of trainer and engine, and the experts that flip with them.
+    `model` holds the weights of `version`, and only tokens sampled by that version count, so weights and tokens are the
+    same on both sides. The remaining mismatch comes from the numerics of trainer and engine, and from experts that flip
+    because of them.
     """
     measured: dict[str, float] = {}
     parts = microbatches(rows, recipe.microbatch_tokens)
@@ -99,14 +104,15 @@ def probe_replay(model: Transformer, rows: Sequence[Row], version: int, recipe: 
 
 
 def reference_kl(reference: Transformer, groups: Sequence[TrainingGroup], recipe: RlRecipe) -> dict[str, float]:
-    """Per trace the sum over sampled tokens of k1 = log pi - log pi_ref, with the engine's log-probs at sampling."""
+    """Per trace id, the sum over sampled tokens of k1 = log pi - log pi_ref, where log pi is the engine's log-prob at
+    sampling."""
     totals: dict[str, float] = {}
     for group in groups:
         for member in group.members:
             if member is None:
                 continue
             parts = microbatches(trace_rows(member.trace, 0.0), recipe.microbatch_tokens)
-            # delta = reference - engine, so k1 is its negative.
+            # delta is reference - engine, so k1 is -delta.
             totals[member.trace.id] = -sum(float(_deltas(reference, part, "off", recipe)[0].sum()) for part in parts)
     return totals
 

@@ -1,15 +1,15 @@
-"""The reconciler: which rollout to start and when to train, as a pure state machine.
+"""The reconciler decides which rollout to start and when to train. It is a pure state machine.
 
-Invariants, whatever the order of events (tests/rl/test_reconciler.py drives it through any):
+Invariants, whatever the order of events (tests/rl/test_reconciler.py tries arbitrary orders):
 - every prompt is admitted once, and every admitted group is trained on (or dropped by the trainer) exactly once;
-- a group is trained at most `max_staleness` versions after the one it was admitted under, by admission and by order,
-  never by throwing finished work away;
-- it never deadlocks while rollouts finish or are lost.
+- a group is trained at most `max_staleness` versions after the one it was admitted under. This is achieved by limiting
+  admission and by the order of training; finished work is never thrown away;
+- it never deadlocks as long as rollouts finish or are lost.
 
-Version v means "after v steps". A group's deadline is the last step that may train it: admitted version plus
-max_staleness. A step takes the ready groups with the earliest deadlines, and waits only if those left could no longer
-all be trained in time. Nothing here does I/O: `decide` says what to do, `apply` takes what happened, and the events are
-the log from which a killed run is rebuilt.
+Version v means "after v steps". A group's deadline is the last step that may train it: its admitted version plus
+max_staleness. A step takes the ready groups with the earliest deadlines, and waits only if the remaining groups could
+then no longer all be trained in time. There is no I/O here: `decide` says what to do, `apply` records what happened,
+and the events form the log from which a killed run is rebuilt.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 class Plan:
     steps: int
     per_step: int
-    """Groups that one step consumes."""
+    """Groups trained per step."""
     group: int
-    """Rollouts of one prompt."""
+    """Rollouts per prompt."""
     max_staleness: int
     retries: int
     slots: int
-    """Rollouts in flight at most."""
+    """Maximum number of rollouts in flight."""
 
     @property
     def prompts(self) -> int:
@@ -52,7 +52,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Infrastructure failed this attempt; it is retried, then masked."""
+    """An attempt failed because of infrastructure. It is retried; after the last retry the member is masked."""
 
     group: int
     member: int
@@ -73,7 +73,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """Every rollout that was not trained yet is sampled again, as if for the first time (lockstep replay)."""
+    """All rollouts not trained yet are sampled again from their first attempt (lockstep replay)."""
 
 
 Event = Admitted | Finished | Lost | TrainStarted | Trained | Rewound
@@ -81,7 +81,7 @@ Event = Admitted | Finished | Lost | TrainStarted | Trained | Rewound
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start (or start again) one rollout."""
+    """Start or restart one rollout."""
 
     group: int
     member: int
@@ -124,7 +124,7 @@ class Group:
 
     @property
     def touched(self) -> bool:
-        """Some rollout has been finished or lost."""
+        """Whether any member has changed from its initial state."""
         return any(m != Member() for m in self.members)
 
     @property
@@ -133,26 +133,26 @@ class Group:
 
 
 class ProtocolViolation(Exception):
-    """An event that cannot follow the ones before it: a bug of the driver or a damaged log."""
+    """An event that cannot follow the earlier ones: the driver has a bug, or the log is damaged."""
 
 
 @dataclass(slots=True)
 class Reconciler:
     plan: Plan
     trained: int = 0
-    """Steps done, which is also the current version."""
+    """Steps done; also the current weights version."""
     admitted: int = 0
     live: dict[int, Group] = field(default_factory=dict)
-    """Admitted and not yet trained."""
+    """Groups admitted and not yet trained, by index."""
     training: TrainStarted | None = None
     consumed: list[tuple[int, ...]] = field(default_factory=list)
-    """The groups of each step, in order."""
+    """The groups trained by each step, in order of steps."""
     lost: int = 0
     masked: int = 0
 
     @classmethod
     def replay(cls, plan: Plan, events: Iterable[Event]) -> Reconciler:
-        """Rebuilds the state from a log. What was running when the log ended waits to be started again."""
+        """Rebuild the state from a log. Rollouts that were running when the log ended are waiting again."""
         machine = cls(plan)
         for event in events:
             machine.apply(event)
@@ -170,8 +170,9 @@ class Reconciler:
         return self.live[group].version + self.plan.max_staleness
 
     def decide(self) -> list[Action]:
-        """What can be done now. The caller reports each action that it carries out: `apply` the event that belongs to
-        it, or `begin` for a start."""
+        """Return the actions possible now. The caller reports each one it carries out: `begin` for a Start, otherwise
+        `apply` with the corresponding event.
+        """
         actions: list[Action] = []
         if self.training is None and not self.done:
             chosen = self._next_batch()
@@ -191,14 +192,16 @@ class Reconciler:
         return actions
 
     def begin(self, start: Start) -> None:
-        """A rollout was handed to a worker. Not an event: a log does not need it, since it is started again anyway."""
+        """Mark a rollout as handed to a worker. This is not an event: after a crash the rollout is started again
+        anyway, so the log does not need it."""
         member = self._member(start.group, start.member)
         if member.state is not MemberState.WAITING or member.attempt != start.attempt:
             raise ProtocolViolation(f"{start} but the rollout is {member.state}, attempt {member.attempt}")
         member.state = MemberState.RUNNING
 
     def interrupt(self, group: int, member: int) -> None:
-        """A running rollout was given up through no fault of anybody's (lockstep replay): it waits again."""
+        """Put a running rollout back to waiting, without charging it an attempt: it was given up through no fault of
+        its own."""
         one = self._member(group, member)
         if one.state is MemberState.RUNNING:
             one.state = MemberState.WAITING
@@ -249,7 +252,7 @@ class Reconciler:
         return self.live[group].members[number]
 
     def _current(self, group: int, number: int, attempt: int) -> Member | None:
-        """The member that an outcome belongs to; None for a late answer of an attempt that was already given up."""
+        """Return the member an outcome belongs to; None for a late answer of an attempt that was given up already."""
         if group not in self.live:
             return None
         member = self.live[group].members[number]
@@ -257,7 +260,8 @@ class Reconciler:
         return None if over or member.attempt != attempt else member
 
     def _next_batch(self) -> tuple[int, ...]:
-        """The ready groups with the earliest deadlines, if all the others can still be trained in time after them."""
+        """The ready groups with the earliest deadlines; empty if the other groups could then not all be trained in
+        time."""
         ready = sorted((g for g, group in self.live.items() if group.ready), key=lambda g: (self.deadline(g), g))
         chosen = ready[: self.plan.per_step]
         if len(chosen) < self.plan.per_step:

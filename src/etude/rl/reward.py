@@ -1,10 +1,10 @@
-"""Reward: named terms, made from a Trace and a Verdict.
+"""Reward: named terms computed from a Trace and a Verdict.
 
-Invariant (property-tested): all shaping together never ranks an unsolved trace above, or level with, a solved one. The
-shaping terms are summed and squeezed below half of what solving is worth; near zero the squeeze changes nothing.
+Invariant (property-tested): the shaping terms together never rank an unsolved trace above, or level with, a solved one.
+Their sum is squeezed below half of the reward for solving; near zero the squeeze changes almost nothing.
 
-The KL is no shaping term and stays outside of the squeeze. Only as it is does a summed k1 in the reward have the KL's
-own gradient on average; squeezed, it would cease to pull where the policy has gone far.
+The KL penalty is not a shaping term and is not squeezed. Only unsqueezed does a summed k1 in the reward have, on
+average, the gradient of the KL; squeezed, it would stop pulling where the policy has drifted far.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Reward:
     shaping: dict[str, float]
     """Each term as it enters the sum: costs are negative."""
     kl: float
-    """What the KL adds to the sum; positive where the tokens were less likely than under the reference."""
+    """The KL's contribution to the sum; positive where the tokens were less likely under the policy than under the
+    reference."""
     total: float
 
 

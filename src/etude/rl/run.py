@@ -1,7 +1,7 @@
-"""The run: the reconciler's decisions carried out.
+"""The RL driver: carries out the reconciler's decisions.
 
-Everything here is I/O at the edges of a pure state machine. The driver keeps no truth of its own: what happened is in
-the log (`rl/log.py`), what was trained is in the trainer's checkpoint, and a killed run is rebuilt from the two.
+All I/O happens here, around a pure state machine. The driver has no state of record of its own: what happened is in the
+log (`rl/log.py`), what was trained is in the trainer's checkpoint, and a killed run is rebuilt from the two.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RlRun:
         update: Update,
         evaluate: Evaluate,
     ) -> None:
-        """`prompts` are the ids of the train tasks in the order in which they are used, each once."""
+        """`prompts` are the train task ids in the order of use; each is used once."""
         self.recipe, self.rl, self.paths, self.crew, self.journal = recipe, recipe.rl, paths, crew, journal
         self.prompts, self.update, self.evaluate = prompts, update, evaluate
         self.sync = self.rl.mode == "sync"
@@ -65,7 +65,8 @@ class RlRun:
             group=self.rl.group,
             max_staleness=0 if self.sync else self.rl.max_staleness,
             retries=self.rl.retries,
-            # In lockstep a step's rollouts all begin together: one that began when another ends would depend on timing.
+            # In lockstep all rollouts of a step start together: one that started when another ends would depend on
+            # timing.
             slots=self.rl.prompts_per_step * self.rl.group
             if self.sync
             else self.rl.workers * self.rl.rollouts_per_worker,
@@ -81,15 +82,16 @@ class RlRun:
         self._rollouts: set[asyncio.Task[None]] = set()
         self._evaluations: set[asyncio.Task[None]] = set()
         self._life = 0
-        """Counts lockstep replays: what an earlier life still answers is ignored."""
+        """Number of lockstep replays so far. Answers that belong to an earlier life are ignored."""
         self._replays = 0
-        """Of the step that is being sampled."""
+        """Lockstep replays of the step being sampled now."""
         self._replaying = asyncio.Lock()
         self._writing = asyncio.Lock()
-        """Held while finished rollouts go to the disk and to the machine: nothing comes between the two."""
+        """Held while finished rollouts are written to disk and applied to the state machine, so that no event comes in
+        between."""
 
     async def run(self) -> None:
-        """Until every step is trained. Raises what went wrong for good; the log is complete at any moment."""
+        """Run until every step is trained. Raises an unrecoverable failure; the log is complete at any moment."""
         self._spawn(self.crew.engine.watch(1.0), self._tasks)
         self._spawn(CoreMeter(self.crew, self.journal).watch(), self._tasks)
         self._spawn(self._store_arrivals(), self._tasks)
@@ -112,7 +114,7 @@ class RlRun:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _resume(self) -> None:
-        """Brings the log and the trainer together: either may be one write ahead of the other."""
+        """Reconcile the log with the trainer's checkpoint: either may be one write ahead of the other."""
         status = await self.crew.trainer.call("status", deadline=self._deadline)
         if status["step"] < self.machine.trained:
             raise ProtocolViolation(
@@ -131,7 +133,7 @@ class RlRun:
             for member, state in enumerate(live.members)
         }
         self.finished = self.log.restore(wanted)
-        # The one that was going on, or was not begun, when the driver died; `evaluate` knows a finished one.
+        # An evaluation that was running, or had not started, when the driver died; `evaluate` skips a finished one.
         await self._evaluate_if_due(self.machine.trained)
         if self.machine.training is not None:
             self._spawn(self._train(Train(self.machine.training.step, self.machine.training.groups)), self._tasks)
@@ -154,7 +156,7 @@ class RlRun:
         jobs = [self._job(start.group, start.member, start.attempt) for start in starts]
         engine = self.crew.engine.incarnation
         if self.sync:
-            # All are announced before any begins: the engine waits for every one of them.
+            # Announce all conversations before any starts: the engine waits for every one of them.
             await self.crew.rollouts.open([job.id for job in jobs])
         for start, job in zip(starts, jobs, strict=True):
             self._spawn(self._roll(start, job, self._life, engine), self._rollouts)
@@ -170,12 +172,13 @@ class RlRun:
                 await self._replay(life, str(error))
                 return
             await worker.heal(incarnation, str(error))
-            # What was running when its worker was killed is simply sampled again: it did nothing wrong.
+            # Rollouts of a killed worker are sampled again without using up an attempt: they did nothing wrong.
             self.machine.interrupt(start.group, start.member)
             self._changed.set()
             return
         if self.sync and self.crew.engine.incarnation != engine:
-            # It went on with an engine that does not know the others: the batches were made up by chance.
+            # This rollout went on with a new engine that does not know the other conversations: its batches depended on
+            # timing.
             await self._replay(life, "the engine was restarted while the step was sampled")
             return
         if not result.failed_by_us:
@@ -189,7 +192,8 @@ class RlRun:
         await self._arrived.put((life, Sampled(Lost(start.group, start.member, start.attempt, reason), result)))
 
     async def _replay(self, life: int, reason: str) -> None:
-        """Lockstep: the step is sampled again from its beginning by a fresh crew, so that it gives the same bits."""
+        """Lockstep: sample the step again from its beginning with restarted engine and workers, so that it gives the
+        same bits."""
         async with self._replaying:
             if life != self._life:
                 return
@@ -206,7 +210,7 @@ class RlRun:
             self._changed.set()
 
     async def _store_arrivals(self) -> None:
-        """Writes finished rollouts in small batches, then lets the machine know: first the disk, then the state."""
+        """Write finished rollouts to disk in small batches, then apply their events: disk first, state second."""
         while True:
             batch = [await self._arrived.get()]
             await asyncio.sleep(0.05)
@@ -239,7 +243,7 @@ class RlRun:
         self._changed.set()
 
     async def _swap(self, version: int) -> None:
-        """Has the engine take a version; one that it refuses as damaged is published again, whole, once."""
+        """Switch the engine to a version. If it refuses the version as damaged, publish it again in full, once."""
         try:
             await self.crew.rollouts.update(version)
         except UpdateRefused as error:
@@ -248,8 +252,11 @@ class RlRun:
             await self.crew.rollouts.update(version)
 
     async def _evaluate_if_due(self, step: int) -> None:
-        """Step 0 is before the first update. In lockstep sampling waits for it, and so it does for the first, which the
-        first update would otherwise overtake; else sampling goes on beside it."""
+        """Start the evaluation due after `step` steps (0 is before the first update), if there is one.
+
+        In lockstep, sampling waits for it. Step 0 is waited for too, because the first update would otherwise overtake
+        it. Other evaluations run beside sampling.
+        """
         if step not in evaluated_steps(self.rl):
             return
         evaluation = self.evaluate(self.crew, step)

@@ -1,7 +1,7 @@
-"""The trainer service: one batch of groups in, one version of the weights out.
+"""The trainer service: takes one batch of groups, publishes one version of the weights.
 
-Invariants: a step's checkpoint is on disk before its version is published and before it is answered, so a trainer
-that dies is started again, says which step it is at, and neither repeats nor skips one. The same batch from the same
+Invariants: a step's checkpoint is on disk before its version is published and before the call returns. So a trainer
+that died and was restarted knows which step it is at, and neither repeats nor skips one. The same batch from the same
 checkpoint gives the same bits.
 """
 
@@ -36,10 +36,10 @@ class RlTrainer:
         self.rl = self.recipe.rl
         self.journal = Journal(self.paths.journal, "trainer")
         self.step = 0
-        """Steps done, which is also the version that was published last."""
+        """Steps done; also the version published last."""
         self.metrics: dict[str, Any] = {}
         torch.set_num_threads(self.compute.threads)
-        # Not use_deterministic_algorithms: that imports the compiler, seconds long, which makes folders of its own.
+        # Not use_deterministic_algorithms: it imports the compiler, which takes seconds and creates folders of its own.
         torch.set_deterministic_debug_mode("error")
         self.model = load_hf(self.paths.model("sft"))
         compute_with(self.model, self.recipe.precision)
@@ -51,7 +51,7 @@ class RlTrainer:
             masters=MasterWeights(self.model, self.compute.dtype),
         )
         self.probed: Transformer | None = None
-        """A second network for measurements; made when the first one is due."""
+        """A second network for measurements, created when the first probe is due."""
         self._resume()
         self.store = WeightStore(store, anchor_every=self.recipe.weights.anchor_every)
         self._drop_damaged_version()
@@ -60,11 +60,11 @@ class RlTrainer:
         self._wait_for_rollouts()
 
     def status(self) -> dict[str, Any]:
-        """Where training stands; `metrics` are those of the last step done."""
+        """Return the steps done and the metrics of the last one."""
         return {"step": self.step, "metrics": self.metrics}
 
     def train(self, step: int, groups: Sequence[TrainingGroup]) -> dict[str, Any]:
-        """Trains step `step` (the first is 0) and publishes version step + 1; a step already done is not repeated."""
+        """Train step `step` (counted from 0) and publish version step + 1. A step already done is not repeated."""
         torch.set_num_threads(self.compute.threads)
         if step == self.step - 1:
             return self.metrics
@@ -83,7 +83,7 @@ class RlTrainer:
                 self._accumulate(part, meter)
             if rows:
                 meter.optimizer(self.optimizer.step())
-        tensors = self._tensors()  # refuses weights that are not sound, before the step leaves anything
+        tensors = self._tensors()  # raises on unsound weights before the step has written anything
         self.step += 1
         trained = time.monotonic() - begun
         self.metrics = {**batch.summary(self.step - 1), **meter.summary(), **probe, "train_seconds": trained}
@@ -94,13 +94,13 @@ class RlTrainer:
         return self.metrics
 
     def republish(self) -> dict[str, Any]:
-        """Publishes the current version anew, whole: what was stored of it turned out to be damaged."""
+        """Publish the current version again in full, after its stored copy turned out to be damaged."""
         self.store.withdraw(self.step)
         self.journal.event("version_republished", version=self.step)
         return self._publish(self._tensors())
 
     def export(self) -> str:
-        """Writes the Hugging Face checkpoint of the current step."""
+        """Write the current step as a Hugging Face checkpoint; returns its folder."""
         self._end_of_waiting()
         self.optimizer.masters.restore()
         folder = self.paths.model("rl")
@@ -135,7 +135,7 @@ class RlTrainer:
             return probe_replay(self.probed, batch.rows, version, self.rl)
 
     def _served(self) -> Transformer:
-        """The model that RL begins with, as the engine has it."""
+        """Load the model RL starts from, in the form the engine serves."""
         model = load_hf(self.paths.model("sft"), dtype=self.compute.dtype)
         compute_with(model, self.recipe.precision)
         serve(model)
@@ -159,7 +159,8 @@ class RlTrainer:
         self.metrics = state["metrics"]
 
     def _wait_for_rollouts(self) -> None:
-        """Begins with the end of a step and ends with the next one's beginning, or with the end of RL."""
+        """Record in the journal that the trainer waits for rollouts, from the end of a step to the start of the next,
+        or to the end of RL."""
         self._idle = self.journal.waiting(on="rollouts", deadline=self.recipe.harness.wall_seconds * 4).__enter__()
 
     def _end_of_waiting(self) -> None:
@@ -180,7 +181,7 @@ class RlTrainer:
         return from_state_dict(served_state(self.model))
 
     def _publish(self, tensors: Tensors) -> dict[str, Any]:
-        """Publishes the current weights as version `step`, unless a life before this one already did."""
+        """Publish the current weights as version `step`, unless an earlier process of this run already did."""
         versions = [v for v in self.store.versions() if v < self.step]
         try:
             base = (versions[-1], self.store.read(versions[-1])) if versions else None
