@@ -1,8 +1,9 @@
-"""The built-in engine: continuous batching over a cache of latents. Synchronous, in one thread; service.py drives it.
+"""The built-in engine: continuous batching over a latent (MLA) cache. Synchronous and single-threaded; service.py
+drives it.
 
-One `step` lets requests begin, then decodes one step for all live rows: the pending token of every row is fed, with its
-draft behind it if there is one, and one or two tokens per row come out. Python runs per step and per request, never per
-token: live rows are an index array into the arrays of `Rows`, and the cost of a step follows their number.
+One `step` admits requests and then decodes one step for all live rows: each row feeds its pending token, plus a drafted
+token if it has one, and yields one or two new tokens. Python runs per step and per request, never per token: the live
+rows are an index array into the arrays of `Rows`, and a step costs in proportion to their number.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from etude.weights import Tensors, WeightsError
 from etude.weights.torch_bridge import into_module
 
 DRAFTED_SLOTS = 8
-"""Up to here drafts gave more tokens per second, measured on CPUs."""
+"""Largest number of slots at which drafting gave more tokens per second, measured on CPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,14 @@ class _Ticket:
     request: GenerateRequest
     usage: Usage
     since: float
-    """When it arrived, then when it began."""
+    """When the request arrived; once it has begun, when it began."""
     forsaken: bool = False
-    """Nobody waits for it any more, but lockstep lets it run to its end."""
+    """The caller gave the request up, but lockstep lets it run to its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """What one step gave: column 0 for every row, column 1 where `ahead_b`."""
+    """The tokens one step sampled: column 0 for every row, column 1 only where `ahead_b` (an accepted draft)."""
 
     tokens_b2: Ints
     logprobs_b2: np.ndarray
@@ -96,7 +97,7 @@ class BuiltinEngine:
         self._tickets: dict[str, _Ticket] = {}
         self._live: list[str] = []
         self._active: Ints = np.zeros(0, np.int64)
-        """Rows that decode, in the order in which their requests (`_live`) began."""
+        """Cache rows that are decoding, in the order in which their requests (`_live`) began."""
         self._draft = Draft.none(0, config.vocab_size)
         self.counters = EngineStats(version=version)
 
@@ -117,7 +118,8 @@ class BuiltinEngine:
 
     @property
     def swappable(self) -> bool:
-        """In lockstep weights change between rounds, since a swap's timing must not change a result."""
+        """Whether weights may be swapped now. In lockstep only between rounds, since the timing of a swap must not
+        change a result."""
         return not self._scheduler.in_round
 
     def submit(self, request: GenerateRequest) -> None:
@@ -129,12 +131,12 @@ class BuiltinEngine:
         self._scheduler.open(conversations)
 
     def close(self, conversation: str) -> Answer | None:
-        """An answer for the request that the conversation had waiting, if it had one."""
+        """Close a conversation. Returns the answer to the request it still had waiting, if any."""
         orphan = self._scheduler.close(conversation)
         return None if orphan is None else self._rows.nothing(orphan, self._tickets.pop(orphan.id).usage)
 
     def abort(self, request_id: str) -> Answer | None:
-        """The answer to the request; None if there is no such request any more."""
+        """Abort a request and return its answer; None if the request does not exist any more."""
         ticket = self._tickets.get(request_id)
         if ticket is None or ticket.forsaken:
             return None
@@ -158,7 +160,8 @@ class BuiltinEngine:
         return self._rows.nothing(ticket.request, ticket.usage)
 
     def swap(self, version: int, tensors: Tensors, *, delta: bool) -> None:
-        """The weights of `version` from the next decode step on. Refused, nothing has changed."""
+        """Use the weights of `version` from the next decode step on. Raises UpdateRefused, with nothing changed, if
+        they do not fit."""
         try:
             into_module(self._model, tensors)
         except WeightsError as error:
@@ -174,7 +177,7 @@ class BuiltinEngine:
 
     @torch.inference_mode()
     def step(self) -> list[Answer]:
-        """Lets requests begin, decodes one step, and returns the answers to the requests that ended."""
+        """Admit requests, decode one step, and return the answers to the requests that ended."""
         admissions = self._scheduler.admit()
         if admissions:
             self._begin(admissions)
@@ -220,7 +223,7 @@ class BuiltinEngine:
         self._active = np.concatenate((self._active, [admission.row for admission in admissions]))
 
     def _copy(self, admissions: list[Admission]) -> None:
-        """Prefixes that are taken over, once for all rows that share one."""
+        """Copy reused prefixes into the rows of new requests, one copy operation for all rows that share a prefix."""
         shared: dict[tuple[int, int], list[int]] = defaultdict(list)
         for admission in admissions:
             shared[admission.source, admission.reused].append(admission.row)
@@ -253,7 +256,7 @@ class BuiltinEngine:
         tokens = feeding.tokens()
         drafts = feeding.pending_b[draft.there_b] + 1
         tokens[drafts] = draft.tokens_b[draft.there_b]
-        # Rows without a draft have nothing ahead: their second column is the first once more, and is never read.
+        # A row without a draft has only one position to read: its second column repeats the first and is never used.
         read_b2 = torch.stack((feeding.pending_b, feeding.pending_b + draft.there_b), dim=1)
         out = self._model.extend(tokens, feeding.step, read_b2.flatten())
         feeding.write_experts(out.experts_tlk)
@@ -267,8 +270,8 @@ class BuiltinEngine:
         self.counters.accepted += int(ahead.sum())
         sampled = _Sampled(verified.tokens_b2.numpy(), verified.logprobs_b2.numpy(), ahead, verified.finite_b.numpy())
         stopped, done = self._take(sampled)
-        # The draft head sees every position, also of rows that end here: their latents are kept for reuse. What it and
-        # the trunk write for a refused draft is overwritten when its place is fed again.
+        # The draft head processes every position, also of rows that end here: their latents stay cached for reuse. What
+        # the draft head and the trunk wrote for a refused draft is overwritten when its position is fed again.
         on = ~done
         read = (feeding.pending_b + verified.accepted_b)[torch.from_numpy(on)]
         logits = self._model.draft(out.hidden_th, feeding.following(), feeding.step, read)
@@ -277,7 +280,7 @@ class BuiltinEngine:
         return answers
 
     def _take(self, sampled: _Sampled) -> tuple[Flags, Flags]:
-        """Writes down what a step gave. Which live rows sampled a stop id, and which are done."""
+        """Record the sampled tokens. Returns which live rows sampled a stop id, and which are done."""
         rows, active, version = self._rows, self._active, self.counters.version
         positions = rows.position[active]
         rows.record(active, positions + 1, sampled.tokens_b2[:, 0], sampled.logprobs_b2[:, 0], version)
@@ -293,7 +296,7 @@ class BuiltinEngine:
         return stopped, stopped | (rows.position[active] + 1 >= rows.limit[active]) | ~sampled.finite_b
 
     def _end_all(self, sampled: _Sampled, stopped: Flags, done: Flags) -> list[Answer]:
-        """Ends the rows that are done, and goes on with the others."""
+        """End the rows that are done and keep the others."""
         answers: list[Answer] = []
         for place in np.flatnonzero(done).tolist():
             request_id = self._live[place]
@@ -315,7 +318,8 @@ class BuiltinEngine:
         return generation
 
     def _fail(self, request_id: str) -> list[Answer]:
-        """The network's answer is no number: nothing of the row may be used, now or behind a mask later."""
+        """Fail a request whose logits are not finite. Its row is cleared: none of it may be reused, not even behind a
+        mask."""
         ticket, row = self._tickets.pop(request_id), self._scheduler.row(request_id)
         self._scheduler.discard(request_id)
         self._cache.latents[:, row] = 0
@@ -323,6 +327,6 @@ class BuiltinEngine:
         return [] if ticket.forsaken else [Failure(request_id, error)]
 
     def _keep(self, places: Ints) -> None:
-        """Goes on with the live rows at these places only."""
+        """Keep only the live rows at these places."""
         self._live = [self._live[place] for place in places.tolist()]
         self._active = self._active[places]

@@ -1,8 +1,8 @@
-"""Rounds: the make-up of every batch is a function of the requests alone, whatever their timing.
+"""Rounds of lockstep mode: the contents of every batch depend on the requests alone, never on their timing.
 
-A round begins when every open conversation has a request waiting, takes exactly one request of each, in the order of
-conversation id, and runs all of them to their end. What arrives meanwhile waits for the next round; a conversation that
-was closed meanwhile leaves the cache only when the next round begins.
+A round begins when every open conversation has a request waiting. It takes exactly one request from each, in the order
+of conversation ids, and runs them all to their end. Requests that arrive meanwhile wait for the next round. A
+conversation closed meanwhile leaves the cache only when the next round begins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Rounds:
         self._closed: set[str] = set()
         self._waiting: dict[str, GenerateRequest] = {}
         self.queue: deque[GenerateRequest] = deque()
-        """What is left of the current round."""
+        """Requests of the current round that have not begun yet."""
 
     @property
     def waiting(self) -> int:
@@ -26,17 +26,18 @@ class Rounds:
 
     @property
     def complete(self) -> bool:
-        """Every open conversation has a request waiting for the next round."""
+        """Whether every open conversation has a request waiting for the next round."""
         return bool(self._open) and self._open == self._waiting.keys()
 
     def open(self, conversations: list[str]) -> bool:
-        """Returns whether a new episode begins: nothing was open."""
+        """Open conversations. Returns whether this starts a new episode, that is, nothing was open or waiting
+        before."""
         fresh = not self._open and not self._waiting and not self.queue
         self._open.update(conversations)
         return fresh
 
     def close(self, conversation: str) -> GenerateRequest | None:
-        """Returns the request that the conversation still had waiting: it will never run."""
+        """Close a conversation. Returns the request it still had waiting, which will never run."""
         self._open.discard(conversation)
         self._closed.add(conversation)
         return self._waiting.pop(conversation, None)
@@ -50,14 +51,15 @@ class Rounds:
         self._waiting[name] = request
 
     def remove(self, request_id: str) -> GenerateRequest | None:
-        """Takes out a request of a round that did not begin yet."""
+        """Remove and return a request whose round has not begun yet."""
         for name, request in self._waiting.items():
             if request.id == request_id:
                 return self._waiting.pop(name)
         return None
 
     def begin(self) -> list[str] | None:
-        """Begins the next round if it is complete: the conversations closed since the last one, else None."""
+        """Begin the next round if it is complete and return the conversations closed since the last round; else return
+        None."""
         if not self.complete:
             return None
         self.queue.extend(self._waiting[name] for name in sorted(self._waiting))

@@ -1,10 +1,10 @@
-"""Which tokens every row of the latent cache holds, and the longest prefix that a new prompt can take from there.
+"""The prefix table: which tokens each row of the latent cache holds, and the longest prefix a new prompt can reuse.
 
 Invariant: the first `filled` positions of a row that can be matched were computed by the current weights from exactly
-the row's tokens. Rows are matched by content alone, so that conversations, groups and forks need no special case.
+the row's tokens. Rows are matched by content alone, so conversations, groups and forks need no special case.
 
-Simplification: one vectorised comparison with every row, no tree; with a thousand rows of a thousand tokens it takes
-about half a millisecond per request.
+Simplification: one vectorised comparison with every row instead of a tree; with a thousand rows of a thousand tokens it
+takes about half a millisecond per request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from etude.engine.protocol import IntArray
 class Match:
     row: int
     reused: int
-    """Leading positions of the row that the prompt can take over."""
+    """Leading positions of the row that the prompt can reuse."""
     common: int
     """Leading tokens that row and prompt have in common."""
 
@@ -31,20 +31,23 @@ NO_MATCH = Match(row=-1, reused=0, common=0)
 
 class PrefixTable:
     def __init__(self, rows: int, context: int, *, lookahead: int = 0) -> None:
-        """`lookahead`: tokens beyond a position that its latents depend on (1 with a multi-token-prediction layer)."""
+        """`lookahead` is how many later tokens a position's latents depend on (1 with a multi-token-prediction
+        layer).
+        """
         self._tokens: NDArray[np.int32] = np.zeros((rows, context), np.int32)
         self._known: NDArray[np.int64] = np.zeros(rows, np.int64)
         self._filled: NDArray[np.int64] = np.zeros(rows, np.int64)
         self._lookahead = lookahead
 
     def begin(self, row: int, prompt: IntArray) -> None:
-        """The row will hold the prompt. Its last token does not count as filled: a draft head reads the one after."""
+        """Record that the row will hold the prompt. The last token does not count as filled: the draft head also reads
+        the token after it."""
         self._tokens[row, : prompt.size] = prompt
         self._known[row] = prompt.size
         self._filled[row] = prompt.size - 1
 
     def extend(self, row: int, sampled: IntArray) -> None:
-        """The row went on with these tokens; the last of them was not fed to the network."""
+        """Append sampled tokens to the row. The last of them was not fed to the network."""
         start, end = int(self._known[row]), int(self._known[row]) + sampled.size
         self._tokens[row, start:end] = sampled
         self._known[row] = end
@@ -60,9 +63,12 @@ class PrefixTable:
     def longest(
         self, prompt: IntArray, *, unsettled: NDArray[np.bool_], worth: int, preferred: int | None = None
     ) -> Match:
-        """The row to take a prefix from; the preferred one if the prompt goes on where that stopped, or among equals.
-        An unsettled row (its latents are about to be computed) has to save `worth` tokens more than a settled one. The
-        last token of a prompt is never taken: it has to be fed."""
+        """Find the row with the longest reusable prefix.
+
+        The preferred row wins if the prompt continues where it stopped, or in a tie. An unsettled row (one whose
+        latents are about to be computed) must save `worth` tokens more than a settled one. The last token of a prompt
+        is never reused: it has to be fed.
+        """
         width = prompt.size
         if preferred is not None and not unsettled[preferred] and self._starts(preferred, prompt):
             known = int(self._known[preferred])
@@ -79,6 +85,6 @@ class PrefixTable:
         return Match(row, int(reused[row]), int(common[row]))
 
     def _starts(self, row: int, prompt: IntArray) -> bool:
-        """Whether everything that is known of the row comes first in the prompt."""
+        """Whether the row's known tokens are a prefix of the prompt."""
         known = int(self._known[row])
         return 1 < known <= prompt.size and bool((self._tokens[row, :known] == prompt[:known]).all())

@@ -1,8 +1,8 @@
-"""The Engine noun: token ids in, token ids out.
+"""The Engine interface: token ids in, token ids out.
 
-What an engine returns is what will be trained on: ids, log-probabilities under the distribution that was sampled from,
-the weights version of every token and, for mixture-of-experts models, the experts that every position used. This file
-needs no torch, so the harness and the rollouts can speak to an engine without having one.
+An engine returns what will be trained on: ids, log-probs under the distribution sampled from, the weights version of
+every token and, for mixture-of-experts models, the experts used at every position. This file needs no torch, so the
+harness and the rollouts can talk to an engine without having torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ExpertArray = NDArray[np.uint16]
 
 
 class EngineError(Exception):
-    """The engine could not serve a request. Never the model's fault."""
+    """The engine could not serve a request. Never caused by the model's output."""
 
 
 class ContextExceeded(EngineError):
@@ -45,7 +45,7 @@ class Sampling:
     max_tokens: int
     stop: tuple[int, ...]
     temperature: float = 1.0
-    """0 is greedy; log-probabilities are then those of temperature 1."""
+    """0 is greedy; the log-probs reported are then those at temperature 1."""
     seed: int = 0
 
 
@@ -55,7 +55,7 @@ class GenerateRequest:
     prompt: IntArray
     sampling: Sampling
     conversation: str = ""
-    """Requests of one conversation extend each other; the engine may keep its cache between them."""
+    """Id of the conversation. Its requests extend each other, so the engine may keep its cache between them."""
     experts_from: int = 0
     """The first position whose experts the caller does not have yet."""
 
@@ -77,12 +77,12 @@ class Generation:
     tokens: IntArray
     logprobs: FloatArray
     versions: IntArray
-    """The weights version that sampled each token: it changes in mid-generation when weights are swapped in flight."""
+    """The weights version that sampled each token. It changes mid-generation when weights are swapped in flight."""
     stop: StopReason
     experts: ExpertArray | None
-    """[positions, MoE layers, top k], for positions experts_from ... len(prompt) + len(tokens) - 1, absolute.
+    """[positions, MoE layers, top k], for absolute positions experts_from ... len(prompt) + len(tokens) - 1.
 
-    The last sampled token was not fed to the network yet: its row holds trace.UNKNOWN_EXPERT. None for dense models.
+    The last sampled token has not been fed to the network: its row holds trace.UNKNOWN_EXPERT. None for dense models.
     """
     experts_from: int = 0
     usage: Usage = field(default_factory=Usage)
@@ -118,13 +118,13 @@ class EngineStats:
 
 @runtime_checkable
 class Engine(Protocol):
-    """The contract (tests/contract/engine.py runs it against every engine).
+    """The contract of an engine (tests/contract/engine.py runs it against every implementation).
 
     - `generate` returns once, with at least one token, or raises an EngineError.
-    - Every log-probability is that of the distribution that the token was drawn from, with or without speculation.
+    - Every log-prob is that of the distribution the token was drawn from, with or without speculation.
     - `update` swaps between two decode steps: running generations go on, and their later tokens carry the new version.
       A version that fails verification raises UpdateRefused and changes nothing.
-    - A request that begins after `update` returned never reads a cache made by older weights.
+    - A request that begins after `update` returned never reads a cache computed with older weights.
     """
 
     async def info(self) -> EngineInfo: ...
@@ -134,12 +134,12 @@ class Engine(Protocol):
     async def abort(self, request_id: str) -> None: ...
 
     async def open(self, conversations: list[str]) -> None:
-        """Announces conversations. In lockstep mode the engine runs only when every open one has a request waiting,
-        so that the make-up of its batches does not depend on timing; otherwise a hint."""
+        """Announce conversations. In lockstep mode the engine runs only when every open one has a request waiting, so
+        that its batches do not depend on timing; otherwise this is only a hint."""
         ...
 
     async def close(self, conversation: str) -> None:
-        """The conversation is over; its cache may be dropped."""
+        """End a conversation; its cache may be dropped."""
         ...
 
     async def update(self, version: int) -> None: ...

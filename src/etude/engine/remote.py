@@ -1,8 +1,8 @@
-"""The Engine protocol over the cluster: what a worker holds. Needs no torch, and can be pickled.
+"""A client of the Engine protocol over the cluster, as held by a worker. It needs no torch and can be pickled.
 
-A request is the same for its caller however often it is sent, so when the engine's process dies its requests are sent
-again to the one that is started in its place, until the deadline. Not so in lockstep: what the dead engine knew of the
-open conversations decides its batches, so the loss is raised and the step has to be replayed whole.
+A request gives the same result however often it is sent. So when the engine's process dies, its requests are sent
+again, until the deadline, to the process that replaces it. In lockstep this is impossible: the dead engine's open
+conversations determine its batches, so the loss is raised and the step has to be replayed as a whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 class RemoteEngine:
     def __init__(self, remote: Remote, *, deadline: float, lockstep: bool = False) -> None:
-        """`deadline`: seconds for one request from first sending to answer, restarts of the engine included."""
+        """`deadline` is the seconds one request may take from first sending to answer, engine restarts included."""
         self._remote = remote
         self._deadline = deadline
         self._lockstep = lockstep
@@ -53,7 +53,7 @@ class RemoteEngine:
         return answer
 
     async def _unless_dead(self, method: str, argument: str) -> None:
-        """A dead engine has nothing left to abort or to close."""
+        """Call a method, ignoring that the engine died: a dead engine has nothing left to abort or close."""
         try:
             await self._remote.call(method, argument, deadline=self._deadline)
         except ClusterError as error:

@@ -1,7 +1,7 @@
-"""What the decode loop knows of every row of the cache, as arrays: no Python object per token or per row and step.
+"""The decode loop's state of every cache row, as arrays: no Python object per token, or per row and step.
 
-The arrays are numpy; torch tensors over the same memory are made where the network needs them (the built-in engine runs
-on the CPU).
+The arrays are numpy; torch tensors over the same memory are created where the network needs them (the built-in engine
+runs on the CPU).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ SEED_MASK = (1 << 64) - 1
 class Rows:
     def __init__(self, rows: int, context: int, moe_layers: int, top_k: int, vocab_size: int) -> None:
         self.context = context
-        # One column more than the context: an accepted draft may bring a token that is cut off again.
+        # One column more than the context: an accepted draft may add a token that is cut off again.
         self.tokens: Ints = np.zeros((rows, context + 1), np.int64)
         self.logprobs = np.zeros((rows, context + 1), np.float32)
         self.versions = np.zeros((rows, context + 1), np.int32)
         self.experts: ExpertArray = np.full((rows, context, moe_layers, top_k), UNKNOWN_EXPERT, np.uint16)
         self.prompt: Ints = np.zeros(rows, np.int64)
         self.position: Ints = np.zeros(rows, np.int64)
-        """Of the pending token: the last one there is, not yet fed to the network."""
+        """Position of the pending token: the row's last token, not yet fed to the network."""
         self.filled: Ints = np.zeros(rows, np.int64)
-        """Leading positions whose latents are there; what comes after, the next step feeds."""
+        """Leading positions whose latents are in the cache; the next step feeds the tokens after them."""
         self.limit: Ints = np.zeros(rows, np.int64)
-        """Tokens, prompt included, at which the row ends."""
+        """Number of tokens, prompt included, at which the row ends."""
         self.seeds = np.zeros(rows, np.uint64)
         self.temperatures = np.ones(rows, np.float32)
         self.drafted: Ints = np.zeros(rows, np.int64)
@@ -90,7 +90,7 @@ class Rows:
         )
 
     def nothing(self, request: GenerateRequest, usage: Usage) -> Generation:
-        """The answer to a request that was aborted before it began."""
+        """Build the answer to a request that was aborted before it began."""
         _, _, layers, top_k = self.experts.shape
         missing = max(0, request.prompt.size - request.experts_from)
         return Generation(
@@ -105,7 +105,7 @@ class Rows:
         )
 
     def _class_of(self, stop: tuple[int, ...]) -> int:
-        """Requests share a few sets of stop ids; each set is one row of a table."""
+        """Return the table row of a set of stop ids, adding it if new. Requests share only a few such sets."""
         known = self._stop_classes.get(stop)
         if known is None:
             known = self._stop_classes[stop] = len(self._stop_classes)

@@ -1,7 +1,7 @@
-"""From logits to tokens: one inverse-CDF draw per row, and the log-probability under the distribution drawn from.
+"""Sampling: one inverse-CDF draw per row, and the log-prob under the distribution drawn from.
 
-Invariant: the randomness of a token is a function of its request's seed and its position alone, never of the rows that
-happen to decode beside it. Everything is vectorised over the batch.
+Invariant: the randomness of a token depends only on its request's seed and its position, never on the rows that happen
+to decode beside it. Everything is vectorised over the batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Stream(IntEnum):
     """What a uniform number is for. Each (seed, position, stream) is used once, so all draws are independent."""
 
     TOKEN = 0
-    """The token at a position, drawn from the main head or from what is left of it after a refused draft."""
+    """The token at a position, drawn from the main head, or from the remaining distribution after a refused draft."""
     DRAFT = 1
     """The token that the draft proposes for a position."""
     ACCEPT = 2
@@ -29,7 +29,7 @@ class Stream(IntEnum):
 
 
 def uniforms(seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64], stream: Stream) -> Tensor:
-    """fp32 in (0, 1), both ends excluded: counter-based, so no generator has a state to keep."""
+    """Uniform fp32 numbers in (0, 1), both ends excluded. Counter-based, so there is no generator state to keep."""
     counter = positions_b.astype(np.uint64) * np.uint64(len(Stream)) + np.uint64(int(stream) + 1)
     bits = _mix(_mix(seeds_b) ^ (counter * np.uint64(GOLDEN)))
     odd = (bits >> np.uint64(41)).astype(np.float32) + np.float32(0.5)
@@ -46,7 +46,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class Tempered:
-    """Unnormalised probabilities of rows at their temperatures; the largest of every row is 1."""
+    """Unnormalised probabilities of rows at their temperatures; the largest weight of every row is 1."""
 
     weights_bv: Tensor
     greedy_b: Tensor | None
@@ -54,7 +54,8 @@ class Tempered:
 
     @classmethod
     def of(cls, logits_bv: Tensor, temperatures_b: Tensor) -> Tempered:
-        """Greedy rows (temperature 0) have the probabilities of temperature 1. `logits_bv` is overwritten."""
+        """Apply the temperatures. Greedy rows (temperature 0) get the probabilities of temperature 1. `logits_bv` is
+        overwritten."""
         greedy = temperatures_b == 0
         any_greedy = bool(greedy.any())
         if any_greedy:
@@ -76,10 +77,10 @@ class Tempered:
 
 
 def draw(weights_bv: Tensor, uniforms_b: Tensor) -> Tensor:
-    """A token per row with probability proportional to its weight; never one of weight 0."""
+    """Draw one token per row with probability proportional to its weight; never a token of weight 0."""
     cumulated = weights_bv.cumsum(-1)
     total = cumulated[:, -1]
-    # Strictly below the total: rounding must not let a row run past its last token that has weight.
+    # Keep it strictly below the total: rounding must not carry a row beyond its last token with weight.
     threshold = torch.minimum(uniforms_b * total, torch.nextafter(total, torch.zeros_like(total)))
     tokens = torch.searchsorted(cumulated, threshold[:, None], right=True).squeeze(1)
     return tokens.clamp_(max=weights_bv.shape[1] - 1)

@@ -1,13 +1,15 @@
-"""Which request decodes in which row, and what it can reuse: a pure state machine, without torch, clocks or threads.
+"""The scheduler decides which request decodes in which cache row, and which prefix it reuses. It is a pure state
+machine, without torch, clocks or threads.
 
 Invariants (property-tested over any order of arrivals, ends, aborts and swaps):
 - a row serves one request at a time; at most `slots` requests run;
-- whenever rows are free and requests wait, the first of them begins, and others in the order of their arrival as far as
-  rows and `TOKENS_AT_ONCE` reach; only one whose prompt another is about to compute waits, and takes it over next time;
-- a request that begins after `swapped` takes nothing from a row that older weights wrote to.
+- whenever rows are free and requests wait, the first of them begins, and the others in order of arrival as far as rows
+  and `TOKENS_AT_ONCE` allow. Only a request whose prefix another one is about to compute waits, and reuses it one step
+  later;
+- a request that begins after `swapped` reuses nothing from a row that older weights wrote to.
 
-There are `slots + cache_slots` rows. A finished row stays as cache, the least recently used is dropped beyond
-`cache_slots`; so a row is free whenever a request may begin, and nothing has to be evicted in a hurry.
+There are `slots + cache_slots` rows. A finished row stays as cache; beyond `cache_slots` the least recently used one is
+dropped. So a row is free whenever a request may begin, and nothing is evicted on demand.
 """
 
 from __future__ import annotations
@@ -25,14 +27,15 @@ from etude.engine.prefix import Match, PrefixTable
 from etude.engine.protocol import EngineError, GenerateRequest, IntArray
 
 WORTH_A_STEP = 16
-"""Tokens that a request has to save by waiting a step for the prompt of another."""
+"""Prompt tokens a request must save to be worth waiting one step for another request to compute them."""
 TOKENS_AT_ONCE = 8192
-"""Tokens of prompts that one step reads: more would keep the rows that decode waiting."""
+"""Maximum prompt tokens prefilled per step: more would hold up the decoding rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request begins in `row`: its first `reused` positions are those of `source`, the rest has to be prefilled."""
+    """A request that begins in `row`. Its first `reused` positions are copied from `source`; the rest has to be
+    prefilled."""
 
     request: GenerateRequest
     row: int
@@ -43,13 +46,13 @@ class Admission:
 
 class Aborted(StrEnum):
     UNKNOWN = "unknown"
-    """No such request, or it has ended."""
+    """The request does not exist or has ended."""
     REMOVED = "removed"
-    """It was taken out of the queue and will not run."""
+    """It was removed from the queue and will not run."""
     RUNNING = "running"
-    """It runs: call `finish` to end it."""
+    """It is running: call `finish` to end it."""
     BOUND = "bound"
-    """It belongs to a round of lockstep, and has to run to its end for the sake of the others."""
+    """It belongs to a lockstep round and must run to its end for the sake of the other requests."""
 
 
 @dataclass(slots=True)
@@ -81,7 +84,7 @@ class Scheduler:
 
     @property
     def in_round(self) -> bool:
-        """In lockstep: a round has begun and is not over."""
+        """Whether a lockstep round is in progress."""
         return self.lockstep and bool(self._running or self._queue)
 
     @property
@@ -94,7 +97,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do before the next call of `submit`, `close` or `open`."""
+        """Whether there is work to do before the next call of `submit`, `close` or `open`."""
         return bool(self._running or self._queue or (self._rounds and self._rounds.complete))
 
     @property
@@ -109,12 +112,13 @@ class Scheduler:
 
     def open(self, conversations: list[str]) -> None:
         if self._rounds and self._rounds.open(conversations):
-            # Results are a function of what follows alone: nothing of an earlier episode may change the batches.
+            # Results depend only on what follows: nothing of an earlier episode may change the batches.
             for row in list(self._cached):
                 self._drop(row)
 
     def close(self, conversation: str) -> GenerateRequest | None:
-        """The conversation's cache is the next to go. Returns a request that will now never run (lockstep only)."""
+        """Close a conversation: its cached row is evicted next. Returns a request that will now never run (lockstep
+        only)."""
         if self._rounds:
             return self._rounds.close(conversation)
         self._demote(conversation)
@@ -132,7 +136,8 @@ class Scheduler:
         return Aborted.RUNNING if request_id in self._running else Aborted.UNKNOWN
 
     def admit(self) -> list[Admission]:
-        """What begins now: copies first, then one pass reads the rest of the prompts."""
+        """Return the requests that begin now. The caller first copies the reused prefixes, then prefills the rest in
+        one pass."""
         if self._rounds and not self._running and not self._queue:
             for conversation in self._rounds.begin() or ():
                 self._demote(conversation)
@@ -156,7 +161,7 @@ class Scheduler:
         return admissions
 
     def finish(self, request_id: str, sampled: IntArray) -> None:
-        """The request has ended; what it left in its row is kept for reuse, unless older weights had a part in it."""
+        """End a request and keep its row for reuse, unless older weights computed part of it."""
         ended = self._running.pop(request_id)
         if ended.epoch != self._epoch:
             self._release(ended.row)
@@ -170,11 +175,11 @@ class Scheduler:
             self._drop(next(iter(self._cached)))
 
     def discard(self, request_id: str) -> None:
-        """The request has ended, and what its row holds is no good."""
+        """End a request whose row must not be reused."""
         self._release(self._running.pop(request_id).row)
 
     def swapped(self) -> None:
-        """New weights: nothing that is there may be taken by a request that begins from now on."""
+        """Note a weight swap: requests that begin from now on reuse nothing that is cached already."""
         self._epoch += 1
         for row in list(self._cached):
             self._drop(row)
@@ -194,7 +199,7 @@ class Scheduler:
         own = self._row_of.pop(request.conversation, None)
         source = match.row
         if own is not None and own == source and match.common > self.prefixes.filled(own):
-            # The conversation goes on where it stopped: no copy.
+            # The conversation continues where it stopped: no copy needed.
             row = own
             del self._cached[own]
         else:

@@ -1,8 +1,8 @@
-"""The built-in engine as a service: async methods in front, the decode loop in a thread of its own behind.
+"""The built-in engine as a service: async methods in front, the decode loop in its own thread behind.
 
-The thread alone touches the engine. Methods hand it commands, which it carries out between two decode steps, and wait
-for their answers; a new version is read and verified in the caller's thread pool while decoding goes on, and only then
-copied in between two steps.
+Only that thread touches the engine. The methods send it commands, which it executes between two decode steps, and wait
+for the answers. A new version is read and verified in a thread pool while decoding goes on; only the copy into the
+model happens between two steps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from etude.weights.torch_bridge import into_module
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 _END_SECONDS = 30.0
-"""For the step that is under way when nobody has the engine any more."""
+"""Seconds to wait for the running step to end when the service is garbage-collected or the interpreter exits."""
 
 
 class EngineService:
@@ -58,9 +58,10 @@ class EngineService:
         lockstep: bool = False,
         precision: PrecisionRecipe | Mapping[str, Any] | None = None,
     ) -> None:
-        """`version` is that of the weights in `model_folder`; a store that has newer ones is followed at once.
+        """`version` is the version of the weights in `model_folder`; if the store has a newer one, the engine starts
+        with that.
 
-        `threads`: None takes the recipe's, 0 every core that this process may use.
+        `threads`: None takes the recipe's value, 0 uses every core available to this process.
         """
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is not known; expected one of {', '.join(DTYPES)}")
@@ -95,7 +96,7 @@ class EngineService:
         return await self._ask(lambda loop: loop.engine.info)
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Asked again for a request that is in flight, it waits for the same answer."""
+        """Generate an answer. A repeated call for a request in flight waits for the same answer."""
         answer: Future[Generation] = Future()
         self._send(lambda loop: loop.submit(request, answer))
         try:
@@ -130,7 +131,7 @@ class EngineService:
         return await self._ask(lambda loop: loop.stats())
 
     async def shutdown(self) -> None:
-        """Ends the decode loop; requests in flight fail."""
+        """Stop the decode loop; requests in flight fail."""
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
 
@@ -146,7 +147,8 @@ class EngineService:
 
 
 def _end(commands: SimpleQueue[Any], thread: threading.Thread) -> None:
-    """Also before the interpreter ends: cut off in the middle of a step, the thread would abort the whole process."""
+    """Stop the decode loop. Also runs before the interpreter exits: a thread cut off in the middle of a step would
+    abort the whole process."""
     commands.put(None)
     if thread is not threading.current_thread():
         thread.join(_END_SECONDS)
@@ -157,7 +159,7 @@ def _read(store: WeightStore, version: int, have: tuple[int, Tensors] | None) ->
 
 
 class _Loop:
-    """The thread's side. Its methods run on the thread, between two decode steps."""
+    """The decode thread's side. Its methods run on that thread, between two decode steps."""
 
     def __init__(self, engine: BuiltinEngine, threads: int) -> None:
         self.engine = engine
@@ -167,10 +169,10 @@ class _Loop:
         self._between_rounds: list[Callable[[], None]] = []
         self._busy = self._idle = 0.0
         self._over = ""
-        """Why nothing is answered any more."""
+        """Why the loop no longer serves requests; empty while it does."""
 
     def run(self) -> None:
-        torch.set_num_threads(self._threads)  # of this thread: torch keeps the number per thread
+        torch.set_num_threads(self._threads)  # torch keeps this number per thread
         try:
             while self._commanded():
                 start = time.monotonic()
@@ -180,7 +182,7 @@ class _Loop:
         except Exception as error:
             log.exception("the decode loop failed")
             self._refuse_everything(f"the decode loop failed: {type(error).__name__}: {error}")
-            # Goes on only to say so, until it is told to stop.
+            # Answer commands with that error until told to stop.
             while (command := self.commands.get()) is not None:
                 command(self)
         self._refuse_everything("the engine was shut down")
@@ -207,7 +209,7 @@ class _Loop:
             self._waiters[request.id] = (request, [answer])
 
     def forsake(self, request_id: str, answer: Future[Generation]) -> None:
-        """One who waited does so no more; the last one takes the request with him."""
+        """A waiter gave up. When a request's last waiter is gone, the request is aborted."""
         request, waiting = self._waiters.get(request_id, (None, []))
         if answer in waiting:
             waiting.remove(answer)
@@ -247,7 +249,8 @@ class _Loop:
             run()
 
     def _commanded(self) -> bool:
-        """Carries out what was commanded; waits for more while there is nothing to decode. False ends the loop."""
+        """Run pending commands, blocking for more while there is nothing to decode. Returns False when the loop must
+        end."""
         while True:
             if self._between_rounds and self.engine.swappable:
                 for run in self._between_rounds:
@@ -273,7 +276,8 @@ class _Loop:
                 future.set_result(answer)
 
     def _refuse_everything(self, reason: str) -> None:
-        """Nobody waits for ever for a loop that is over: what is in flight fails, and what comes later too."""
+        """Fail everything in flight and everything that comes later, so that nobody waits for ever for an ended
+        loop."""
         self._over = reason
         for request_id, (_, waiting) in self._waiters.items():
             for future in waiting:

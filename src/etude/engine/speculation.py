@@ -1,9 +1,9 @@
-"""A draft verified by exact rejection sampling: what comes out has the distribution of the main head, draft or not.
+"""Draft verification by exact rejection sampling: the output has the main head's distribution, with or without a draft.
 
 The draft d for a position was drawn from q. With the main head's p for that position, d is accepted with probability
-min(1, p(d) / q(d)); otherwise the token is drawn from max(p - q, 0), normalised. The sum of both ways is p(x) for every
-x. The reported log-probability is log p of the token that came out. After an accepted draft one more token is drawn
-from the main head, for which the same pass has the logits. Greedy rows accept exactly the most probable token.
+min(1, p(d) / q(d)); otherwise the token is drawn from max(p - q, 0), normalised. The two cases add up to p(x) for every
+x. The reported log-prob is log p of the resulting token. After an accepted draft one more token is drawn from the main
+head, whose logits the same pass already computed. Greedy rows accept exactly the most probable token.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from etude.engine.sampling import Stream, Tempered, draw, logprobs, uniforms
 
 @dataclass(slots=True)
 class Draft:
-    """Proposals for the token after the pending one, a row each."""
+    """Proposed next tokens, one per row, for the position after the pending token."""
 
     tokens_b: Tensor
     probabilities_bv: Tensor
-    """What each was drawn from: kept, since weights may be swapped before it is verified."""
+    """The distributions the tokens were drawn from. Kept because weights may be swapped before verification."""
     there_b: Tensor
-    """False where a row has no draft yet (it has just begun)."""
+    """False where a row has no usable draft, for example because it has just begun."""
 
     @classmethod
     def none(cls, rows: int, vocab_size: int) -> Draft:
@@ -34,7 +34,7 @@ class Draft:
         return cls(tokens, torch.zeros(rows, vocab_size), torch.zeros(rows, dtype=torch.bool))
 
     def select(self, places_b: Tensor) -> Draft:
-        """The rows at these places; -1 stands for a row without a draft."""
+        """Select the rows at these places; -1 gives a row without a draft."""
         if not self.tokens_b.numel():
             return Draft.none(places_b.numel(), self.probabilities_bv.shape[1])
         taken = places_b.clamp(min=0)
@@ -46,15 +46,15 @@ class Verified:
     tokens_b2: Tensor
     logprobs_b2: Tensor
     accepted_b: Tensor
-    """Where True both columns are tokens, else only the first."""
+    """Where True both columns hold sampled tokens, otherwise only the first."""
     finite_b: Tensor
-    """False where the network gave a logit that is no number; nothing else in that row means anything then."""
+    """False where the network produced a logit that is not finite; the rest of that row is then meaningless."""
 
 
 def propose(
     logits_bv: Tensor, temperatures_b: Tensor, seeds_b: NDArray[np.uint64], positions_b: NDArray[np.int64]
 ) -> Draft:
-    """Drafts the tokens at `positions_b`. `logits_bv` is overwritten."""
+    """Draft the tokens at `positions_b`. `logits_bv` is overwritten."""
     tempered = Tempered.of(logits_bv, temperatures_b)
     tokens = tempered.draw(uniforms(seeds_b, positions_b, Stream.DRAFT))
     totals = tempered.totals()
@@ -68,7 +68,8 @@ def verify(
     seeds_b: NDArray[np.uint64],
     positions_b: NDArray[np.int64],
 ) -> Verified:
-    """Samples the tokens at `positions_b` and, where the draft holds, at the positions after. Overwrites the logits."""
+    """Sample the tokens at `positions_b` and, where the draft is accepted, at the next positions. Overwrites the
+    logits."""
     rows, _, vocab = logits_b2v.shape
     tempered = Tempered.of(logits_b2v.view(2 * rows, vocab), temperatures_b.repeat_interleave(2))
     weights_b2v, totals_b2 = tempered.weights_bv.view(rows, 2, vocab), tempered.totals().view(rows, 2)
@@ -102,9 +103,9 @@ def _accepted(weights_bv: Tensor, totals_b: Tensor, draft: Draft, uniforms_b: Te
 
 
 def _rest(weights_bv: Tensor, totals_b: Tensor, probabilities_bv: Tensor, there_b: Tensor) -> Tensor:
-    """max(p - q, 0), or p itself for rows without a draft."""
+    """Return max(p - q, 0), or p itself for rows without a draft."""
     p = weights_bv / totals_b[:, None]
     rest = (p - torch.where(there_b[:, None], probabilities_bv, 0.0)).clamp_(min=0)
-    # p and q equal but for rounding: a refusal has then next to no probability, and any of p's tokens is right.
+    # p and q are equal except for rounding: a refusal then has almost zero probability, and any of p's tokens is right.
     empty = rest.sum(-1) == 0
     return torch.where(empty[:, None], p, rest) if bool(empty.any()) else rest
