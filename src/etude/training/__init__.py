@@ -1,6 +1,6 @@
 """What pretraining and RL share: optimizers, schedules, losses, checkpoints and the step loop.
 
-Light to import: every public name is loaded from its file on first use, so that torch arrives only when it is needed.
+Each public name is loaded from its file on first use, so that importing this package does not import torch.
 """
 
 from __future__ import annotations

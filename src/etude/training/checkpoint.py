@@ -1,12 +1,13 @@
-"""Checkpoints of a stage: a folder per step that is either whole or not there.
+"""Checkpoints of a stage: one folder per step, which is either complete or absent.
 
-Written aside (tmp-...), synced, then renamed to step-00000123; a kill at any moment leaves the earlier ones
-untouched. What is read is checked against the digest stored beside it, so a torn or damaged checkpoint is stepped
-over, never used. One with a number that is not finite is never written: every later life would begin with it.
+A checkpoint is written to a temporary folder (tmp-...), synced, then renamed to step-00000123; a kill at any moment
+leaves earlier ones untouched. On reading, the data is checked against the stored digest, so a torn or damaged
+checkpoint is skipped, never used. A checkpoint with non-finite numbers is never written: every later resume would start
+from it.
 
-Tensors go into one safetensors file, everything else into JSON: no pickle, so a checkpoint cannot run code, and the
-bytes pass through plain writes, so a full disk is an ordinary error. Sharded checkpoints can come behind the same
-functions.
+Tensors go into one safetensors file, everything else into JSON. There is no pickle, so a checkpoint cannot run code,
+and all bytes go through plain writes, so a full disk is an ordinary error. Sharded checkpoints can be added behind the
+same functions.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _FORMAT = "etude-checkpoint/1"
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int = 2) -> Path:
-    """Writes nested dicts and lists of tensors and JSON values; keeps the newest `keep` checkpoints. NonFiniteError if
-    a tensor is not finite."""
+    """Write nested dicts and lists of tensors and JSON values, and keep only the newest `keep` checkpoints. Raises
+    NonFiniteError if a tensor is not finite."""
     tensors: dict[str, torch.Tensor] = {}
     tree = _strip(state, "", tensors)
     _require_finite(tensors, folder, step)
@@ -49,7 +50,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
         write_synced(aside / _TENSORS, packed)
         write_synced(aside / _STATE, text)
         sync(aside)
-        if final.exists():  # the same step again, after a damaged one was stepped over
+        if final.exists():  # the same step was written before but found damaged and skipped
             shutil.rmtree(final)
         aside.rename(final)
         sync(folder)
@@ -62,7 +63,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
 
 
 def latest_checkpoint(folder: Path) -> tuple[int, Path] | None:
-    """The newest checkpoint that is whole; damaged ones are stepped over."""
+    """The newest complete checkpoint as (step, path); damaged ones are skipped."""
     for step, path in _steps(folder):
         try:
             _read(path)
@@ -73,7 +74,7 @@ def latest_checkpoint(folder: Path) -> tuple[int, Path] | None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The state as it was saved; tensors are on the CPU."""
+    """Load a saved state; tensors are on the CPU."""
     head, packed = _read(path)
     restored = _fill(head["state"], safetensors.torch.load(packed))
     if not isinstance(restored, dict):
@@ -98,7 +99,7 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _steps(folder: Path) -> list[tuple[int, Path]]:
-    """Newest first."""
+    """The checkpoints in a folder, newest first."""
     if not folder.is_dir():
         return []
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
@@ -114,7 +115,7 @@ def _require_finite(tensors: dict[str, torch.Tensor], folder: Path, step: int) -
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not tensor.numel():
             continue
-        if not all(bound.isfinite() for bound in tensor.aminmax()):  # far faster than all numbers' isfinite
+        if not all(bound.isfinite() for bound in tensor.aminmax()):  # far faster than isfinite on every number
             count = int((~tensor.isfinite()).sum())
             raise NonFiniteError(
                 f"no checkpoint of step {step} is written to {folder}: {name} has {count} of {tensor.numel()} numbers "

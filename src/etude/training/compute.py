@@ -1,7 +1,7 @@
-"""Where and how a stage computes, chosen by a probe that takes about a second and can be printed.
+"""Device, dtype and threads of a stage, chosen by a probe that takes about a second.
 
-bf16 is fast only where the CPU has instructions for it; elsewhere it is several times slower than fp32, so it is
-measured rather than guessed. A stage stores what it chose: a resumed run must compute exactly as it did before.
+bf16 is fast only on CPUs with instructions for it; elsewhere it is several times slower than fp32. So it is measured
+rather than guessed. A stage stores its choice, because a resumed run must compute exactly as before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PROBE_SECONDS = 0.4
 _BF16_GAIN = 1.1  # a tie goes to fp32, which loses nothing
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-"""By the names that recipes use."""
+"""torch dtypes by the names recipes use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Compute:
     dtype_name: str
     threads: int
     reason: str
-    """Why this dtype: the recipe's word, or what the probe measured."""
+    """Why this dtype was chosen: set by the recipe, or the probe's measurements."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -39,11 +39,11 @@ class Compute:
 
     @property
     def accelerator(self) -> str:
-        """What it is called; empty where CPUs compute."""
+        """Name of the GPU; empty on CPU."""
         return torch.cuda.get_device_name() if self.device == "cuda" else ""
 
     def apply(self) -> None:
-        """Sets the thread count of the calling thread; a thread that trains must call this itself."""
+        """Set the thread count of the calling thread; a thread that trains must call this itself."""
         torch.set_num_threads(self.threads)
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Compute:
 
 
 def choose_compute(recipe: ComputeRecipe) -> Compute:
-    """Resolves "auto" and 0 for this machine."""
+    """Resolve "auto" and 0 for this machine."""
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise TrainingError('compute.device is "cuda" but torch finds no CUDA device: set compute.device = "cpu"')
     threads = recipe.threads or len(os.sched_getaffinity(0))
@@ -70,7 +70,7 @@ def choose_compute(recipe: ComputeRecipe) -> Compute:
 
 
 def remembered_compute(path: Path, recipe: ComputeRecipe) -> Compute:
-    """The choice stored at `path`, or a fresh one that is stored there."""
+    """Return the choice stored at `path`; if there is none, choose and store it."""
     if path.exists():
         return Compute(**json.loads(path.read_text(encoding="utf-8")))
     chosen = choose_compute(recipe)

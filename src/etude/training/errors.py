@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class TrainingError(Exception):
-    """Training cannot go on: says what was expected, what was found and what to do."""
+    """Training cannot continue. The message says what was expected, what was found and what to do."""
 
 
 class NonFiniteError(TrainingError):
-    """A loss or gradient is not a finite number, and the weights were not touched by it; or the state of a training is
-    not, and no checkpoint of it was written."""
+    """A loss, gradient or training state is not finite. The weights were not updated by it, or no checkpoint was
+    written."""
 
 
 class CheckpointError(TrainingError):

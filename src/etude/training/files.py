@@ -1,4 +1,4 @@
-"""The small files of a stage, whole or absent; every failure of the disk is one CheckpointError that names the path."""
+"""Writes a stage's small files atomically. Every disk failure is a CheckpointError that names the path."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The step loop of every supervised stage.
 
-Invariant: the weights after step n are a function of the recipe, the seed and the inputs alone. A batch is a function
-of its step, and a checkpoint holds all else (masters, moments, buffers, generators), so neither when checkpoints fell
-nor when the process was killed changes a bit of the result.
+Invariant: the weights after step n depend only on the recipe, the seed and the inputs. A batch is a function of its
+step, and a checkpoint holds everything else (master weights, moments, buffers, random generators). So neither the
+timing of checkpoints nor a kill changes a bit of the result.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _METRICS, _CHECKPOINTS = "metrics.jsonl", "checkpoints"
 
 @dataclass(frozen=True, slots=True)
 class StepLoss:
-    """What one step of a stage computed."""
+    """The result of one step's forward pass."""
 
     loss: Tensor
     """Differentiable scalar."""
     tokens: int
-    """Positions read, padding included: what throughput counts."""
+    """Positions processed, padding included; used for throughput."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After a step."""
+    """A stage's progress after a step."""
 
     step: int
     """Finished steps."""
@@ -53,10 +53,10 @@ class Progress:
 
 
 class StageRunner:
-    """Steps of one stage in one folder: resumes, checkpoints by the clock, appends to metrics.jsonl.
+    """Runs the steps of one stage in one folder: resumes, checkpoints at time intervals, appends to metrics.jsonl.
 
-    `compute_loss(step)` is called with 0, 1, ...; `after_step(step)` runs after the update (balancing, say) and may
-    change buffers of the module, which are part of a checkpoint.
+    `compute_loss(step)` is called with 0, 1, ...; `after_step(step)` runs after the update (for example to balance
+    routers) and may change buffers of the module, which are part of a checkpoint.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class StageRunner:
         identity: str = "",
         after_step: Callable[[int], None] | None = None,
     ) -> None:
-        """`identity` names everything the result depends on; a checkpoint of another identity is refused."""
+        """`identity` is a digest of everything the result depends on; a checkpoint with another identity is refused."""
         self.folder, self.total = folder, total_steps
         self._recipe, self._module, self._optim = recipe, module, optim
         self._compute_loss, self._after_step, self._identity = compute_loss, after_step, identity
         self.step = 0
 
     def resume(self) -> int:
-        """Loads the newest whole checkpoint, if there is one; returns the finished steps."""
+        """Load the newest complete checkpoint, if there is one. Returns the number of finished steps."""
         found = latest_checkpoint(self.folder / _CHECKPOINTS)
         if found is not None:
             step, path = found
@@ -98,9 +98,9 @@ class StageRunner:
         return self.step
 
     def run(self) -> Iterator[Progress]:
-        """Runs to the end, yielding every `log_every` steps and after the last; the last state is checkpointed.
+        """Run to the end, yielding every `log_every` steps and after the last one. The final state is checkpointed.
 
-        Stop iterating to stop training; what is done since the last checkpoint is then done again.
+        Stop iterating to stop training; steps since the last checkpoint are then repeated on resume.
         """
         reported, tokens, saved = time.monotonic(), 0, time.monotonic()
         while self.step < self.total:
@@ -149,8 +149,8 @@ class StageRunner:
 
 
 def _cut_metrics(path: Path, step: int) -> None:
-    """Drops what a killed run logged after the checkpoint: each step is logged once. So it does with what follows a
-    line that a power cut spoiled: a log keeps no stage from going on."""
+    """Drop metrics logged after the checkpoint by a killed run, so that each step is logged once. Everything after a
+    line spoiled by a power cut is dropped too: a damaged log must not keep a stage from resuming."""
     kept: list[str] = []
     with suppress(JournalError):
         kept.extend(json.dumps(row) + "\n" for row in read_rows(path) if row["step"] <= step)

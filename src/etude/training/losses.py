@@ -1,7 +1,7 @@
-"""Losses over next tokens, written so that the logits of long rows need never exist at once.
+"""Next-token losses that never hold the logits of a long row at once.
 
-`linear_cross_entropy` walks over the positions in chunks and computes the gradients together with the loss: the
-memory is that of one chunk of logits, whatever the length.
+`linear_cross_entropy` goes through the positions in chunks and computes the gradients together with the loss, so it
+needs memory for one chunk of logits, whatever the length.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def weighted_cross_entropy(logits_btv: Tensor, targets_bt: Tensor, weights_bt: T
 def linear_cross_entropy(
     hidden_nh: Tensor, head_vh: Tensor, targets_n: Tensor, weights_n: Tensor, *, chunk: int = CHUNK
 ) -> Tensor:
-    """`weighted_cross_entropy(hidden @ head.T, ...)` without the whole logits."""
+    """Same as `weighted_cross_entropy(hidden @ head.T, ...)`, without materialising all logits."""
     loss: Tensor = _LinearCrossEntropy.apply(hidden_nh, head_vh, targets_n, weights_n, chunk)
     return loss
 
@@ -61,7 +61,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def kl_to_teacher(student_nv: Tensor, teacher_nv: Tensor, weights_n: Tensor, *, chunk: int = CHUNK) -> Tensor:
-    """Mean over weighted positions of KL(teacher || student); logits in, no gradient to the teacher."""
+    """Weighted mean over positions of KL(teacher || student), from logits. The teacher gets no gradient."""
     total = student_nv.new_zeros((), dtype=torch.float32)
     for start in range(0, student_nv.shape[0], chunk):
         part = slice(start, start + chunk)
@@ -75,7 +75,8 @@ def kl_to_teacher(student_nv: Tensor, teacher_nv: Tensor, weights_n: Tensor, *, 
 
 @torch.no_grad()
 def draft_agreement(draft_nv: Tensor, main_nv: Tensor, weights_n: Tensor) -> tuple[float, float]:
-    """Summed over n: expected acceptance of a drafted token, sum of min(p, q), and how often both argmaxes agree."""
+    """Weighted sums over positions of (1) the expected acceptance of a drafted token, sum of min(p, q), and (2) whether
+    both argmaxes agree."""
     draft, main = draft_nv.float().softmax(-1), main_nv.float().softmax(-1)
     accepted = torch.minimum(draft, main).sum(-1)
     same = (draft_nv.argmax(-1) == main_nv.argmax(-1)).float()

@@ -1,8 +1,8 @@
-"""fp32 master weights, and the compute copy that the module holds.
+"""fp32 master weights, and the compute copy held by the module.
 
-The module's parameters are the compute copy (bf16 where that is faster); the masters are what is optimised,
-checkpointed and handed to the next stage. Buffers (router biases) stay in the module, untouched by the cast: small
-steps would vanish.
+The module's parameters are the compute copy (bf16 where that is faster). The masters are what is optimised,
+checkpointed and handed to the next stage. Buffers (router biases) stay in the module and are not cast: in bf16 their
+small steps would vanish.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from etude.training.errors import TrainingError
 
 
 class MasterWeights:
-    """Masters of every parameter, frozen ones too, so that handing them on loses nothing."""
+    """fp32 masters of every parameter, including frozen ones, so that the next stage gets all weights in full
+    precision."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """Casts the module's parameters to `dtype` in place (None leaves them) and keeps what they were in fp32."""
+        """Keep the parameters in fp32 and cast the module's own to `dtype` in place (None leaves them)."""
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())  # tied weights appear once
         self.masters: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
-            # Fresh storage of the usual alignment, wherever the weights came from: kernels may round by alignment.
+            # Fresh storage with the usual alignment, wherever the weights came from: kernels may round differently by
+            # alignment.
             full = parameter.data.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
             parameter.data = full if dtype == torch.float32 else full.to(dtype or parameter.dtype)
             # In fp32 the module's own storage is the master; nothing has to be copied after a step.
@@ -30,13 +32,13 @@ class MasterWeights:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Rounds the masters into the compute copy."""
+        """Round the masters into the compute copy."""
         if self._copied:
             copies = [self.parameters[name].data for name in self._copied]
             torch._foreach_copy_(copies, [self.masters[name] for name in self._copied])
 
     def restore(self) -> None:
-        """Puts the masters into the module, which is fp32 from here on: for measuring and saving after training."""
+        """Put the fp32 masters into the module for good, for measuring and saving after training."""
         for name in self._copied:
             self.parameters[name].data = self.masters[name]
         self._copied = []

@@ -1,9 +1,9 @@
-"""Muon: momentum, then the nearest semi-orthogonal matrix, block by block.
+"""The Muon optimizer: momentum, then the nearest semi-orthogonal matrix, block by block.
 
 A block is what acts as one matrix in the network: one head of a query, output or latent-expansion projection, one
-expert's matrix, or a whole matrix elsewhere. Blocks of one shape are orthogonalised together in one batched
-iteration, so the cost does not grow with the number of small Python calls. The update of a block is scaled by 0.2 *
-sqrt(its longer side), which gives it the size of an AdamW update: both share one learning rate.
+expert's matrix, or elsewhere the whole matrix. Blocks of equal shape are orthogonalised in one batched iteration, so
+there are few small Python calls. A block's update is scaled by 0.2 * sqrt(its longer side), which makes it as large as
+an AdamW update: both share one learning rate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Blocks = Callable[[Tensor], list[Tensor]]
 
 
 def orthogonalise(blocks_nrc: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """About the nearest semi-orthogonal matrix of each block, rows <= columns: five Newton-Schulz steps."""
+    """Approximate the nearest semi-orthogonal matrix of each block (rows <= columns) by five Newton-Schulz steps."""
     a, b, c = _COEFFICIENTS
     x = blocks_nrc.to(dtype)
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
@@ -36,10 +36,10 @@ def orthogonalise(blocks_nrc: Tensor, dtype: torch.dtype = torch.float32) -> Ten
 
 
 def blocks_of(name: str, parameter: nn.Parameter, config: Any) -> Blocks | None:
-    """How a parameter falls into blocks, or None when it belongs to AdamW.
+    """Return the function that splits a parameter into blocks, or None if AdamW handles the parameter.
 
-    `config` has the field names of the published family (num_attention_heads, qk_nope_head_dim, ...); projections are
-    recognised by the published names.
+    `config` has the field names of the published model family (num_attention_heads, qk_nope_head_dim, ...); projections
+    are recognised by their published names.
     """
     if parameter.ndim < 2 or any(part in name for part in _ADAMW_PARTS):
         return None
@@ -58,7 +58,7 @@ def blocks_of(name: str, parameter: nn.Parameter, config: Any) -> Blocks | None:
 
 @torch.no_grad()
 def muon_updates(momenta: Iterable[tuple[Tensor, Blocks]], dtype: torch.dtype) -> list[Tensor]:
-    """The scaled update of each momentum tensor; equal shapes are orthogonalised in one batch."""
+    """Compute the scaled update of each momentum tensor; blocks of equal shape are orthogonalised in one batch."""
     updates: list[Tensor] = []
     shapes: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for momentum, blocks in momenta:

@@ -1,8 +1,9 @@
-"""AdamW, and Muon with AdamW for what is not a matrix of the network's body, over fp32 masters.
+"""The optimizers: AdamW, and Muon combined with AdamW for everything that is not a weight matrix inside the layers.
+Both work on fp32 masters.
 
-One `step` is: clip by the global norm, update the masters, round them into the compute copy. A parameter that got no
-gradient is left alone entirely (no decay either): stages freeze parts of the network by not computing their gradient.
-Everything a resumed run needs is in `state_dict`.
+One `step` clips by the global norm, updates the masters, and rounds them into the compute copy. A parameter without a
+gradient is not touched at all (no decay either): stages freeze parts of the network by not computing their gradient.
+`state_dict` holds everything a resumed run needs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ADAM_EPS = 1e-8
 def build_optimizer(
     model: nn.Module, recipe: OptimizerRecipe, total_steps: int, *, masters: MasterWeights | None = None
 ) -> Optim:
-    """`masters` says the compute dtype (MasterWeights(model, dtype)); without it the module keeps the dtype it has."""
+    """`masters` sets the compute dtype (MasterWeights(model, dtype)); without it the module keeps its dtype."""
     blocks: dict[str, Blocks] = {}
     if recipe.name == "muon":
         config = getattr(model, "config", None)
@@ -58,7 +59,7 @@ class Optim:
 
     @torch.no_grad()
     def step(self) -> dict[str, float]:
-        """One update; returns {"lr", "grad_norm"} (the norm before clipping)."""
+        """Do one update. Returns {"lr", "grad_norm"}, the norm being that before clipping."""
         names = [name for name, parameter in self.masters.parameters.items() if parameter.grad is not None]
         gradients = {name: _gradient(self.masters.parameters[name]) for name in names}
         lr = self.rate()
@@ -92,7 +93,7 @@ class Optim:
         self._squares = {name: self._like(name, tensor) for name, tensor in state["squares"].items()}
 
     def _like(self, name: str, tensor: Tensor) -> Tensor:
-        # Into fresh storage of the usual alignment: kernels may round differently on other alignments.
+        # Copy into fresh storage with the usual alignment: kernels may round differently on other alignments.
         return torch.empty_like(self.masters.masters[name]).copy_(tensor)
 
     def _clip(self, gradients: list[Tensor]) -> float:

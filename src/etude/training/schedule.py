@@ -9,7 +9,7 @@ from etude.recipe.training import OptimizerRecipe
 
 
 def learning_rate(recipe: OptimizerRecipe, step: int, total: int) -> float:
-    """The rate for the update that follows `step` finished ones, of `total`."""
+    """The learning rate of the update after `step` finished ones, of `total`."""
     warmup = min(recipe.warmup_steps, total)
     if step < warmup:
         return recipe.lr * (step + 1) / (warmup + 1)
