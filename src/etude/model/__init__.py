@@ -1,6 +1,7 @@
-"""The network, and Hugging Face checkpoints in and out.
+"""The network, and reading and writing Hugging Face checkpoints.
 
-DeepSeek-V3 / Kimi-K2 shape: MLA, mixture of experts, multi-token prediction."""
+DeepSeek-V3 / Kimi-K2 architecture: multi-head latent attention, mixture of experts, multi-token prediction.
+"""
 
 from etude.model.cache import LatentCache
 from etude.model.checkpoint import checkpoint_doubts, checkpoint_faults, load_codes, load_hf, save_hf

@@ -1,9 +1,10 @@
 """Multi-head latent attention, with the published parameter names.
 
-Keys and values of all heads are linear in one latent per token, so only the latent and one rotary key are cached.
+Keys and values of all heads are linear in one latent per token, so only that latent and one rotary key are cached.
 Training expands the latents to keys and values. With a cache the same function is computed in absorbed form: the
-queries are taken into the latent space instead, and no key or value is ever built. Where a row's result must not
-depend on its batch, training takes the absorbed form too (pieces.py), so that both give the same bits.
+queries are projected into the latent space instead, and no key or value is ever built. In `invariant` mode, where a
+row's result must not depend on its batch, training uses the absorbed form too (pieces.py), so that both give the same
+bits.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from etude.model.step import LayerStep
 from etude.model.tiles import per_head
 
 LONG = 2048
-"""From this length on the scores of a whole sequence are never held in memory."""
+"""Sequence length from which the attention scores of a whole sequence are never held in memory."""
 QUERY_BLOCK = 128
-"""Queries per explicit matmul: a block skips the keys behind it, which saves nearly half of a causal square."""
+"""Queries per explicit matmul. A block skips the keys after it, which saves nearly half of a causal square."""
 
 Rotation = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Causal inside a document. `bias` is added to the scores; None stands for plain causal in the fused kernel."""
+    """Attention mask: causal within a document. `bias` is added to the scores; None means plain causal in the fused
+    kernel."""
 
     bias: Tensor | None
     explicit: bool
@@ -50,7 +52,7 @@ class Mask:
 
 
 Context = Mask | Packed | LayerStep
-"""What tokens attend to: their own pass, or a cache too."""
+"""What tokens attend to: the tokens of the same pass (Mask, Packed), or those of a cache as well (LayerStep)."""
 
 
 class LatentAttention(nn.Module):
@@ -82,7 +84,7 @@ class LatentAttention(nn.Module):
         q_nope, q_rope = q.split([config.qk_nope_head_dim, config.qk_rope_head_dim], dim=-1)
         latent, k_rope = self.kv_a_proj_with_mqa(x_btd).split([config.kv_lora_rank, config.qk_rope_head_dim], dim=-1)
         latent = self.kv_a_layernorm(latent)
-        # One rotation for the queries of all heads and the one key.
+        # Rotate the queries of all heads and the single key together.
         rotated = rotate(torch.cat((q_rope, k_rope.unsqueeze(2)), dim=2), rotation)
         q_rope, k_rope = rotated.split([heads, 1], dim=2)
         if isinstance(context, Mask):
@@ -108,7 +110,7 @@ class LatentAttention(nn.Module):
         return attend(q, k, v.transpose(1, 2), mask.bias, config.softmax_scale).transpose(1, 2).flatten(2)
 
     def _absorbed(self, q_nope: Tensor, q_rope: Tensor, latent_tw: Tensor, context: LayerStep | Packed) -> Tensor:
-        """Of a flat list of tokens, [T, heads, ...]."""
+        """Attend in absorbed form. Inputs are flat lists of tokens, [T, heads, ...]."""
         config = self.config
         up = self.kv_b_proj.weight.view(config.num_attention_heads, -1, config.kv_lora_rank)
         up_k, up_v = up.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
@@ -119,7 +121,7 @@ class LatentAttention(nn.Module):
         else:
             context.write(latent_tw)
             mixed_thw = _attend_step(q_thw, context, config.softmax_scale)
-        # The rotary part of the mix is thrown away: cheaper than copying the latents without it.
+        # The rotary part of the mix is discarded: cheaper than copying the latents without it.
         return times(mixed_thw[..., : config.kv_lora_rank], up_v).flatten(1)
 
 
@@ -143,7 +145,7 @@ def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scal
     blocks, start = [], 0
     for queries in q.split(QUERY_BLOCK, dim=2):
         end = start + queries.shape[2]
-        whole = end == q.shape[2]  # the gradient of a slice is a filled copy; the last block needs none
+        whole = end == q.shape[2]  # the gradient of a slice is a zero-filled copy; the last block needs none
         scores = (queries @ (k_t if whole else k_t[..., :end])).add_(bias[..., start:end, :end])
         blocks.append(scores.softmax(-1) @ (v if whole else v[:, :, :end]))
         start = end
@@ -151,7 +153,7 @@ def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scal
 
 
 def _attend_fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    # The kernels that hold no scores want one width for all three; zeros change nothing.
+    # Fused kernels that do not store scores want q, k and v of one width; padding with zeros changes nothing.
     width = max(q.shape[-1], v.shape[-1])
     q, k = F.pad(q, (0, width - q.shape[-1])), F.pad(k, (0, width - k.shape[-1]))
     padded = F.pad(v, (0, width - v.shape[-1]))

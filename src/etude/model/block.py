@@ -1,4 +1,5 @@
-"""One layer: latent attention, then a dense feed-forward or a mixture of experts. Parameter names as published."""
+"""One transformer layer: latent attention, then a dense feed-forward or a mixture of experts. Published parameter
+names."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class FeedForward(nn.Module):
 
 
 class Experts(nn.Module):
-    """Weights of all routed experts, stacked; the checkpoint holds them one by one."""
+    """Weights of all routed experts, stacked; the checkpoint stores them one by one."""
 
     numerics: Numerics | None = None
     invariant = False

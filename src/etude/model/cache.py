@@ -1,8 +1,8 @@
-"""The cache of latents.
+"""The latent cache.
 
-Invariant: a step (step.py) writes the latents of its own tokens, at [start, start + length) of their slots, and nothing
-else that is ever read: padding goes to one spare slot behind the last. What lies behind a slot's live part is garbage
-of earlier steps, always masked.
+Invariant: a step (step.py) writes the latents of its own tokens at [start, start + length) of their slots, and nothing
+else that is ever read: padding goes to one spare slot after the last. Beyond a slot's live part lies garbage of earlier
+steps, which is always masked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from etude.model.step import Step
 
 
 class LatentCache:
-    """Per layer [slots + 1, context, latent width]. The first MTP head has a layer of its own, the last."""
+    """Latents per layer, [slots + 1, context, latent width]. The last layer belongs to the first MTP head."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class LatentCache:
         *,
         invariant: bool = False,
     ) -> None:
-        """`invariant`: steps are planned so that no row's result depends on the others."""
+        """With `invariant`, steps are planned so that no row's result depends on the other rows."""
         self.slots = slots
         self.context = context
         self.heads = config.num_attention_heads
@@ -40,28 +40,29 @@ class LatentCache:
         self._gathered = self.latents.new_empty(0)
 
     def copy_prefix(self, source: int, targets: Sequence[int], length: int) -> None:
-        """Shares the first `length` positions of one slot with others.
+        """Copy the first `length` positions of one slot to other slots.
 
         An MTP latent also depends on the token after its own, so the one at length - 1 belongs to the source's
-        continuation. Only drafts see it: run `draft` again from there where the continuation differs.
+        continuation. Only drafts see it: where the continuation differs, run `draft` again from that position.
         """
         prefix = self.latents[:, source, :length].clone()
         self.latents[:, torch.as_tensor(targets, device=self.latents.device), :length] = prefix.unsqueeze(1)
 
     @property
     def spare(self) -> int:
-        """Where padding is written: a flat index into a layer."""
+        """Flat index into a layer where padding is written."""
         return self.slots * self.context
 
     def step(self, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
-        """Plans a pass in which row b feeds lengths_b[b] tokens at positions starts_b[b] ... of slot slots_b[b].
+        """Plan a pass in which row b feeds lengths_b[b] tokens at positions starts_b[b] ... of slot slots_b[b].
 
-        Slots are distinct."""
+        Slots must be distinct.
+        """
         plan = Step.plan_tight if self.invariant else Step.plan
         return plan(self, slots_b, starts_b, lengths_b)
 
     def scratch(self, pieces: int, window: int) -> Tensor:
-        """Memory for `pieces` gathered windows, the same whenever it is asked for."""
+        """Return memory for `pieces` gathered windows; the same memory is reused for every call."""
         shape = (pieces, window, self.latents.shape[-1])
         if self._gathered.numel() < math.prod(shape):
             self._gathered = torch.empty(math.prod(shape), dtype=self.latents.dtype, device=self.latents.device)

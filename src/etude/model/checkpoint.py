@@ -1,14 +1,14 @@
-"""Hugging Face checkpoints of the published family, in and out.
+"""Read and write Hugging Face checkpoints of the published model family.
 
-Invariant: what is written is exactly the published family, so that any tool computes the same function from it, and
-reading it back gives the same network. Two translations:
-- Experts are stacked here and single in the file. MTP head k is layer `num_hidden_layers + k` there, with copies of the
-  shared embedding and output head, as published.
-- An embedding scale is folded into the written embedding. A tied network is then written untied; on reading it is tied
-  again if embedding and head still belong together, otherwise (another tool trained them apart) it stays untied.
+Invariant: a written checkpoint has exactly the published format, so that any tool computes the same function from it,
+and reading it back gives the same network. Two things are translated:
+- Experts are stacked here and stored one by one in the file. MTP head k is layer `num_hidden_layers + k` there, with
+  copies of the shared embedding and output head, as published.
+- An embedding scale is folded into the written embedding. A tied network is then written untied. On reading it is tied
+  again if embedding and head still match; otherwise (another tool trained them separately) it stays untied.
 
-Quantised weights (`precision/layout.py` says which) become numbers of the compute dtype when a network is made of them;
-`load_codes` gives them as they are. The routed experts can be written quantised, everything else stays as it is.
+Quantised weights (see `precision/layout.py`) are dequantised to the compute dtype when a network is built from them;
+`load_codes` returns them as they are. The routed experts can be written quantised, everything else keeps its dtype.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ _MTP = re.compile(r"mtp\.(\d+)\.(?:block\.)?(.*)")
 def save_hf(
     model: Transformer, folder: Path | str, tokenizer_file: Path | str | None = None, *, experts: str | None = None
 ) -> None:
-    """Writes model.safetensors and config.json (last, so that a torn write is never taken for a checkpoint).
+    """Write model.safetensors and config.json; config.json comes last, so that a torn write is never taken for a
+    checkpoint.
 
-    Weights that are not sound are refused (PoisonedWeights): a checkpoint that was there stays as it was.
+    Unsound weights raise PoisonedWeights; an existing checkpoint then stays as it was.
 
-    `experts` is the format of the routed experts' weights, one of `precision.STORED`; None writes them as they are."""
+    `experts` is the storage format of the routed experts' weights, one of `precision.STORED`; None keeps their dtype.
+    """
     folder = Path(folder)
     tensors = published_tensors(model)
     config = {**model.config.to_hf(), "torch_dtype": str(tensors[_EMBED].dtype).removeprefix("torch.")}
@@ -67,8 +69,10 @@ def save_hf(
 
 
 def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: int | None = None) -> Transformer:
-    """dtype None keeps the stored one, which for quantised weights is config.json's torch_dtype. mtp_heads takes fewer
-    MTP heads than the configuration names. What is not sound as it is stored is refused (PoisonedWeights)."""
+    """Load a network. dtype None keeps the stored dtype, which for quantised weights is config.json's torch_dtype.
+    `mtp_heads` loads fewer MTP heads than the configuration names. Stored weights that are unsound raise
+    PoisonedWeights.
+    """
     folder = Path(folder)
     config, stored, stored_dtype = _read(folder)
     tensors, quantised = split_quantised(stored)
@@ -93,23 +97,24 @@ def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: 
 
 
 def load_codes(folder: Path | str) -> dict[str, Quantised]:
-    """The quantised weights under their published names, as codes and scales."""
+    """Return the quantised weights under their published names, as codes and scales."""
     return split_quantised(_read(Path(folder))[1])[1]
 
 
 def checkpoint_faults(folder: Path | str) -> list[Fault]:
-    """What is not sound in a checkpoint: numbers, codes and scales as they are stored, then what codes stand for."""
+    """Return what is unsound in a checkpoint. Checks the stored numbers, codes and scales; if those are fine, the
+    values the codes stand for."""
     _, stored, dtype = _read(Path(folder))
     return faults(stored) or faults_of_values(_values(split_quantised(stored)[1], dtype))
 
 
 def checkpoint_doubts(folder: Path | str) -> list[Fault]:
-    """What may have been cut off when a checkpoint was quantised."""
+    """Return weights that may have been clipped when the checkpoint was quantised."""
     return doubts(load_codes(folder))
 
 
 def published_tensors(model: Transformer) -> dict[str, Tensor]:
-    """Every tensor under its published name, on the CPU."""
+    """Return every tensor under its published name, on the CPU."""
     config, tensors = model.config, dict[str, Tensor]()
     for name, value in model.state_dict().items():
         tensor = value.detach().cpu().contiguous()
@@ -131,7 +136,8 @@ def published_tensors(model: Transformer) -> dict[str, Tensor]:
 
 
 def _values(quantised: dict[str, Quantised], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """What they stand for, each made when it is asked for: together they are several times as large."""
+    """Dequantise the tensors one at a time, when asked for: together they would be several times as large as their
+    codes."""
     return ((name, dequantise(q, dtype)) for name, q in sorted(quantised.items()))
 
 
@@ -169,7 +175,7 @@ def _unfold_embedding(config: ModelConfig, tensors: dict[str, Tensor]) -> ModelC
 
 
 def _read(folder: Path) -> tuple[ModelConfig, dict[str, Tensor], torch.dtype]:
-    """Also the dtype that the network computes in, as config.json has it."""
+    """Read a checkpoint folder: its configuration, its tensors as stored, and the compute dtype config.json names."""
     tensors: dict[str, Tensor] = {}
     try:
         data: dict[str, Any] = json.loads((folder / "config.json").read_text())

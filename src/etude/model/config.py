@@ -1,8 +1,8 @@
-"""The shape of a network: the recipe's fields, the vocabulary and YaRN.
+"""The shape of a network: the recipe's fields, the vocabulary size and YaRN.
 
-Invariant: `from_hf(to_hf(config)) == config`, and what is not implemented is refused with its name, never ignored.
-Field names are those of the published `config.json`. Two things are ours and live under the key "etude" there: the
-embedding scale and whether the embedding was tied (see checkpoint.py, which folds the scale into the tensors).
+Invariant: `from_hf(to_hf(config)) == config`, and what is not implemented is refused by name, never ignored. Field
+names are those of the published `config.json`. Two settings are ours and live there under the key "etude": the
+embedding scale, and whether the embedding was tied (checkpoint.py folds the scale into the tensors).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from etude.model.errors import UnsupportedCheckpoint
 
-if TYPE_CHECKING:  # the network itself runs where there is torch and nothing else, as `make gpu` needs
+if TYPE_CHECKING:  # the network itself must run with torch alone, as `make gpu` needs
     from etude.recipe.model import ModelRecipe
 
 LATENT_NORM_EPS = 1e-6
-"""The published code gives the norms inside attention this epsilon, whatever rms_norm_eps says."""
+"""Epsilon of the norms inside attention; the published code uses it there, whatever rms_norm_eps says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class Yarn:
 
     @property
     def rotation_scale(self) -> float:
-        """Multiplies cosines and sines."""
+        """Factor on the cosines and sines."""
         if self.mscale and self.mscale_all_dim:
             return self._magnitude(self.mscale) / self._magnitude(self.mscale_all_dim)
         return self._magnitude(1.0)
 
     @property
     def softmax_scale(self) -> float:
-        """Multiplies the attention scores."""
+        """Factor on the attention scores."""
         return self._magnitude(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
     def _magnitude(self, mscale: float) -> float:
@@ -51,9 +51,9 @@ class Yarn:
 @dataclass(frozen=True, slots=True)
 class Parameters:
     total: int
-    """Every trained number, MTP heads included."""
+    """All trained parameters, MTP heads included."""
     active: int
-    """Those that one token uses in the trunk: without MTP heads and without the experts it is not sent to."""
+    """Parameters that one token uses in the trunk: without MTP heads and without the experts it is not routed to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,8 @@ class ModelConfig:
         return Parameters(total + self.num_nextn_predict_layers * head, active)
 
     def to_hf(self) -> dict[str, Any]:
-        """The published config.json. An embedding scale other than 1 means that the exported embedding is untied."""
+        """Return the published config.json. An embedding scale other than 1 means that the exported embedding is
+        untied."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("yarn", "embedding_scale")}
         folded = self.embedding_scale != 1
         out: dict[str, Any] = {
@@ -182,7 +183,7 @@ _FIXED: dict[str, Any] = {
     "scoring_func": "sigmoid",
     "topk_method": "noaux_tc",
 }
-"""Members of the published family that have one value here; another one in a checkpoint is refused."""
+"""Settings of the published family that have only one supported value; another value in a checkpoint is refused."""
 
 
 def _refuse_unknown_variants(data: Mapping[str, Any]) -> None:

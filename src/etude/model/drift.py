@@ -1,7 +1,7 @@
-"""How far a format moves a network from fp32, layer by layer, on given sequences.
+"""Measures how far a number format moves a network from fp32, layer by layer, on given sequences.
 
-Two errors, as they say different things: `experts` is what a layer's experts make of the inputs that they have in fp32,
-so it is that layer's alone; `residual` is the stream after the layer, with all that came before in it.
+There are two errors. `experts` is the error of a layer's experts when they get their fp32 inputs, so it is that layer's
+alone. `residual` is the error of the residual stream after the layer, which includes all earlier layers.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class Magnitudes:
 class LayerDrift:
     layer: int
     residual: Magnitudes
-    """Relative error of a token's stream after the layer. The rest is of layers with experts only."""
+    """Relative error of a token's residual stream after the layer. The other fields are set for MoE layers only."""
     experts: Magnitudes | None = None
-    """Of a token's sum over its experts, with the same inputs and experts as in fp32."""
+    """Relative error of a token's expert output, with the same inputs and expert choices as in fp32."""
     weights: Magnitudes | None = None
-    """Of a row of the experts' weights."""
+    """Relative error of a row of the experts' weights."""
     flips: float | None = None
-    """Share of the picks that are not among those of fp32."""
+    """Share of the expert choices that fp32 did not make."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What went into the routed experts of a layer, and came out."""
+    """Inputs and outputs of a layer's routed experts."""
 
     x_nd: Tensor
     routing: Routing
@@ -64,19 +64,20 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one sequence's way through a network left, without its graph."""
+    """What one forward pass of a sequence computed, detached from the autograd graph."""
 
     logits_tv: Tensor
     experts_tlk: Tensor
     residual_l: list[Tensor]
-    """[T, d] after each layer."""
+    """The residual stream after each layer, [T, d]."""
     routed: dict[int, Routed]
-    """By layer."""
+    """Inputs and outputs of the routed experts, by layer."""
 
 
 @torch.enable_grad()
 def recorded(model: Transformer, tokens_t: Tensor) -> Pass:
-    """As a trainer's pass: without gradients other matmuls are taken."""
+    """Run and record a forward pass the way a trainer does, with gradients on: without gradients other matmuls are
+    used."""
     residual: list[Tensor] = []
     routed: dict[int, Routed] = {}
 
@@ -101,7 +102,7 @@ def recorded(model: Transformer, tokens_t: Tensor) -> Pass:
 def layer_drift(
     model: Transformer, passes: Sequence[Pass], exact_model: Transformer, exact: Sequence[Pass]
 ) -> list[LayerDrift]:
-    """Of a network and its passes beside the same weights and sequences in fp32."""
+    """Compare a network and its passes with the same weights and sequences in fp32, layer by layer."""
     found = []
     pairs = list(zip(passes, exact, strict=True))
     for layer, (block, exact_block) in enumerate(zip(_blocks(model), _blocks(exact_model), strict=True)):
@@ -124,7 +125,7 @@ def layer_drift(
 
 
 def activation_faults(passes: Sequence[Pass]) -> list[Fault]:
-    """What is not finite of all that was computed, in the order in which it was."""
+    """Return the computed tensors that are not finite, in the order of computation."""
     found: dict[str, Fault] = {}
     for one in passes:
         for where, x in _computed(one):
@@ -143,7 +144,7 @@ def _computed(one: Pass) -> Iterator[tuple[str, Tensor]]:
 
 
 def relative_error(found_td: Tensor, exact_td: Tensor) -> Tensor:
-    """Of each row: the length of the difference over the length of what is exact."""
+    """Per row, the norm of the difference divided by the norm of the exact row."""
     found_td, exact_td = found_td.double(), exact_td.double()
     length = torch.linalg.vector_norm(exact_td, dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
     error: Tensor = torch.linalg.vector_norm(found_td - exact_td, dim=-1) / length
@@ -151,7 +152,7 @@ def relative_error(found_td: Tensor, exact_td: Tensor) -> Tensor:
 
 
 def flips(one_nk: Tensor, other_nk: Tensor) -> Tensor:
-    """Of each token, the share of its picks in one that it has not in the other, in whatever order."""
+    """Per token, the share of its choices in `one_nk` that are not among those in `other_nk`, in any order."""
     return (one_nk.unsqueeze(-1) != other_nk.unsqueeze(-2)).all(-1).double().mean(-1)
 
 
@@ -162,7 +163,7 @@ def _own_error(experts: Experts, exact: Routed) -> Tensor:
 
 
 def _values(experts: Experts) -> list[Tensor]:
-    """What its weights stand for once they are rounded."""
+    """The experts' weights as they are after rounding."""
     weights = (experts.gate_proj, experts.up_proj), (experts.down_proj,)
     if experts.numerics is None:
         return [weight for kin in weights for weight in kin]

@@ -1,31 +1,32 @@
-"""What can go wrong at the edges of the network."""
+"""Exceptions of the network's public functions."""
 
 from __future__ import annotations
 
 
 class ModelError(Exception):
-    """A request that the network cannot serve."""
+    """Base of these exceptions: the network cannot serve the request."""
 
 
 class UnsupportedCheckpoint(ModelError):
-    """A checkpoint outside the family that this room implements, or a damaged one."""
+    """A checkpoint that is damaged, or outside the model family implemented here."""
 
 
 class ReplayMismatch(ModelError):
-    """Replayed experts that cannot belong to this network."""
+    """Replayed experts do not fit this network."""
 
 
 class CacheOverrun(ModelError):
-    """Tokens that do not fit into the latent cache."""
+    """Tokens do not fit into the latent cache."""
 
 
 class CannotQuantise(ModelError):
-    """A tensor that a low-precision format does not take, or a layout that no published reader knows."""
+    """A low-precision format cannot hold the tensor, or no published reader knows the requested layout."""
 
 
 class PoisonedWeights(ModelError):
-    """Weights that are not finite, or cut off: nobody may go on from them, so they are neither written nor loaded."""
+    """Weights are not finite or were clipped. Nothing may continue from them, so they are neither written nor
+    loaded."""
 
 
 class KernelUnavailable(ModelError):
-    """An implementation of a kernel that was asked for by name and cannot serve the format or the device."""
+    """A kernel implementation requested by name cannot serve the format or the device."""

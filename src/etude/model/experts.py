@@ -1,16 +1,17 @@
-"""The matmuls of the routed experts: every one of them goes through `expert_matmul`.
+"""The matmuls of the routed experts. Every one of them goes through `expert_matmul`.
 
-Emulated low precision has an implementation of its own (`precision/rounded.py`), and so have layers out of kernels
-(`precision/kernels`); weights that are codes already go there straight. Without them, five compute the same function:
-- `experts_reference`: one expert after the other, plain torch. The seam's specification; low-precision kernels are held
-  against it.
+Emulated low precision has its own implementation (`precision/rounded.py`), and so have layers built from kernels
+(`precision/kernels`); weights already stored as codes go there directly. Otherwise one of five functions computes the
+same result:
+- `experts_reference`: one expert after the other, plain torch. It is the specification that low-precision kernels are
+  tested against.
 - `experts_grouped`: tokens sorted by expert, grouped matmuls. Fastest for training batches.
-- `experts_wide`: all experts as one wide SwiGLU with a gate per block. It computes experts that nobody asked for, yet
-  wins for the few dozen tokens of a decode step of a small model, where the number of calls is what costs.
-- `experts_padded`: every expert gets as many rows as the busiest, rounded up, so that three batched matmuls do. For the
-  few hundred tokens of a step of a small model, where grouped matmuls are too small for their number.
-- `experts_tiled`: a tile of every expert at once, as often as the busiest needs. A token's result depends on the token
-  alone, which is asked for (`invariant`), never chosen.
+- `experts_wide`: all experts as one wide SwiGLU with a gate per block. It computes experts that no token chose, yet is
+  fastest for the few dozen tokens of a small model's decode step, where the number of calls dominates the cost.
+- `experts_padded`: every expert gets as many rows as the busiest one, rounded up, so that three batched matmuls
+  suffice. For a few hundred tokens of a small model, where grouped matmuls are too small to pay for their number.
+- `experts_tiled`: one tile of every expert at once, repeated as often as the busiest expert needs. A token's result
+  depends on that token alone. Used only when requested (`invariant`).
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from etude.model.precision.rounded import rounded_experts
 from etude.model.tiles import grouped, silu, tile_rows, weighted_sum
 
 WIDE_MAX_PAIRS = 256
-"""Token-expert pairs up to which the wide form is taken."""
+"""Maximum token-expert pairs for the wide form."""
 PADDED_MAX_PAIRS = 4096
-"""And the padded one; the cost of a new shape is small beside that of more."""
+"""Maximum token-expert pairs for the padded form; the cost of a new matmul shape is small beside that of more pairs."""
 SMALL_WIDTH = 4096
-"""Widest concatenation of all experts for which either pays."""
+"""Maximum total width of all experts for which the wide and padded forms pay off."""
 ROWS_STEP = 32
-"""Rows of an expert are filled up to a multiple on a CPU, so that matmuls meet few shapes: there the first of a shape
-takes .6 ms, a later one .03."""
+"""On a CPU, an expert's rows are padded to a multiple of this, so that few matmul shapes occur: the first matmul of a
+shape takes 0.6 ms there, a later one 0.03 ms."""
 
 
 def expert_matmul(
@@ -49,10 +50,11 @@ def expert_matmul(
     invariant: bool = False,
     kernels: ExpertKernels | None = None,
 ) -> Tensor:
-    """sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
+    """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
 
-    gate and up are [E, I, D], down is [E, D, I]; the experts of one token are distinct. `kernels` compute it in their
-    format. Without, `numerics` says how the matmuls are rounded; None leaves them in the dtype of x.
+    gate and up are [E, I, D], down is [E, D, I]; the experts of one token are distinct. If `kernels` are given, they
+    compute it in their format. Otherwise `numerics` says how the matmuls are rounded; None computes them in the dtype
+    of x.
     """
     if kernels is not None:
         return experts_by_kernels(x_nd, experts_nk, gates_nk, (gate, up, down), kernels)
@@ -139,6 +141,6 @@ def experts_tiled(x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate: Tens
 
 
 def _grouped_fits(x_nd: Tensor, gate: Tensor) -> bool:
-    """grouped_mm wants rows of whole 16-byte pieces, and bf16 on CUDA."""
+    """Whether grouped_mm can be used: it needs rows of whole 16-byte units, and bf16 on CUDA."""
     aligned = all(size * x_nd.element_size() % 16 == 0 for size in gate.shape[1:])
     return aligned and x_nd.shape[0] > 0 and (x_nd.device.type == "cpu" or x_nd.dtype == torch.bfloat16)

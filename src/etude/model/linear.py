@@ -1,4 +1,4 @@
-"""A linear map without a bias, whose matmul may be rounded, or computed in tiles."""
+"""A linear layer without bias whose matmul may be rounded or computed in tiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Linear(nn.Linear):
     invariant = False
     numerics: Numerics | None = None
     served: Operand | None = None
-    """The weight as it is rounded, once it is not trained any more."""
+    """The rounded weight, cached once the weight is no longer trained."""
 
     def __init__(self, width: int, out: int) -> None:
         super().__init__(width, out, bias=False)

@@ -1,7 +1,7 @@
-"""Multi-token prediction, as published.
+"""Multi-token prediction (MTP), as published.
 
-Head k (from 0) sees the trunk's hidden state and the token k + 1 ahead, and predicts the token k + 2 ahead. Embedding
-and output head are the trunk's own; heads chain through their normed hidden states.
+Head k (from 0) reads the trunk's hidden state and the token k + 1 ahead, and predicts the token k + 2 ahead. Embedding
+and output head are shared with the trunk; each head reads the normed hidden states of the one before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MtpLayer(nn.Module):
     def forward(
         self, embedded_btd: Tensor, hidden_bth: Tensor, rotation: Rotation, context: Context
     ) -> tuple[Tensor, Routing | None]:
-        """The normed hidden state that the output head reads."""
+        """Return the normed hidden state that the output head reads."""
         joined = torch.cat((self.enorm(embedded_btd), self.hnorm(hidden_bth)), dim=-1)
         x, routing = self.block(self.eh_proj(joined), rotation, context)
         return cast(Tensor, self.shared_head.norm(x)), routing

@@ -1,4 +1,4 @@
-"""Root-mean-square norm, in fp32 whatever the compute dtype."""
+"""Root-mean-square norm, computed in fp32 whatever the compute dtype."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Attention in which a token's result depends on nothing but the tokens before it in its own sequence.
+"""Batch-invariant attention: a token's result depends only on the tokens before it in its own sequence.
 
-The tokens of a row are cut into pieces of a few queries, its keys into chunks that begin at position 0. Every piece
-meets every chunk up to its own end: pairs, of which a fixed number goes through one call (tiles.py says why). A pair
-gives a softmax of its own; those of a piece are put together from the first chunk to the last. Chunks that a query does
-not see add exact zeros, so it does not matter how far other queries of its piece look, nor how long the longest row is.
+The tokens of a row are cut into pieces of a few queries, its keys into chunks starting at position 0. Every piece is
+paired with every chunk up to its own end, and a fixed number of pairs goes through one call (tiles.py explains why).
+Each pair has its own softmax; the softmaxes of a piece are combined from the first chunk to the last. Chunks that a
+query does not see add exact zeros, so it does not matter how far other queries of its piece look, nor how long the
+longest row is.
 
-An engine's keys lie in the cache, a trainer's in the pass itself: both come here, so that both give the same bits.
+An engine's keys are in the cache, a trainer's in the pass itself. Both use this code, so that both give the same bits.
 """
 
 from __future__ import annotations
@@ -19,32 +20,32 @@ from torch import Tensor
 from etude.model.tiles import product
 
 QUERY_ROWS = 16
-"""Tokens times heads of a piece: a row that decodes has one token, so many more would be computed for nothing."""
+"""Tokens times heads per piece. A decoding row has only one token, so larger pieces would waste computation on it."""
 KEYS = 64
 PAIRS = 128
-"""Pairs of a call."""
+"""Pairs per call."""
 UNSEEN = -1e30
-"""The peak of a query that sees nothing of a chunk: finite, so that no difference of two is NaN."""
+"""Largest score of a query that sees nothing of a chunk. It is finite, so that the difference of two is never NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
     tokens_pq: Tensor
-    """The list's token that each query is; token 0 where there is none."""
+    """Index in the token list of each query; 0 where there is no query."""
     places_t: Tensor
-    """Where among all queries each token lies."""
+    """Index of each token among all queries."""
     piece_n: Tensor
-    """Of every pair; pairs that fill up the last call have piece 0, and no piece has them."""
+    """The piece of each pair. Pairs that only fill up the last call name piece 0, but are in no piece's `pairs_pc`."""
     keys_ns: Tensor
-    """Where each key of a pair lies among the latents."""
+    """Index of each pair's keys among the latents."""
     hidden_nqs: Tensor
     pairs_pc: Tensor
-    """The pair of each piece and chunk; one behind the last pair where a piece does not reach so far."""
+    """The pair of each piece and chunk; one past the last pair where a piece does not reach that far."""
 
     @classmethod
     def cut(cls, first_r: Tensor, starts_r: Tensor, lengths_r: Tensor, base_r: Tensor, heads: int) -> Pieces:
-        """Row r feeds lengths_r[r] tokens, from first_r[r] of the list on, at positions starts_r[r] ...; the latent of
-        its position 0 lies at base_r[r]."""
+        """Cut rows into pieces. Row r feeds lengths_r[r] tokens, from first_r[r] of the list on, at positions
+        starts_r[r] ...; the latent of its position 0 is at base_r[r]."""
         device, queries = first_r.device, max(1, QUERY_ROWS // heads)
         query, key = torch.arange(queries, device=device), torch.arange(KEYS, device=device)
         row_p, number_p = _repeated((lengths_r + (queries - 1)) // queries)
@@ -65,7 +66,7 @@ class Pieces:
             tokens_pq=tokens_pq,
             places_t=real_pq.flatten().nonzero().squeeze(1),
             piece_n=piece_n,
-            # Behind a row's end lies what may be no number, which not even a weight of zero makes one.
+            # Beyond a row's end there may be NaN, which would survive even a weight of zero: clamp to the last key.
             keys_ns=base_r[row_n, None] + key_ns.minimum(last_n[:, None]),
             hidden_nqs=key_ns[:, None, :] > positions_pq[piece_n, :, None],
             pairs_pc=torch.where(chunk_c < chunks_p[:, None], begin_p + chunk_c, len(piece_n)),
@@ -74,15 +75,15 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A whole pass without a cache: documents, each a row of its own, side by side in [B, T]."""
+    """The context of a whole pass without a cache: documents side by side in [B, T], each a row of its own."""
 
     pieces: Pieces
     bias: Tensor
-    """[B or 1, 1, T, T], as in `Mask`; gradients are taken with it."""
+    """[B or 1, 1, T, T], as in `Mask`; used for the gradients."""
 
     @classmethod
     def of(cls, bias: Tensor, documents_bt: Tensor, heads: int) -> Packed:
-        """Documents that are equal lie side by side."""
+        """Tokens with equal document ids must be adjacent."""
         begins = torch.ones_like(documents_bt, dtype=torch.bool)
         begins[:, 1:] = documents_bt[:, 1:] != documents_bt[:, :-1]
         first_r = begins.flatten().nonzero().squeeze(1)
@@ -97,7 +98,7 @@ def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: floa
     (count, queries), (_, heads, width) = pieces.tokens_pq.shape, q_thw.shape
     rows, pairs = queries * heads, len(pieces.piece_n)
     q_pmw = q_thw.index_select(0, pieces.tokens_pq.flatten()).view(count, rows, width)
-    # One more than there are, for pieces that have no such pair.
+    # One extra entry, for pieces that have no such pair.
     mixed_nmw = q_thw.new_zeros(pairs + 1, rows, width)
     peak_nm = q_thw.new_full((pairs + 1, rows), UNSEEN, dtype=torch.float32)
     total_nm = torch.zeros_like(peak_nm)
@@ -123,13 +124,13 @@ def attend_pieces(q_thw: Tensor, latents_fw: Tensor, pieces: Pieces, scale: floa
 
 
 def attend_latents(q_pnw: Tensor, keys_psw: Tensor, bias_pns: Tensor, scale: float) -> Tensor:
-    """The same function on one width of keys for all; bias is added to the scores."""
+    """Plain attention with one key width for all rows; bias is added to the scores."""
     scores_pns = torch.baddbmm(bias_pns, q_pnw, keys_psw.transpose(1, 2), alpha=scale)
     return torch.bmm(scores_pns.softmax(-1), keys_psw)
 
 
 class _AttendPacked(torch.autograd.Function):
-    """Backwards through plain matmuls of whole rows, for which these are computed again."""
+    """The backward pass uses plain matmuls of whole rows; the forward pass is recomputed that way for it."""
 
     @staticmethod
     def forward(ctx: Any, q_thw: Tensor, latents_tw: Tensor, packed: Packed, scale: float) -> Tensor:
@@ -150,7 +151,7 @@ class _AttendPacked(torch.autograd.Function):
 
 
 def _repeated(count_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Every row as often as it counts, and how often it came before."""
+    """Repeat each row index count_r[r] times; the second tensor numbers the repetitions from 0."""
     row_p = torch.arange(len(count_r), device=count_r.device).repeat_interleave(count_r)
     before_r = count_r.cumsum(0) - count_r
     return row_p, torch.arange(len(row_p), device=count_r.device) - before_r[row_p]

@@ -1,8 +1,7 @@
-"""Which row every token has at each of its experts: rows sorted by expert, there and back.
+"""Assigns each token a row at each of its experts: moves tokens to rows sorted by expert, and back.
 
-The rows of an expert lie side by side; those between the last of them and the first of the next expert's are nobody's.
-Plain torch moves tokens by `Spread` and `Gather`, kernels by permutations of their own (`precision/kernels`), to the
-same places.
+The rows of an expert are adjacent; rows between its last one and the next expert's first are unused. Plain torch moves
+tokens with `Spread` and `Gather`, kernels with their own permutations (`precision/kernels`), to the same places.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor
 
 
 def places(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
-    """For each token-expert pair its row, where the rows of an expert begin at its start and keep the pairs' order."""
+    """Return the row of each token-expert pair. An expert's rows begin at its start and keep the order of the pairs."""
     order = flat.argsort(stable=True)
     pair = torch.arange(flat.numel(), device=flat.device)
     turn = pair - (count.cumsum(0) - count).repeat_interleave(count, output_size=flat.numel())
@@ -24,14 +23,14 @@ def places(flat: Tensor, count: Tensor, starts: Tensor) -> Tensor:
 
 
 def tokens_of_rows(place: Tensor, rows: int, choices: int, nobody: int = 0) -> Tensor:
-    """For each row its token; `nobody` for a row that no pair has."""
+    """Return the token of each row; `nobody` for an unused row."""
     token = torch.arange(place.numel(), device=place.device) // choices
     return torch.full((rows,), nobody, dtype=torch.int64, device=place.device).scatter_(0, place, token)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What kernels are told: expert e has the rows from `ends_e[e - 1]` to `ends_e[e]`."""
+    """The placement that kernels use: expert e has the rows from `ends_e[e - 1]` to `ends_e[e]`."""
 
     row_nk: Tensor
     """int32: the row of each token-expert pair."""
@@ -42,13 +41,15 @@ class Placement:
 
 
 def place(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
-    """Each expert has as many rows as a multiple of `multiple`: 1, or the block of the format whose columns are
-    quantised (32, 128). Nothing waits for a GPU: the number of rows is a bound, and those from `ends_e[-1]` on belong
-    to nobody."""
+    """Place the token-expert pairs. Each expert's number of rows is rounded up to a multiple of `multiple`: 1, or the
+    block size of the format whose columns are quantised (32, 128).
+
+    Nothing waits for a GPU: the total number of rows is an upper bound, and rows from `ends_e[-1]` on are unused.
+    """
     flat, choices = experts_nk.flatten(), experts_nk.shape[-1]
     pairs = flat.numel()
     rows = -(-(pairs + min(experts, pairs) * (multiple - 1)) // multiple) * multiple
-    # Not bincount, which waits.
+    # Not bincount, which would wait for the GPU.
     count = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))
     filled = (count + (multiple - 1)) // multiple * multiple
     ends = filled.cumsum(0)
@@ -58,9 +59,12 @@ def place(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
 
 
 class Spread(torch.autograd.Function):
-    """Rows repeated once per choice, each in its place; where `zeros`, those of nobody are zero, else whatever costs
-    least. The gradient is a gather too, which on a CPU is several times faster than the scattered sum that autograd
-    would write, and has one fixed order of summation."""
+    """Copy each token to its row at every expert it chose. Unused rows are zero if `zeros`, otherwise whatever is
+    cheapest.
+
+    The gradient is a gather too: on a CPU it is several times faster than the scattered sum autograd would use, and it
+    has one fixed order of summation.
+    """
 
     @staticmethod
     def forward(ctx: Any, x_nd: Tensor, place: Tensor, rows: int, choices: int, zeros: bool = False) -> Tensor:
@@ -78,7 +82,8 @@ class Spread(torch.autograd.Function):
 
 
 class Gather(torch.autograd.Function):
-    """A row per pair. No two pairs share one, so the gradient is a copy; rows that no pair has get none."""
+    """Read the row of each token-expert pair. No two pairs share a row, so the gradient is a copy; unused rows get
+    zero."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, place: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Rotary positions, interleaved pairs as published, with YaRN. Always computed in fp32.
+"""Rotary position embedding (interleaved pairs as published) with YaRN. Always computed in fp32.
 
-The rotated halves come out side by side instead of interleaved; queries and keys share that order, so that their
-products are unchanged.
+The rotated halves come out side by side instead of interleaved. Queries and keys share that order, so their products
+are unchanged.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from etude.model.config import ModelConfig, Yarn
 
 
 class Rotary:
-    """Angles of positions. Holds no state that a checkpoint should carry."""
+    """Computes rotary angles from positions. Holds no state that a checkpoint should carry."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._frequencies = frequencies(config.qk_rope_head_dim, config.rope_theta, config.yarn)
         self._scale = config.yarn.rotation_scale if config.yarn else 1.0
 
     def __call__(self, positions_bt: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, [B, T, 1, half of the rotary width]."""
+        """Return cosines and sines, [B, T, 1, half of the rotary width]."""
         angles = positions_bt.to(torch.float32)[..., None, None] * self._frequencies.to(positions_bt.device)
         cos, sin = angles.cos(), angles.sin()
         return (cos, sin) if self._scale == 1 else (cos * self._scale, sin * self._scale)
@@ -46,6 +46,6 @@ def frequencies(width: int, theta: float, yarn: Yarn | None) -> Tensor:
 
 
 def _dimension_of(rotations: float, width: int, theta: float, yarn: Yarn) -> float:
-    """The dimension that turns this often within the original context."""
+    """The dimension that makes this many rotations within the original context."""
     original = yarn.original_max_position_embeddings
     return width * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))

@@ -1,8 +1,8 @@
-"""A network whose matmuls are rounded: to be trained, to be served, and as versions carry it.
+"""Networks with rounded matmuls: for training, for serving, and as stored in weights versions.
 
-A trainer's network keeps its weights and rounds them in every pass. An engine's has codes and scales in place of its
-routed experts, and so have versions. Invariant: those are the codes of the trainer's forward pass, bit by bit, since
-both come from `Numerics.codes`; what they stand for is worked out once for each version, not for each step.
+A trainer's network keeps its weights and rounds them in every pass. In an engine's network, and in versions, codes and
+scales replace the weights of the routed experts. Invariant: these are bit by bit the codes of the trainer's forward
+pass, since both come from `Numerics.codes`. Their values are computed once per version, not once per step.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from etude.model.precision.rounded import rounded_experts
 from etude.model.router import Router, Routing
 from etude.model.transformer import Transformer
 
-if TYPE_CHECKING:  # this room runs where there is torch and nothing else
+if TYPE_CHECKING:  # this package must run with torch alone
     from etude.recipe.precision import PrecisionRecipe
 
 
 class Codes(nn.Module):
-    """A quantised weight; its tensors are buffers, so that they are in the state."""
+    """A quantised weight. Its tensors are buffers, so that they are part of the state dict."""
 
     def __init__(self, q: Quantised) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Codes(nn.Module):
 class ServedExperts(nn.Module):
     gate_up: Operand
     down: Operand
-    """What the codes stand for. Kernels need neither: they take the codes."""
+    """The values of the codes. Kernels do not need `gate_up` and `down`: they take the codes."""
 
     def __init__(self, experts: Experts, numerics: Numerics) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class ServedExperts(nn.Module):
 
 
 def compute_with(model: nn.Module, recipe: PrecisionRecipe) -> None:
-    """All that a recipe says under [precision], for the device that the network is on."""
+    """Apply everything a recipe sets under [precision], for the device the network is on."""
     kernels = kernels_for(recipe, next(model.parameters()).device)
     for module in model.modules():
         if isinstance(module, Experts):
@@ -79,9 +79,11 @@ def compute_with(model: nn.Module, recipe: PrecisionRecipe) -> None:
 
 
 def round_with(model: nn.Module, numerics: Numerics | None) -> None:
-    """From here on the network computes so, forward and backward, whatever it was told of rounding before; kernels are
-    `compute_with`'s to choose. The router, the dense layers, the embedding, the head and attention's way from the
-    latent to keys and values are never rounded."""
+    """Set how the network rounds from now on, forward and backward, replacing any earlier setting.
+
+    Kernels are chosen by `compute_with`. The router, the dense layers, the embedding, the head, and attention's
+    projection from the latent to keys and values are never rounded.
+    """
     for module in model.modules():
         if isinstance(module, ServedExperts):
             raise CannotQuantise("a served network has codes in place of weights: restore it before it is rounded anew")
@@ -104,7 +106,7 @@ def round_with(model: nn.Module, numerics: Numerics | None) -> None:
 
 @torch.no_grad()
 def serve(model: nn.Module) -> None:
-    """Puts codes in the place of the weights of all experts that have any; nothing of them can be trained then."""
+    """Replace the weights of all experts whose format has codes by codes; these experts can no longer be trained."""
     for mixture in _mixtures(model):
         experts = mixture.experts
         if isinstance(experts, Experts) and experts.numerics is not None and experts.numerics.has_codes:
@@ -114,7 +116,7 @@ def serve(model: nn.Module) -> None:
 
 @torch.no_grad()
 def prepare(model: nn.Module) -> None:
-    """Once weights were loaded into a served model."""
+    """Recompute values derived from the weights. Call it after weights were loaded into a served model."""
     for module in model.modules():
         if isinstance(module, ServedExperts | Linear):
             module.prepare()
@@ -122,7 +124,7 @@ def prepare(model: nn.Module) -> None:
 
 @torch.no_grad()
 def restore(model: nn.Module) -> None:
-    """Puts weights, those that the codes stand for, back in place: what a checkpoint is written of."""
+    """Put weights (the values of the codes) back in place of codes, as needed to write a checkpoint."""
     for mixture in _mixtures(model):
         if isinstance(served := mixture.experts, ServedExperts):
             gate, up, down = (
@@ -140,8 +142,8 @@ def restore(model: nn.Module) -> None:
 
 @torch.no_grad()
 def served_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state that `serve` would give the model, which stays as it is: what a version holds. Weights that are not
-    sound are refused (PoisonedWeights)."""
+    """Return the state dict the model would have after `serve`, without changing the model: the content of a version.
+    Unsound weights raise PoisonedWeights."""
     weights = model.state_dict()
     state = dict(weights)
     for name, module in model.named_modules():
@@ -150,7 +152,7 @@ def served_state(model: nn.Module) -> dict[str, Tensor]:
                 del state[f"{name}.{weight}"]
             served = ServedExperts(module, module.numerics).state_dict()
             state |= {f"{name}.{part}": tensor for part, tensor in served.items()}
-    # Codes are made of these weights and scales right here: they are as sound.
+    # Codes were computed from these weights and scales just now, so they need no check of their own.
     made_of = {name: tensor for name, tensor in (weights | state).items() if not name.endswith(".codes")}
     require_sound(made_of, "no version is made of these weights")
     return state
@@ -168,7 +170,8 @@ def _round_linears(name: str, module: nn.Module, numerics: Numerics) -> None:
 
 
 def _require_blocks(name: str, module: nn.Module, numerics: Numerics) -> None:
-    """Both of a matrix's axes are contracted, one of them backwards. FP8's blocks fill up what is lacking."""
+    """Check that the block size divides both axes of a matrix: both are contracted, one of them in the backward pass.
+    FP8 pads incomplete blocks instead."""
     for weight, matrix in module.named_parameters():
         if numerics.rounding not in ("fp8_block", "bf16") and any(size % numerics.block for size in matrix.shape[-2:]):
             raise CannotQuantise(

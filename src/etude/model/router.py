@@ -1,13 +1,13 @@
-"""Which experts a token goes to, and with which weight.
+"""The router: which experts a token goes to, and with which weight.
 
-Scores are sigmoids. A bias per expert, moved by `balance` and never by gradients, takes part in the choice only; the
-gates are the chosen experts' own scores, normalised. So load is balanced without a loss term that would disturb
+Scores are sigmoids. A bias per expert, moved by `balance` and never by gradients, affects only the choice of experts;
+the gates are the chosen experts' own scores, normalised. So load is balanced without a loss term that would disturb
 learning.
 
-Router replay (training on what an engine sampled): the engine's experts are used in place of the router's choice, but
-scores are always recomputed here, so that the router learns. In mode "filter" a replayed expert whose score lies below
-`threshold` times the weakest score among this router's own choice is refused: the best unused candidate takes its
-place. Measured against its own choice, no expert that the router itself would take can be refused (threshold <= 1).
+Router replay (training on what an engine sampled): the engine's experts replace the router's choice, but scores are
+always recomputed here, so that the router learns. In mode "filter" a replayed expert whose score is below `threshold`
+times the weakest score among this router's own choice is refused, and the best unused candidate takes its place. Since
+the comparison is with its own choice, an expert that the router itself would choose is never refused (threshold <= 1).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from etude.model.errors import ReplayMismatch
 from etude.model.tiles import linear, sigmoid
 
 UNKNOWN = 0xFFFF
-"""In replayed experts: this position was never fed to the engine's network; the router chooses. It is the trace's
-UNKNOWN_EXPERT, not imported from there because this room runs where only torch is (`make gpu`)."""
+"""Marks replayed experts of a position that was never fed to the engine's network; the router chooses there. Equal to
+the trace's UNKNOWN_EXPERT, but not imported from there, because this package must run with torch alone (`make gpu`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Experts used elsewhere for the same tokens, [B, T, MoE layers, top k], any integer type."""
+    """Experts used elsewhere (by an engine) for the same tokens: [B, T, MoE layers, top k], any integer type."""
 
     experts_btlk: Tensor
     mode: Literal["on", "filter"] = "filter"
     threshold: float = 0.5
 
     def checked(self, config: ModelConfig, batch: int, length: int) -> Replay:
-        """The same, as int64 and proven to fit the network."""
+        """Return the same experts as int64, after checking that they fit the network."""
         expected = (batch, length, config.moe_layers, config.num_experts_per_tok)
         if tuple(self.experts_btlk.shape) != expected:
             raise ReplayMismatch(f"replayed experts have shape {tuple(self.experts_btlk.shape)}, expected {expected}")
@@ -59,7 +59,8 @@ class Routing:
     experts_nk: Tensor
     gates_nk: Tensor
     overridden_n: Tensor | None = None
-    """Tokens with a replayed expert that was kept though this router would not have chosen it; None without replay."""
+    """Tokens with a replayed expert that was kept although this router would not have chosen it; None without
+    replay."""
     refused_n: Tensor | None = None
     """Tokens with a replayed expert that was refused."""
 
@@ -86,12 +87,12 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def balance(self, load_e: Tensor, rate: float) -> None:
-        """One step of the bias towards even load."""
+        """Move the bias one step towards even load."""
         load = load_e.to(self.e_score_correction_bias)
         self.e_score_correction_bias += rate * torch.sign(load.mean() - load)
 
     def _candidates(self, choice_ne: Tensor) -> Tensor:
-        """Only experts of the best groups; a group is as good as its two best experts together."""
+        """Restrict the choice to the best groups of experts. A group's score is the sum of its two best experts."""
         groups, kept = self.config.n_group, self.config.topk_group
         if kept == groups:
             return choice_ne
@@ -107,7 +108,7 @@ class Router(nn.Module):
         return normalised * self.config.routed_scaling_factor
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
-        """The bias stays fp32 when the network is cast: its steps are smaller than bf16 can hold."""
+        """Keep the bias in fp32 when the network is cast: its steps are too small for bf16."""
         bias = self.e_score_correction_bias
         super()._apply(fn, recurse)
         moved = self.e_score_correction_bias

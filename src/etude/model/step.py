@@ -1,15 +1,15 @@
-"""Where the tokens of one pass over the cache lie: rows of any length as one flat list.
+"""The plan of one pass over the cache: rows of any length laid out as one flat list of tokens.
 
-Everything that is done per token (projections, norms, experts) runs once over the whole list. Only attention needs
-rows: each is cut into pieces of one width, and pieces of like size form a part that attends at once. So a row that
-decodes and a prompt that is read for the first time share a pass, and little of it is padding.
+Everything done per token (projections, norms, experts) runs once over the whole list. Only attention needs rows: each
+row is cut into pieces of one width, and pieces of similar context length form a part that attends at once. So decoding
+rows and new prompts share a pass, and little of it is padding.
 
-Invariants: a row's tokens lie side by side; only its last piece is padded; padding is written to the cache's spare slot
-and never read. Numbers of pieces and windows are rounded up, so that shapes repeat: matmuls of a new shape cost several
-times what they cost later.
+Invariants: a row's tokens are adjacent; only its last piece is padded; padding is written to the cache's spare slot and
+never read. Numbers of pieces and windows are rounded up so that shapes repeat: the first matmul of a shape costs
+several times as much as later ones.
 
-Where no row's result may depend on the others there is another plan: the list has no padding, and pieces are cut from
-it by pieces.py.
+In `invariant` mode, where no row's result may depend on the others, there is another plan: the list has no padding, and
+pieces.py cuts it into pieces.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ if TYPE_CHECKING:
     from etude.model.cache import LatentCache
 
 NARROW, WIDE = 2, 8
-"""Tokens of a piece. Narrow ones are for rows that decode: the pending token and a draft; 1 where most have none."""
+"""Tokens per piece. Narrow pieces are for decoding rows: the pending token and a draft; 1 where most rows have no
+draft."""
 PIECES_STEP = 8
 WINDOW_STEP = 64
 CHUNK = 64
 """Tokens, padding included, for which a shorter window is worth another part."""
 LATENTS_AT_ONCE = 1 << 17
-"""Latents that a part gathers at most: it bounds the memory of attention, whatever the rows of a pass."""
+"""Maximum number of latents a part gathers: bounds the memory of attention, whatever the rows of a pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Pieces that attend together, `width` tokens each, from token `first` of the list on."""
+    """Pieces that attend together, `width` tokens each, starting at token `first` of the list."""
 
     first: int
     width: int
     slots_p: Tensor
     bias_pns: Tensor
-    """For every token and head: 0 for the positions that the token sees, else -inf."""
+    """Per token and head: 0 for the positions the token sees, else -inf."""
     scratch_pws: Tensor
-    """Where the layers gather latents: memory that is already mapped, layer after layer and step after step."""
+    """Buffer into which the layers gather latents; the same memory is reused by every layer and step."""
 
     @property
     def end(self) -> int:
@@ -62,16 +63,16 @@ class Step:
 
     cache: LatentCache
     rows_t: Tensor
-    """The row of every token; that of padding means nothing."""
+    """The row of every token; meaningless for padding."""
     positions_t: Tensor
     real_t: Tensor
     places_t: Tensor
     """Flat index of every token's latent in a layer of the cache."""
     first_b: Tensor
-    """Where each row's first token lies in the list; the others follow it."""
+    """Index in the list of each row's first token; the others follow it."""
     parts: tuple[Part, ...]
     pieces: Pieces | None = None
-    """In place of parts."""
+    """Used instead of `parts` in an invariant plan."""
 
     @classmethod
     def plan(cls, cache: LatentCache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
@@ -134,7 +135,7 @@ def _require_room(cache: LatentCache, ends_b: Tensor) -> None:
 
 
 def _parts(cache: LatentCache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
-    """Pieces that come in the order of their rows' ends, cut wherever the window gets a step wider."""
+    """Group pieces, sorted by their rows' ends, into parts, with a new part wherever the window gets a step wider."""
     width = positions_pn.shape[1]
     pieces, chunk = ends_p.numel(), CHUNK // width
     longest = F.pad(ends_p, (0, -pieces % chunk)).view(-1, chunk).amax(1).clamp(min=1)
@@ -162,7 +163,7 @@ class LayerStep:
         self.latents.view(-1, latent_tw.shape[-1]).index_copy_(0, self.step.places_t, latent_tw)
 
     def read(self, part: Part) -> Tensor:
-        """[pieces, window, latent width], valid until the next part reads.
+        """Gather the latents of a part: [pieces, window, latent width], valid until the next part reads.
 
         A copy even where a view would do: matmuls on the strided view cost more.
         """

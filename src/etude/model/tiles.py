@@ -1,15 +1,15 @@
-"""Arithmetic in which a row's result depends on nothing but the row: not on how many there are, nor where it lies.
+"""Batch-invariant arithmetic: a row's result depends only on the row, not on the number of rows or its position.
 
-A library takes another kernel, which sums in another order, for another number of rows. So here every matmul is the
-same call again and again, on operands of one shape: rows are cut into tiles, the last one filled up. Two things are
-left to the library, and tests hold it to them: the same call gives the same bits, and the rows (or matrices) of one
-call are computed alike. SiLU and sigmoid are put together from `exp`, whose numbers are computed alike wherever they
-lie; torch's own take another routine for what is left over at the end of a tensor.
+A library picks another kernel, with another order of summation, for another number of rows. So here every matmul is the
+same call repeated on operands of one shape: rows are cut into tiles, and the last tile is filled up. Two properties are
+left to the library and checked by tests: the same call gives the same bits, and all rows (or matrices) of one call are
+computed alike. SiLU and sigmoid are built from `exp`, which computes every element alike; torch's own use another
+routine for the remainder at the end of a tensor.
 
-Gradients are those of ordinary matmuls: a batch's are a sum over its rows, whichever way that is taken.
+Gradients are those of ordinary matmuls: a batch's gradient is a sum over its rows, whichever way it is computed.
 
-On a processor without arithmetic in bf16 its matmuls are those of fp32, rounded once: the same but for the order of
-sums, and several times as fast as what torch has for such a case (docs/log.md).
+On a CPU without bf16 arithmetic, bf16 matmuls are computed in fp32 and rounded once: the same result except for the
+order of summation, and several times as fast as torch's own path for this case (docs/log.md).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 ROWS = 64
-"""Rows of a tile."""
+"""Rows per tile."""
 ROWS_BF16 = 128
-"""In bf16 a call costs more than its arithmetic, up to about that many."""
+"""Rows per tile in bf16, where up to about this many rows the call costs more than its arithmetic."""
 
 
 def tile_rows(dtype: torch.dtype) -> int:
@@ -31,7 +31,7 @@ def tile_rows(dtype: torch.dtype) -> int:
 
 
 def as_multiplied(x: Tensor) -> Tensor:
-    """An operand of a matmul, in the dtype that it is computed in here."""
+    """Convert a matmul operand to the dtype in which it is multiplied."""
     return x.to(torch.float32) if x.dtype == torch.bfloat16 and x.is_cpu and not _has_bf16() else x
 
 
@@ -41,7 +41,7 @@ def _has_bf16() -> bool:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """Of matrices, or of as many of them on either side; without a gradient."""
+    """Multiply two matrices, or two equally long batches of matrices; no gradient."""
     return (as_multiplied(left) @ as_multiplied(right)).to(left.dtype)
 
 
@@ -51,14 +51,14 @@ def linear(x: Tensor, weight_mk: Tensor) -> Tensor:
 
 
 def per_head(x_thk: Tensor, weight_hmk: Tensor) -> Tensor:
-    """A matrix for each head: [T, heads, K] -> [T, heads, M]."""
+    """Multiply by one matrix per head: [T, heads, K] -> [T, heads, M]."""
     heads, rows = x_thk.shape[1], tile_rows(x_thk.dtype)
     x = filled(x_thk, rows).view(-1, rows, heads, x_thk.shape[-1]).transpose(1, 2)
     return grouped(x, weight_hmk).transpose(1, 2).flatten(0, 1)[: len(x_thk)]
 
 
 def grouped(x_ngrk: Tensor, weight_gmk: Tensor) -> Tensor:
-    """A matrix for each group, in n calls of a tile of every group: [n, G, tile, K] -> [n, G, tile, M]."""
+    """Multiply by one matrix per group, in n calls of one tile per group: [n, G, tile, K] -> [n, G, tile, M]."""
     return cast(Tensor, _Grouped.apply(x_ngrk.contiguous(), weight_gmk))
 
 
@@ -71,7 +71,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def weighted_sum(weights_nk: Tensor, y_nkd: Tensor) -> Tensor:
-    """sum over k, from the first to the last."""
+    """Weighted sum over k, from the first to the last."""
     total = y_nkd.new_zeros(len(y_nkd), y_nkd.shape[-1], dtype=torch.float32)
     for choice in range(y_nkd.shape[1]):
         total = total + weights_nk[:, choice, None] * y_nkd[:, choice]
@@ -79,13 +79,13 @@ def weighted_sum(weights_nk: Tensor, y_nkd: Tensor) -> Tensor:
 
 
 def filled(x: Tensor, rows: int) -> Tensor:
-    """With rows of zeros behind, to whole tiles."""
+    """Append rows of zeros to reach whole tiles."""
     missing = -len(x) % rows
     return torch.cat((x, x.new_zeros(missing, *x.shape[1:]))) if missing else x
 
 
 def tiled(x_rk: Tensor, weight_mk: Tensor) -> Tensor:
-    """x W^T, without a gradient."""
+    """Compute x W^T tile by tile, without a gradient."""
     rows = tile_rows(x_rk.dtype)
     x, weight = as_multiplied(filled(x_rk, rows)).contiguous(), as_multiplied(weight_mk)
     y = x.new_empty(len(x), len(weight))

@@ -1,8 +1,8 @@
-"""The network: tokens in; logits, hidden states and the experts that were used out.
+"""The network: maps tokens to logits, hidden states and the experts that were used.
 
-Two ways through the same weights: `forward` for whole sequences (training, packed documents, router replay), `extend`
-for generation on a cache of latents. In fp32 they agree to 1e-5, which a test holds them to; where the network is
-`invariant` they agree bit by bit, whatever else is in the batch. `initialise` makes every bit a function of the seed
+There are two ways through the same weights: `forward` for whole sequences (training, packed documents, router replay),
+and `extend` for generation with a latent cache. A test checks that they agree to 1e-5 in fp32. If the network is
+`invariant` they agree bit by bit, whatever else is in the batch. `initialise` makes every bit depend only on the seed
 and the parameter's name.
 """
 
@@ -38,11 +38,11 @@ class Output:
     experts_btlk: Tensor
     """Experts used, MoE layers only."""
     load_le: Tensor
-    """Tokens that each expert of each MoE layer got; positions with a negative document id do not count."""
+    """Tokens routed to each expert of each MoE layer, not counting positions with a negative document id."""
     overridden_bt: Tensor | None = None
-    """Tokens that in any layer used a replayed expert that the router here would not have chosen; None without any."""
+    """Tokens that in any layer used a replayed expert this router would not have chosen; None without replay."""
     refused_bt: Tensor | None = None
-    """Tokens of which the plausibility filter replaced a replayed expert in any layer."""
+    """Tokens for which the plausibility filter replaced a replayed expert in any layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ class MtpOutput:
     logits: list[Tensor]
     """Head k (from 0): fp32 [B, T - 1 - k, V]; row t predicts token t + 2 + k, as the trunk's row t + 1 + k does."""
     load_ke: Tensor
-    """Tokens that each expert of each head's MoE got."""
+    """Tokens routed to each expert of each head's MoE layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendOutput:
-    """Of the flat list of a step's tokens; what padding has in it means nothing."""
+    """Results for the flat list of a step's tokens; entries of padding are meaningless."""
 
     logits_rv: Tensor
     """fp32."""
@@ -70,7 +70,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        # Empty: to fill one that has no memory, torch loads its compiler, for a second or more.
+        # Left empty: to fill a tensor without memory (meta device), torch would load its compiler for a second or more.
         empty_vh = torch.empty(config.vocab_size, config.hidden_size)
         self.embed_tokens = nn.Embedding.from_pretrained(empty_vh, freeze=False)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
@@ -105,9 +105,12 @@ class Transformer(nn.Module):
         replay: Replay | None = None,
         logits: bool = True,
     ) -> Output:
-        """documents_bt packs several documents into a row: attention is causal among equal ids, and positions restart
-        with every document unless given. Negative ids are padding. Without `logits` there are none ([B, 0, V]): a
-        loss in chunks takes `hidden_bth` and `head_vh`."""
+        """Run whole sequences through the network.
+
+        documents_bt packs several documents into a row: attention is causal among equal ids, and positions restart with
+        every document unless given. Negative ids are padding. With `logits=False` the logits are empty ([B, 0, V]): a
+        chunked loss uses `hidden_bth` and `head_vh` instead.
+        """
         batch, length = tokens_bt.shape
         replay = replay.checked(self.config, batch, length) if replay is not None else None
         rotation = self.rotary(_positions(tokens_bt, positions_bt, documents_bt))
@@ -136,10 +139,10 @@ class Transformer(nn.Module):
         positions_bt: Tensor | None = None,
         documents_bt: Tensor | None = None,
     ) -> MtpOutput:
-        """The MTP heads on top of a forward pass; pass the same positions and documents.
+        """Run the MTP heads on top of a forward pass. Pass the same positions and documents.
 
-        At the last position of a document the heads see a token of the next one: mask those rows in the loss. No other
-        row is touched by it.
+        At the last positions of a document the heads see a token of the next one: mask those rows in the loss. No other
+        row is affected.
         """
         positions = _positions(tokens_bt, positions_bt, documents_bt)
         hidden, logits, routings = output.hidden_bth, [], []
@@ -158,10 +161,10 @@ class Transformer(nn.Module):
 
     @torch.inference_mode()
     def extend(self, tokens_t: Tensor, step: Step, read_r: Tensor | None = None) -> ExtendOutput:
-        """Feeds the tokens of a step (`cache.step(...)`), prompts and single tokens alike. Logits are those at the
-        tokens `read_r` of the list; None stands for all.
+        """Feed the tokens of a step (`cache.step(...)`), prompts and single tokens alike. Logits are computed at the
+        tokens `read_r` of the list; None means all.
 
-        Rows are independent: padding and neighbours change nothing but rounding, and not even that where the network
+        Rows are independent: padding and neighbouring rows change only the rounding, and not even that if the network
         and the cache are `invariant`.
         """
         rotation = self.rotary(step.positions_t[None])
@@ -176,7 +179,7 @@ class Transformer(nn.Module):
 
     @torch.inference_mode()
     def draft(self, hidden_th: Tensor, next_t: Tensor, step: Step, read_r: Tensor) -> Tensor:
-        """The same step through the first MTP head: logits for the token after the next one of the tokens `read_r`.
+        """Run the same step through the first MTP head: logits for the token after next, at the tokens `read_r`.
 
         hidden_th are the trunk's hidden states, next_t the tokens one position later. Feed every position once, prompt
         included: the head attends to its own latents.
@@ -188,7 +191,8 @@ class Transformer(nn.Module):
         return self.logits_of(hidden[0, read_r])
 
     def balance(self, load_le: Tensor, rate: float, mtp_load_ke: Tensor | None = None) -> None:
-        """Moves every router's bias one step towards even load (after an optimizer step, from its batch's load)."""
+        """Move every router's bias one step towards even load; call it after an optimizer step with its batch's
+        load."""
         for mixture, load in zip(self._mixtures(self.layers), load_le, strict=True):
             mixture.gate.balance(load, rate)
         if mtp_load_ke is not None:
@@ -205,7 +209,7 @@ class Transformer(nn.Module):
         return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
 
     def logits_of(self, hidden: Tensor) -> Tensor:
-        """fp32, of hidden states after the final norm."""
+        """Compute fp32 logits from hidden states after the final norm."""
         logits: Tensor = linear(hidden, self.head_vh) if self.invariant else F.linear(hidden, self.head_vh)
         return logits.to(torch.float32)
 
