@@ -1,7 +1,8 @@
-"""Low-precision number formats: MXFP8, NVFP4, DeepSeek's block FP8, row-wise FP8, as exact torch references.
+"""Low-precision number formats as exact torch references: MXFP8, NVFP4, DeepSeek's block FP8, row-wise FP8.
 
-Blocks lie along the last axis, the one that a matmul contracts. What comes of zeros, subnormals, infinities and NaN is
-written in docs/precision.md."""
+Blocks lie along the last axis, the one a matmul contracts. docs/precision.md says how zeros, subnormals, infinities and
+NaN are converted.
+"""
 
 from etude.model.precision.formats import FORMATS, Format, Quantised, dequantise, format_named
 from etude.model.precision.fp8 import (

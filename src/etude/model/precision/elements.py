@@ -1,12 +1,12 @@
-"""The small numbers that the formats are made of: E4M3, E2M1 and E8M0, to and from fp32.
+"""The element types of the formats, E4M3, E2M1 and E8M0, converted to and from fp32.
 
-Invariant: every conversion to a small number rounds to nearest, ties to even, in one step and saturates; every
-conversion back is exact. Infinities saturate like any large number. What NaN becomes is said with each function.
-Subnormals are kept, on both sides.
+Invariant: every conversion to a small type rounds to nearest, ties to even, in one step and saturates; every conversion
+back is exact. Infinities saturate like any large number. Each function says what NaN becomes. Subnormals are kept in
+both directions.
 
-Arithmetic instead of tables: looking a value up costs 0.5 to 2.4 ns on one core, bucketing it 8.3, one pass of
-arithmetic over numbers in cache 0.06 to 0.1. Only E8M0's least power is a subnormal of fp32, which a device that
-flushes them would lose.
+Arithmetic is used instead of tables: per number on one core, a table look-up costs 0.5 to 2.4 ns, bucketing 8.3 ns, and
+one pass of arithmetic over numbers in cache 0.06 to 0.1 ns. Only E8M0's smallest power is a subnormal of fp32, which a
+device that flushes subnormals would lose.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BIAS = 127
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """A small floating-point number with subnormals and a sign, and neither more nor less."""
+    """A small floating-point type with a sign and subnormals, and nothing more (no infinities)."""
 
     mantissa_bits: int
     smallest_normal: float
@@ -35,34 +35,36 @@ class Element:
 
     @property
     def magic(self) -> float:
-        """Times the power of two below a value, this is a number whose last fp32 bit weighs as much as the element's
-        last bit weighs there. The hardware's own rounding of a sum with it is then the rounding asked for."""
+        """A rounding constant. Multiplied by the power of two at or below a value, it gives a number whose last fp32
+        bit weighs as much as the element's last bit at that value. Adding that number lets the hardware do the
+        rounding."""
         return 2.0 ** (_MANTISSA_BITS - self.mantissa_bits)
 
 
 E4M3 = Element(mantissa_bits=3, smallest_normal=2.0**-6, largest=448.0)
 E2M1 = Element(mantissa_bits=1, smallest_normal=1.0, largest=6.0)
 _E2M1_CONSTANT = torch.tensor(((_MANTISSA_BITS - E2M1.mantissa_bits) << _MANTISSA_BITS) - 2 * _BIAS, dtype=torch.int32)
-"""A tensor, made once: making one costs as much as half a pass."""
+"""A tensor, created once: creating one costs as much as half a pass."""
 
 
 def round_to_(values: Tensor, element: Element, work: Tensor) -> Tensor:
-    """Each fp32 value becomes the nearest one of the element's, in place. NaN stays NaN; zero loses its sign."""
+    """Round each fp32 value in place to the nearest value of the element type. NaN stays NaN; zero loses its sign."""
     values.clamp_(-element.largest, element.largest)
     power = _power_below(values, element, work)
-    # 1.5: the sum stays in the binade of the constant, whatever the sign of the value.
+    # 1.5 keeps the sum in the binade of the constant, whatever the sign of the value.
     return values.add_(power, alpha=1.5 * element.magic).sub_(power, alpha=1.5 * element.magic)
 
 
 def to_e4m3(values: Tensor, codes: Tensor) -> None:
-    """fp32 -> float8_e4m3fn, into `codes`. NaN becomes a NaN, of either sign. The values are used up."""
+    """Convert fp32 to float8_e4m3fn, into `codes`. NaN becomes a NaN of either sign. `values` is overwritten."""
     # Casts saturate by themselves only since torch 2.12.
     codes.copy_(values.clamp_(-E4M3.largest, E4M3.largest))
 
 
 def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:
-    """float8_e4m3fn -> fp32, into `values`. As fp16 with the bias of E4M3: torch's own cast takes 3.8 ns for each."""
-    # Sign-extended, so that the shift leaves the sign where fp16 has it, and a copy of it below, which is masked.
+    """Convert float8_e4m3fn to fp32, into `values`. Goes by way of fp16, corrected by the difference of the exponent
+    biases: torch's own cast takes 3.8 ns per number."""
+    # Sign-extend, so that the shift moves the sign to its place in fp16; the mask removes the extra copy of it below.
     bits = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(7).bitwise_and_(-0x4001)
     values.copy_(bits.view(torch.float16)).mul_(2.0**8)
     if has_nan(codes):
@@ -71,30 +73,33 @@ def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:
 
 
 def has_nan(codes: Tensor) -> bool:
-    """Of float8_e4m3fn. A maximum of bytes is several times faster than comparing each."""
+    """Whether float8_e4m3fn codes contain NaN. The maximum of the bytes is several times faster than comparing each
+    one."""
     return codes.numel() > 0 and int(codes.view(torch.uint8).bitwise_and(_NAN_E4M3).max()) == _NAN_E4M3
 
 
 def to_e2m1(magnitudes: Tensor, codes: Tensor, work: Tensor) -> Tensor:
-    """Magnitudes in fp32, below 7 -> codes of 3 bits, into uint8 `codes`. The magnitudes are used up; NaN becomes any
-    code."""
+    """Convert fp32 magnitudes below 7 to 3-bit codes, into uint8 `codes`. `magnitudes` is overwritten; NaN becomes an
+    arbitrary code."""
     binade = work.view(torch.int32)
     torch.bitwise_right_shift(magnitudes.view(torch.int32), _MANTISSA_BITS, out=binade).clamp_min_(_BIAS)
-    # For each binade a constant whose last fp32 bit weighs a step there, and whose last bits are 2 for each binade
-    # below. Added to a magnitude it rounds that and counts its steps, so that the sum's last bits are the code.
+    # For each binade, a constant whose last fp32 bit weighs one step there, and whose last bits are 2 for each binade
+    # below. Adding it rounds a magnitude and counts its steps, so the last bits of the sum are the code.
     torch.add(_E2M1_CONSTANT, binade, alpha=(1 << _MANTISSA_BITS) + 2, out=binade)
     return codes.copy_(magnitudes.add_(work).view(torch.int32))
 
 
 def pack_pairs(codes: Tensor, packed: Tensor) -> None:
-    """Codes of 4 bits, one a byte -> two a byte along the last dimension, the first of a pair in the low half. The
-    codes are used up."""
+    """Pack 4-bit codes, one per byte, two per byte along the last dimension, the first of a pair in the low half.
+    `codes` is overwritten.
+    """
     pairs = codes.view(torch.int16)
     packed.copy_(pairs.bitwise_or_(pairs >> 4))
 
 
 def from_e2m1(packed: Tensor, values: Tensor) -> Tensor:
-    """Two codes a byte -> fp32, into `values`, twice as many along the last dimension: fp16 with the bias of E2M1."""
+    """Convert codes packed two per byte to fp32, into `values` (twice as long in the last dimension). Goes by way of
+    fp16, corrected by the difference of the exponent biases."""
     byte = packed.to(torch.int32)
     pairs = (byte & 0x0F).bitwise_or_(byte.bitwise_and_(0xF0).bitwise_left_shift_(12))
     bits = (pairs & 0x00070007).bitwise_left_shift_(9).bitwise_or_(pairs.bitwise_and_(0x00080008) << 12)
@@ -102,10 +107,10 @@ def from_e2m1(packed: Tensor, values: Tensor) -> Tensor:
 
 
 def e8m0_not_below(absmax: Tensor, largest: float) -> Tensor:
-    """uint8 codes of the least power of two that is no less than absmax / largest, for fp32 absmax: E8M0 rounded up.
+    """E8M0 rounded up: uint8 codes of the least power of two that is no less than absmax / largest, for fp32 absmax.
 
-    Decided on absmax itself, not on a quotient or a logarithm that was rounded before. Never below code 0, 2^-127.
-    Infinity has the largest power, 2^127; NaN has NaN.
+    The decision uses absmax itself, not a quotient or logarithm that was already rounded. The code is never below 0,
+    which is 2^-127. Infinity becomes the largest power, 2^127; NaN stays NaN.
     """
     bits, limit = absmax.view(torch.int32), int(torch.tensor(largest).view(torch.int32))
     carry = ~limit & ((1 << _MANTISSA_BITS) - 1)
@@ -116,27 +121,27 @@ def e8m0_not_below(absmax: Tensor, largest: float) -> Tensor:
 
 
 def from_e8m0(codes: Tensor) -> Tensor:
-    """uint8 -> fp32. 255 is NaN; 0 is 2^-127, a subnormal of fp32."""
+    """Convert E8M0 codes (uint8) to fp32. 255 is NaN; 0 is 2^-127, a subnormal of fp32."""
     bits = codes.to(torch.int32).bitwise_left_shift_(_MANTISSA_BITS)
     return _mended(bits, codes, subnormal=0).view(torch.float32)
 
 
 def reciprocal_of_e8m0(codes: Tensor) -> Tensor:
-    """uint8 -> one divided by it in fp32, which is exact. The reciprocal of NaN is NaN."""
+    """Convert E8M0 codes (uint8) to their reciprocals in fp32, which are exact. The reciprocal of NaN is NaN."""
     bits = (254 - codes.to(torch.int32)).bitwise_left_shift_(_MANTISSA_BITS)
     return _mended(bits, codes, subnormal=254).view(torch.float32)
 
 
 def _mended(bits: Tensor, codes: Tensor, subnormal: int) -> Tensor:
-    """What an exponent alone does not say: 2^-127 and NaN. Most tensors have neither, which a maximum tells sooner than
-    comparing each."""
+    """Fix the two cases an exponent alone cannot express: 2^-127 and NaN. Most tensors have neither, which a maximum
+    and a minimum show faster than comparing each element."""
     if codes.numel() and (int(codes.max()) >= 254 or int(codes.min()) == 0):
         bits.masked_fill_(codes == subnormal, 1 << (_MANTISSA_BITS - 1)).masked_fill_(codes == 255, _NAN)
     return bits
 
 
 def significant_bits_(values: Tensor, bits: int) -> Tensor:
-    """fp32 rounded to so many significant bits, 24 being all, in place: a reciprocal of stated accuracy."""
+    """Round fp32 in place to `bits` significant bits (24 keeps all): used for reciprocals of a stated accuracy."""
     if not 1 <= bits <= _MANTISSA_BITS + 1:
         raise CannotQuantise(f"fp32 has 1 to {_MANTISSA_BITS + 1} significant bits; {bits} were asked for")
     dropped = _MANTISSA_BITS + 1 - bits
@@ -146,6 +151,6 @@ def significant_bits_(values: Tensor, bits: int) -> Tensor:
 
 
 def _power_below(values: Tensor, element: Element, work: Tensor) -> Tensor:
-    """The power of two at or below each magnitude, and no less than the element's smallest normal number."""
+    """The power of two at or below each magnitude, but at least the element's smallest normal number."""
     torch.bitwise_and(values.view(torch.int32), _EXPONENT, out=work.view(torch.int32))
     return work.clamp_min_(element.smallest_normal)

@@ -1,11 +1,13 @@
-"""What may not be in a checkpoint or a version: numbers that are not finite, or whose codes and scales stand for such,
-and rows of plain numbers that were cut off.
+"""Checks that a checkpoint or version is sound.
 
-Invariant: what is looked at is what is written, under its name there: numbers, or codes and scales of any format. A
-scale is told by its name, which no code's ends like.
+Refused are numbers that are not finite, codes and scales that stand for such numbers, and rows of plain numbers that
+were clipped.
 
-Codes that are as large as they go are no evidence: a row of one magnitude has no others, under whatever scale. They are
-told as `doubts`, and refused by nobody.
+Invariant: what is checked is exactly what is written, under the names used there: numbers, or codes and scales of any
+format. A scale is recognised by its name; no codes have a name that ends like one.
+
+Many codes at the largest value are no proof of clipping: a row whose numbers all have one magnitude has only such
+codes, whatever its scale. They are reported as `doubts`, and never refused.
 """
 
 from __future__ import annotations
@@ -21,21 +23,21 @@ from etude.model.precision.formats import Quantised
 from etude.model.precision.nvfp4 import NVFP4
 
 SATURATED = 0.5
-"""Share of a row's numbers that may be as large as their type goes. Of codes, rows of ordinary weights have an eighth
-or so in E2M1, and one number in E4M3."""
+"""Maximum share of a row's numbers that may be the largest of their type. Among codes, a row of ordinary weights has
+about an eighth of them at the maximum in E2M1, and a single one in E4M3."""
 _LARGEST_E8M0 = 246
-"""2^119: times 448, any larger power is infinite in fp32. 255 is NaN."""
+"""Code of 2^119: any larger power times 448 is infinite in fp32. 255 is NaN."""
 _E4M3_INFINITE, _E4M3_LARGEST, _E2M1_LARGEST = 0x7F, 0x7E, 7
 _PLAIN = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
 _SCALES = ("scale", "scales", "scale_inv", "scale_2", "outer")
 _DIVISOR = ".weight_global_scale"
-"""Of activations' scales the loader takes none."""
+"""Suffix of a scale that is stored as a divisor. The loader ignores scales of activations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     where: str
-    """A tensor, by its name, or what a layer computes."""
+    """Name of a tensor, or of a layer's intermediate result."""
     problem: str
 
     def __str__(self) -> str:
@@ -44,7 +46,7 @@ class Fault:
 
 @torch.no_grad()
 def faults(tensors: Mapping[str, Tensor]) -> list[Fault]:
-    """Every tensor that is not sound."""
+    """Return a fault for every unsound tensor."""
     looked_at = tensors.keys() - _surely_sound(tensors) | {name for name in tensors if name.endswith(_DIVISOR)}
     found = ((name, _problem(name, tensors[name])) for name in looked_at)
     return sorted((Fault(name, problem) for name, problem in found if problem), key=lambda fault: fault.where)
@@ -52,8 +54,8 @@ def faults(tensors: Mapping[str, Tensor]) -> list[Fault]:
 
 @torch.no_grad()
 def faults_of_values(values: Iterable[tuple[str, Tensor]]) -> list[Fault]:
-    """Weights whose codes and scales are finite, and what they stand for is not. Looked at one after another: `values`
-    may make each when its turn comes."""
+    """Return weights whose values are not finite although their codes and scales are. The values are checked one after
+    another, so the iterable may create each one on demand."""
     counted = ((name, int((~x.isfinite()).sum()), x) for name, x in values)
     return [
         Fault(name, f"stands for {count} of {x.numel()} numbers that are not finite in {_dtype(x)}")
@@ -68,8 +70,11 @@ def _dtype(tensor: Tensor) -> str:
 
 @torch.no_grad()
 def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
-    """Weights that may have been cut off, as under a scale that was too small: rows of which most codes are as large
-    as they go, in NVFP4 in blocks whose scales are so, too. Rows of one magnitude look the same."""
+    """Return weights that may have been clipped, for example by a scale that was too small.
+
+    These have rows in which most codes are the largest possible, and for NVFP4 also the scales of their blocks. Rows of
+    one magnitude look the same.
+    """
     found = []
     for name, q in sorted(quantised.items()):
         full = _full(q.codes)
@@ -83,7 +88,7 @@ def doubts(quantised: Mapping[str, Quantised]) -> list[Fault]:
 
 
 def require_sound(tensors: Mapping[str, Tensor], refusal: str) -> None:
-    """`refusal` is what then does not happen."""
+    """Raise PoisonedWeights if a tensor is unsound; `refusal` says what is therefore not done."""
     require_none(faults(tensors), refusal)
 
 
@@ -97,7 +102,8 @@ def told(found: Sequence[Fault]) -> str:
 
 
 def _surely_sound(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Nearly all: those whose numbers are all within the largest there are. A device is waited for once."""
+    """Return the tensors whose numbers are all below the largest of their type, which is nearly all of them. Waits for
+    the device only once."""
     plain = {name: tensor for name, tensor in tensors.items() if tensor.dtype in _PLAIN and tensor.numel()}
     within = [_within(tensor) for tensor in plain.values()]
     sound = torch.stack(within).tolist() if within else []
@@ -105,7 +111,7 @@ def _surely_sound(tensors: Mapping[str, Tensor]) -> set[str]:
 
 
 def _within(tensor: Tensor) -> Tensor:
-    low, high = tensor.aminmax()  # NaN if one is; three to ten times as fast as a norm or isfinite on a CPU
+    low, high = tensor.aminmax()  # NaN if any number is; three to ten times as fast as a norm or isfinite on a CPU
     largest = torch.finfo(tensor.dtype).max
     return (low > -largest) & (high < largest)
 
@@ -136,14 +142,14 @@ def _not_finite(count: int, tensor: Tensor) -> str:
 
 
 def _full(codes: Tensor) -> Tensor:
-    """Which codes are as large as they go: of E4M3, or of E2M1, two to a byte."""
+    """Which codes are the largest possible, for E4M3, or for E2M1 packed two per byte."""
     if codes.dtype == torch.float8_e4m3fn:
         return codes.view(torch.uint8).bitwise_and(_E4M3_INFINITE) == _E4M3_LARGEST
     return torch.stack((codes & _E2M1_LARGEST, codes >> 4 & _E2M1_LARGEST), -1).flatten(-2) == _E2M1_LARGEST
 
 
 def _cut(tensor: Tensor) -> str | None:
-    """Of numbers that are no codes; a cast that saturates leaves such rows."""
+    """Check plain numbers (not codes) for clipped rows, which a saturating cast leaves behind."""
     rows = tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.reshape(1, -1)
     share, row = (rows.abs() == torch.finfo(tensor.dtype).max).float().mean(-1).max(0)
     if float(share) <= SATURATED:

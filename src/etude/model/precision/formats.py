@@ -1,6 +1,6 @@
-"""The formats by name: how numbers are quantised, and what they are once they were.
+"""The formats by name: how to quantise numbers, and how to dequantise them.
 
-Invariant: `fake` has the values of `dequantise` after `quantise`, at less cost; only a zero may have another sign.
+Invariant: `fake` gives the values of `dequantise` after `quantise`, at lower cost; only the sign of a zero may differ.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ FORMATS = {
         Format("fp8_row", quantise_row_fp8, fake_row_fp8),
     )
 }
-"""nvfp4 is per token; fp8_tile is block FP8 of 1 x 128, for activations."""
+"""Formats by name. nvfp4 has an outer scale per token, nvfp4_tensor one per tensor; fp8_tile is block FP8 with 1 x 128
+blocks, for activations."""
 
 
 def format_named(name: str) -> Format:
@@ -59,7 +60,8 @@ def format_named(name: str) -> Format:
 
 
 def taken_apart(q: Quantised) -> tuple[dict[str, Tensor], Callable[..., Quantised]]:
-    """Its tensors by name, for whoever keeps tensors only, and what puts others of their kind together again."""
+    """Split a quantised tensor into its tensors by name, for code that can store only tensors, and a function that
+    rebuilds the object from such tensors."""
     parts = {field.name: getattr(q, field.name) for field in fields(q)}
     tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
     return tensors, partial(type(q), **{name: part for name, part in parts.items() if name not in tensors})

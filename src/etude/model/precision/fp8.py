@@ -1,9 +1,9 @@
 """FP8 with fp32 scales: DeepSeek's blocks of 128 x 128, and one scale per row.
 
-Invariant: scale = absmax / 448 over its reach, code = number / scale to the nearest E4M3, both divided as IEEE says.
-Blocks at the edge are as if filled up with zeros, as published: a matrix of any size has ceil(M / 128) x ceil(K / 128)
-scales. Blocks of 1 x 128 are what DeepSeek takes for activations. Where there is NaN or an infinity, all of the scale's
-reach becomes NaN.
+Invariant: scale = absmax / 448 over the numbers that share it; code = number / scale rounded to the nearest E4M3; both
+divisions are IEEE. Incomplete blocks at the edge count as filled up with zeros, as published: any M x K matrix has
+ceil(M / 128) x ceil(K / 128) scales. Blocks of 1 x 128 are what DeepSeek uses for activations. A NaN or infinity makes
+all numbers that share its scale NaN.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 128
 SMALLEST_SCALE = 2.0**-126
-"""Also that of zeros: fp32's least normal number, so that no GPU flushes a scale."""
+"""Smallest scale, also used for all-zero blocks: fp32's least normal number, so that no GPU flushes a scale to zero."""
 _NAN_CODE = 0x7F
 
 
@@ -32,7 +32,7 @@ class BlockFP8:
     scales: Tensor
     """[..., ceil(M / rows), ceil(K / 128)] fp32"""
     rows: int = BLOCK
-    """Height of a block; 128 for weights, 1 for activations."""
+    """Block height: 128 for weights, 1 for activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def dequantise_block_fp8(q: BlockFP8, dtype: torch.dtype = torch.bfloat16) -> Te
 
 
 def fake_block_fp8(x: Tensor, dtype: torch.dtype | None = None, *, rows: int = BLOCK) -> Tensor:
-    """dequantise(quantise(x)), in the dtype of x unless another is asked for, but for the sign of zeros."""
+    """Compute dequantise(quantise(x)), except for the sign of zeros; `dtype` defaults to that of x."""
     padded, scales = _block_scales(x, rows)
     values = like(x, _fake(padded, _to_rows(scales, x.shape, rows), dtype or x.dtype))
     return values[..., : x.shape[-1]].contiguous()
@@ -73,7 +73,7 @@ def dequantise_row_fp8(q: RowFP8, dtype: torch.dtype = torch.bfloat16) -> Tensor
 
 
 def fake_row_fp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """dequantise(quantise(x)), in the dtype of x unless another is asked for, but for the sign of zeros."""
+    """Compute dequantise(quantise(x)), except for the sign of zeros; `dtype` defaults to that of x."""
     rows = rows_of(x, 1, "row-wise FP8")
     return _fake(rows, _scale(_largest(rows, rows.shape[1])), dtype or x.dtype).view(x.shape)
 
@@ -88,7 +88,7 @@ def _scale(absmax: Tensor) -> Tensor:
 
 
 def _block_scales(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """x as rows filled up to whole blocks, and the scales [..., ceil(M / rows), ceil(K / 128)]."""
+    """Return x as rows padded to whole blocks, and the scales [..., ceil(M / rows), ceil(K / 128)]."""
     if x.dim() < 2:
         raise CannotQuantise(f"block FP8 needs a matrix; the shape is {tuple(x.shape)}")
     padded = rows_of(_filled_up(x), BLOCK, "block FP8")
@@ -103,12 +103,12 @@ def _filled_up(x: Tensor) -> Tensor:
 
 
 def _to_rows(scales: Tensor, shape: torch.Size, rows: int) -> Tensor:
-    """The scales that each row of [N, K] meets."""
+    """Expand the scales so that each row of [N, K] has its own."""
     return scales.repeat_interleave(rows, -2)[..., : shape[-2], :].reshape(-1, scales.shape[-1])
 
 
 def _codes(rows: Tensor, scales: Tensor) -> Tensor:
-    """No quotient rounds to more than 448: the scale is absmax / 448 up to its last bit."""
+    """Encode the rows. No quotient rounds to more than 448, since the scale is absmax / 448 to the last bit."""
     codes = passes_on(rows.device).encode_e4m3(rows, scales, divide=True)
     nan = scales.isnan()
     if bool(nan.any()):

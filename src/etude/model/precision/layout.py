@@ -1,7 +1,7 @@
-"""How quantised weights lie in Hugging Face checkpoints: names, dtypes, shapes, and what config.json says of them.
+"""The layout of quantised weights in Hugging Face checkpoints: names, dtypes, shapes, and the entry in config.json.
 
 Invariant: what is written has the names, dtypes and shapes of one published layout, and reading it back gives the same
-codes and scales. Layouts are recognised by the scales that stand beside a weight, and by their dtype and shape:
+codes and scales. A layout is recognised by the scales stored beside a weight, their dtype and their shape:
 
 | beside `weight` (E4M3, or uint8 for NVFP4) | format | published by |
 |---|---|---|
@@ -12,7 +12,7 @@ codes and scales. Layouts are recognised by the scales that stand beside a weigh
 | `weight_scale` float [M, 1], [M] or [1] | row-wise FP8 | compressed-tensors, ModelOpt |
 | `weight_scale` float [M/128, K/128] | block FP8 | compressed-tensors |
 
-Scales of activations that a checkpoint may hold beside these belong to another engine's matmuls and are left out.
+Scales of activations stored beside these belong to another engine's matmuls and are ignored.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from etude.model.precision.mxfp8 import MXFP8
 from etude.model.precision.nvfp4 import NVFP4, outer_scale, quantise_nvfp4
 
 STORED = ("mxfp8", "nvfp4", "fp8_block", "fp8_row")
-"""Formats of written checkpoints. NVFP4 has one outer scale per tensor there; no published reader takes more."""
+"""Formats in which checkpoints can be written. NVFP4 has one outer scale per tensor there; no published reader supports
+more."""
 _EXPERT = re.compile(r"(.*\.mlp\.experts\.\d+)\.(gate_proj|up_proj|down_proj)\.weight")
 _OF_ACTIVATIONS = (".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale")
 _E4M3 = torch.float8_e4m3fn
 
 
 def quantise_experts(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Published tensors with the weights of the routed experts in a format, and config.json's quantization_config."""
+    """Quantise the routed experts' weights among published tensors. Returns the tensors, and the quantization_config
+    for config.json."""
     if name not in STORED:
         raise CannotQuantise(f"checkpoints are written in {', '.join(STORED)}; not in {name!r}")
     out: dict[str, Tensor] = {}
@@ -60,7 +62,7 @@ def quantise_experts(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str
 
 
 def stored_tensors(weight: str, q: Quantised) -> dict[str, Tensor]:
-    """What a checkpoint holds for one weight, whose name ends in `.weight`."""
+    """Return the tensors a checkpoint stores for one weight, whose name ends in `.weight`."""
     match q:
         case MXFP8():
             return {weight: q.codes, f"{weight}_scale": q.scales}
@@ -77,7 +79,7 @@ def stored_tensors(weight: str, q: Quantised) -> dict[str, Tensor]:
 
 
 def quantization_config(name: str, kept: Iterable[str]) -> dict[str, Any]:
-    """`kept`: modules that are not quantised, by name."""
+    """Build config.json's quantization_config. `kept` names the modules that are not quantised."""
     ignored = list(kept)
     if name == "fp8_block":
         return {
@@ -101,13 +103,13 @@ def quantization_config(name: str, kept: Iterable[str]) -> dict[str, Any]:
             "config_groups": {"group_0": group},
             "ignore": ignored,
         }
-    # Not ModelOpt's plain NVFP4: that promises scales for activations, which only a calibration could give.
+    # Not ModelOpt's plain NVFP4: that promises scales for activations, which only a calibration could provide.
     algorithm, size = ("MXFP8", mxfp8.BLOCK) if name == "mxfp8" else ("W4A16_NVFP4", nvfp4.BLOCK)
     return {"quant_method": "modelopt", "quant_algo": algorithm, "group_size": size, "ignore": ignored}
 
 
 def refuse_unknown(config: Mapping[str, Any] | None) -> None:
-    """Of a quantization_config what its tensors would not show."""
+    """Refuse settings of a quantization_config that are unsupported and would not show in the tensors."""
     if not config:
         return
     method = config.get("quant_method")
@@ -121,7 +123,7 @@ def refuse_unknown(config: Mapping[str, Any] | None) -> None:
 
 
 def split_quantised(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Quantised]]:
-    """Tensors as stored -> those that are plain, and the quantised weights under the name that the plain one has."""
+    """Split stored tensors into plain ones, and quantised weights under the names their plain forms would have."""
     rest, quantised = dict(tensors), dict[str, Quantised]()
     for name in [n for n in rest if n.endswith(("_scale_inv", "_scale", "_global_scale", "_scale_2"))]:
         stem = re.fullmatch(r"(.*\.weight)_(scale_inv|scale|global_scale|scale_2)", name)
@@ -162,7 +164,7 @@ def _of_e4m3(codes: Tensor, scale: Tensor) -> Quantised:
     if exact.shape == _blocks(codes):
         return BlockFP8(codes, exact)
     column = exact.reshape(-1, 1)
-    # One scale for the whole tensor is one that all rows share.
+    # A single scale for the whole tensor is shared by all rows.
     return RowFP8(codes, column.expand(codes.shape[0], 1).contiguous() if column.numel() == 1 else column)
 
 

@@ -1,9 +1,9 @@
-"""MXFP8: E4M3 numbers, and for every 32 of them along the contraction axis one power of two.
+"""MXFP8: E4M3 numbers with one power-of-two scale for every 32 of them along the contraction axis.
 
-Invariant: the power is the least one that takes the block's largest magnitude to at most 448, so no finite number
-saturates; dividing by it is exact, so each number is rounded once. Powers end at 2^-127, below which numbers only get
-smaller. A NaN makes its whole block NaN. An infinity comes back as one, and its block
-keeps what is not small beside 2^118.
+Invariant: the scale is the least power of two that brings the block's largest magnitude to at most 448, so no finite
+number saturates. Dividing by it is exact, so each number is rounded once. The smallest scale is 2^-127; blocks below it
+only lose precision. A NaN makes its whole block NaN. An infinity comes back as infinity, and its block keeps only
+numbers that are not small beside 2^118.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def dequantise_mxfp8(q: MXFP8, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def fake_mxfp8(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """dequantise(quantise(x)), in the dtype of x unless another is asked for, but for the sign of zeros."""
+    """Compute dequantise(quantise(x)), except for the sign of zeros; `dtype` defaults to that of x."""
     rows = rows_of(x, BLOCK, "MXFP8")
     codes = _scales(rows)
     factors, scales = reciprocal_of_e8m0(codes), from_e8m0(codes)

@@ -1,8 +1,8 @@
-"""What a recipe rounds, and to what: the operands of every matmul, forward and backward.
+"""What a recipe rounds, and to which format: the operands of every matmul, forward and backward.
 
-Invariant: an operand's rows lie along the axis that its matmul contracts, and blocks along rows. So
-- forward contracts the width: x and W as they are;
-- the gradient of x contracts the output's width: dy as it is, W transposed;
+Invariant: an operand's rows lie along the axis its matmul contracts, and blocks lie along rows. So
+- the forward pass contracts the input width: x and W as they are;
+- the gradient of x contracts the output width: dy as it is, W transposed;
 - the gradient of W contracts tokens: dy and x transposed.
 
 | recipe | forward x | forward W | backward, all operands |
@@ -13,10 +13,10 @@ Invariant: an operand's rows lie along the axis that its matmul contracts, and b
 | `fp8_block` | FP8, 1 x 128 | FP8, 128 x 128 | the same: W's codes of the forward pass, 1 x 128 for all else |
 | `bf16` | bf16 | bf16 | bf16 |
 
-The last one has no codes: its numbers are their own. It is for studies whose compute dtype is another.
+`bf16` has no codes: its numbers stand for themselves. It is meant for studies with another compute dtype.
 
-What an operand stands for is `values * outer`. Values are exact in the dtype that they come in: what NVFP4 and MXFP8
-have inside is exact in bf16. NVFP4's outer scales are not: they multiply the matmul's fp32 sums.
+The value of an operand is `values * outer`. `values` are exact in the dtype they have: the inner values of NVFP4 and
+MXFP8 are exact in bf16. NVFP4's outer scales are not, so they multiply the matmul's fp32 sums.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from etude.model.precision.mxfp8 import MXFP8, fake_mxfp8, quantise_mxfp8
 from etude.model.precision.nvfp4 import NVFP4, outer_scale, quantise_nvfp4, split_nvfp4
 from etude.model.tiles import tiled
 
-if TYPE_CHECKING:  # this room runs where there is torch and nothing else
+if TYPE_CHECKING:  # this package must run with torch alone
     from etude.recipe.precision import PrecisionRecipe
 
 Rounding = Literal["bf16", "nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"]
@@ -49,12 +49,12 @@ class Operand:
     """One side of a matmul."""
 
     values: Tensor
-    """[..., K]; fp32, or bf16 where that needs no scale after the matmul"""
+    """[..., K]; fp32, or bf16 if no scale is applied after the matmul"""
     outer: Tensor | None = None
     """fp32, broadcasts to [..., 1]"""
 
     def rows(self, chosen_r: Tensor) -> Operand:
-        """Of [N, K] the chosen ones; N stands for a row of zeros."""
+        """Select rows of [N, K]; index N stands for a row of zeros."""
         outer = self.outer
         if outer is not None and outer.dim():
             outer = F.pad(outer, (0, 0, 0, 1)).index_select(0, chosen_r)
@@ -63,31 +63,33 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Emulated: operands are rounded exactly as their formats say, then multiplied in fp32, or in bf16 where that is as
-    exact. Where kernels multiply (`kernels/layer.py`) this object still says which codes weights have."""
+    """Emulated rounding: operands are rounded exactly as their formats say, then multiplied in fp32, or in bf16 where
+    that is equally exact. Where kernels do the matmul (`kernels/layer.py`), this object still determines the codes of
+    weights."""
 
     rounding: Rounding
     also: frozenset[str] = frozenset()
-    """Of "shared" and "attention"."""
+    """Other modules to round: any of "shared" and "attention"."""
     reciprocal_bits: int | None = None
     invariant: bool = False
-    """Whether a row's product depends on the row alone (model/tiles.py)"""
+    """Whether a row's product depends on that row alone (model/tiles.py)"""
 
     @classmethod
     def of(cls, recipe: PrecisionRecipe) -> Numerics | None:
-        """None: nothing is rounded."""
+        """Return the numerics of a recipe; None if nothing is rounded."""
         if not recipe.rounds:
             return None
         return cls(recipe.experts, frozenset(recipe.also), recipe.reciprocal_bits, recipe.invariant)
 
     @property
     def block(self) -> int:
-        """Of the backward pass: tokens of an expert are filled up to a multiple, so that no block has two experts', and
-        of bf16, which has none, so that matmuls meet few shapes."""
+        """Block size of the backward pass. An expert's tokens are padded to a multiple of it, so that no block contains
+        tokens of two experts; bf16 has no blocks and is padded so that few matmul shapes occur."""
         return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
-        """[R, K], forward. The rows are one tensor: what else is among them decides the scale of `nvfp4_tensor`."""
+        """Round activations [R, K] for the forward pass. The rows count as one tensor: under `nvfp4_tensor` all of them
+        determine the scale."""
         match self.rounding:
             case "nvfp4":
                 return Operand(*split_nvfp4(x, torch.float32, reciprocal_bits=self.reciprocal_bits))
@@ -106,8 +108,8 @@ class Numerics:
         return self.rounding != "bf16"
 
     def codes(self, weights: Sequence[Tensor]) -> list[Quantised]:
-        """Weights [E, M, K] that one input is multiplied with. In NVFP4 those of an expert share an outer scale, since
-        kernels run them as one matmul."""
+        """Quantise weights [E, M, K] that are multiplied with the same input. In NVFP4 those of one expert share an
+        outer scale, since kernels run them as one matmul."""
         match self.rounding:
             case "nvfp4" | "nvfp4_tensor":
                 absmax = torch.stack([weight.detach().abs().amax((1, 2)) for weight in weights]).amax(0)
@@ -121,7 +123,7 @@ class Numerics:
                 raise CannotQuantise("bf16 has no codes and scales: its numbers are their own")
 
     def operand(self, codes: Sequence[Quantised], dtype: torch.dtype) -> Operand:
-        """What the codes of weights stand for, side by side, where x has this dtype."""
+        """Dequantise weights and concatenate them into one operand, for an x of this dtype."""
         values, outer = [], None
         for q in codes:
             if isinstance(q, NVFP4):
@@ -132,14 +134,15 @@ class Numerics:
         return Operand(values[0] if len(values) == 1 else torch.cat(values, 1), outer)
 
     def weights(self, weights: Sequence[Tensor], dtype: torch.dtype) -> Operand:
-        """Forward, [E, sum of M, K]: by way of their codes, so that trainer and engine cannot differ."""
+        """Round weights for the forward pass, [E, sum of M, K]. Goes by way of their codes, so that trainer and engine
+        cannot differ."""
         if not self.has_codes:
             return Operand(torch.cat([_in_bf16(weight) for weight in weights], 1))
         return self.operand(self.codes(weights), dtype)
 
     def product(self, x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """x W^T, where expert e has the rows from cuts[e] to cuts[e + 1]: summed in fp32, multiplied by the outer
-        scales, rounded once."""
+        """Compute x W^T, where expert e has the rows from cuts[e] to cuts[e + 1]: summed in fp32, multiplied by the
+        outer scales, rounded once."""
         rows, experts = x.values.shape[0], len(cuts) - 1
         if (
             not self.invariant
@@ -151,7 +154,7 @@ class Numerics:
                 y *= w.outer
             y = y.flatten(0, 1)
         else:
-            # One by one: grouped matmuls take no fp32 on a GPU, and are no faster on a CPU.
+            # Expert by expert: grouped matmuls take no fp32 on a GPU, and are no faster on a CPU.
             y = x.values.new_empty(rows, w.values.shape[1])
             for expert, (begin, end) in enumerate(pairwise(cuts)):
                 part, x_part, w_part = y[begin:end], x.values[begin:end], w.values[expert]
@@ -166,15 +169,15 @@ class Numerics:
         return y.to(dtype)
 
     def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], cuts: Sequence[int]) -> Tensor:
-        """dy W, for dy [R, sum of M]."""
-        # By weight, as the blocks of W are: an output's width need not be whole blocks.
+        """Compute dy W, for dy [R, sum of M]."""
+        # Round per weight, as the blocks of W are: one weight's output width need not be whole blocks.
         parts = dy.split([weight.shape[1] for weight in weights], -1)
         left = torch.cat([self._backward(part) for part in parts], -1)
         right = torch.cat([self._transposed(weight) for weight in weights], -1)
         return self.product(Operand(left), Operand(right), cuts, dy.dtype)
 
     def weight_gradient(self, dy: Tensor, x: Tensor, cuts: Sequence[int]) -> Tensor:
-        """dy^T x over the rows of each expert, whole blocks of them: [E, sum of M, K]."""
+        """Compute dy^T x over the rows of each expert, which are whole blocks: [E, sum of M, K]."""
         left, right = self._backward(dy.T), self._backward(x.T)
         dw = left.new_empty(len(cuts) - 1, dy.shape[1], x.shape[1])
         for expert, (begin, end) in enumerate(pairwise(cuts)):
@@ -182,13 +185,13 @@ class Numerics:
         return dw.to(dy.dtype)
 
     def _backward(self, x: Tensor) -> Tensor:
-        """dy, or dy and x transposed."""
+        """Round an operand of the backward pass: dy, or dy and x transposed."""
         if self.rounding == "fp8_block":
             return fake_block_fp8(x, torch.float32, rows=1)
         return fake_mxfp8(x, _exact(x.dtype)) if self.has_codes else _in_bf16(x)
 
     def _transposed(self, weight: Tensor) -> Tensor:
-        """[E, M, K] -> [E, K, M]."""
+        """Round weights [E, M, K] for the backward pass, transposed to [E, K, M]."""
         if self.rounding == "fp8_block":
             return fake_block_fp8(weight, torch.float32).mT
         return fake_mxfp8(weight.mT, _exact(weight.dtype)) if self.has_codes else _in_bf16(weight.mT)
@@ -199,5 +202,5 @@ def _in_bf16(x: Tensor) -> Tensor:
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
-    """A dtype that holds the values of MXFP8, and of bf16: fp16 has not their reach."""
+    """A dtype that holds the values of MXFP8 and bf16 exactly; fp16 lacks their exponent range."""
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32

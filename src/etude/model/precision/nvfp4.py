@@ -1,19 +1,20 @@
-"""NVFP4: E2M1 numbers, for every 16 of them an E4M3 scale, and one fp32 scale outside: per token (a row) or per tensor.
+"""NVFP4: E2M1 numbers, an E4M3 scale for every 16 of them, and one fp32 outer scale per token (a row) or per tensor.
 
-Invariant: a number is the exact product of its code, its block's scale and the outer one, rounded once. With an outer
-scale per token a row's codes depend on nothing but the row; per tensor they depend on the largest number anywhere.
+Invariant: a dequantised number is the exact product of its code, its block's scale and the outer scale, rounded once.
+With an outer scale per token, a row's codes depend only on the row; with one per tensor, they depend on the largest
+number anywhere.
 
-- outer = absmax / (6 * 448), so the scale of the block with the largest number is E4M3's largest.
-- block = absmax of the block / 6 / outer, to the nearest E4M3. Its subnormals are not used: they are spaced so widely
-  that a block would come back with another scale when quantised again.
-- code = number / (block * outer), to the nearest E2M1.
+- outer = absmax / (6 * 448), so the block with the largest number gets E4M3's largest scale.
+- block = absmax of the block / 6 / outer, rounded to the nearest E4M3. Subnormal scales are not used: they are so far
+  apart that a block would get another scale when quantised again.
+- code = number / (block * outer), rounded to the nearest E2M1.
 
-All divisions are IEEE's. `reciprocal_bits` multiplies by a reciprocal good to that many bits instead, as fast-math
-kernels do, for studies of what that costs: by that of outer for a block's scale, by that of block * outer for a code.
-The constants 6 and 2688 are divided by all the same: a compiler knows their reciprocals to the last bit.
+All divisions are IEEE. With `reciprocal_bits` a division becomes a multiplication by a reciprocal of that many bits, as
+fast-math kernels do, for studies of what that costs: the reciprocal of outer for a block's scale, that of block * outer
+for a code. Divisions by the constants 6 and 2688 stay: a compiler knows their reciprocals to the last bit.
 
-A row (per tensor: the tensor) with NaN or an infinity in it becomes NaN. Under an outer scale that was given, what is
-beyond its reach saturates, infinities too, and a NaN makes its block NaN.
+A NaN or infinity makes its row (per tensor: the whole tensor) NaN. Under a given outer scale, numbers beyond its range
+saturate, infinities included, and a NaN makes its block NaN.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 16
 SMALLEST_OUTER = 2.0**-120
-"""Also that of zeros. No product with a block's scale, nor its reciprocal, leaves fp32's normal numbers."""
+"""Smallest outer scale, also used for zeros. Its products with a block's scale, and its reciprocal, stay within fp32's
+normal numbers."""
 _NAN_CODE = 0x7F
 
 Reach = Literal["token", "tensor"]
@@ -39,15 +41,15 @@ Reach = Literal["token", "tensor"]
 @dataclass(frozen=True, slots=True)
 class NVFP4:
     codes: Tensor
-    """[..., K / 2] uint8: two E2M1 codes a byte, the first of a pair in the low half"""
+    """[..., K / 2] uint8: two E2M1 codes per byte, the first of a pair in the low half"""
     scales: Tensor
     """[..., K / 16] float8_e4m3fn"""
     outer: Tensor
-    """fp32, [..., 1] per token, [] per tensor; a given one as it was given"""
+    """fp32: [..., 1] per token, [] per tensor; an outer scale given by the caller keeps its shape"""
 
 
 def outer_scale(absmax: Tensor) -> Tensor:
-    """fp32 -> the outer scale for numbers up to it. NaN unless it is finite."""
+    """Return the outer scale for numbers up to `absmax` (fp32). NaN if absmax is not finite."""
     scale = (absmax / (E2M1.largest * E4M3.largest)).clamp_min_(SMALLEST_OUTER)
     return scale.masked_fill_(~scale.isfinite(), torch.nan)
 
@@ -55,7 +57,7 @@ def outer_scale(absmax: Tensor) -> Tensor:
 def quantise_nvfp4(
     x: Tensor, *, per: Reach = "token", outer: Tensor | None = None, reciprocal_bits: int | None = None
 ) -> NVFP4:
-    """`outer` broadcasts to [..., 1] and takes the place of the scale that `per` asks for."""
+    """Quantise x. `outer` broadcasts to [..., 1] and replaces the scale that `per` would compute."""
     rows = rows_of(x, BLOCK, "NVFP4")
     scales, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
     divisors, divide = _divisors(_products(scales, outer, x.shape), reciprocal_bits)
@@ -80,7 +82,7 @@ def fake_nvfp4(
     outer: Tensor | None = None,
     reciprocal_bits: int | None = None,
 ) -> Tensor:
-    """dequantise(quantise(x)), in the dtype of x unless another is asked for, but for the sign of zeros."""
+    """Compute dequantise(quantise(x)), except for the sign of zeros; `dtype` defaults to that of x."""
     values, _ = _rounded(x, dtype or x.dtype, per, outer, reciprocal_bits, whole=True)
     return values
 
@@ -93,14 +95,15 @@ def split_nvfp4(
     outer: Tensor | None = None,
     reciprocal_bits: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What a matmul multiplies, code * block, exact in bf16 and fp32; and the outer scale, for its epilogue."""
+    """Return what a matmul multiplies, code * block scale (exact in bf16 and fp32), and the outer scale for its
+    epilogue."""
     return _rounded(x, dtype or x.dtype, per, outer, reciprocal_bits, whole=False)
 
 
 def _rounded(
     x: Tensor, dtype: torch.dtype, per: Reach, outer: Tensor | None, reciprocal_bits: int | None, *, whole: bool
 ) -> tuple[Tensor, Tensor]:
-    """With the outer scale (`whole`) or without it; and that scale in its own shape."""
+    """Return the rounded values, with the outer scale (`whole`) or without it, and the outer scale in its own shape."""
     rows = rows_of(x, BLOCK, "NVFP4")
     codes, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
     divisors, divide = _divisors(_products(codes, outer, x.shape), reciprocal_bits)
@@ -112,20 +115,20 @@ def _rounded(
 def _scales(
     rows: Tensor, shape: torch.Size, per: Reach, outer: Tensor | None, reciprocal_bits: int | None
 ) -> tuple[Tensor, Tensor]:
-    """E4M3 codes [N, K / 16] and the outer scale in its own shape."""
+    """Return the block scales as E4M3 codes [N, K / 16], and the outer scale in its own shape."""
     absmax = passes_on(rows.device).largest(rows, BLOCK)
     if outer is None and per == "token":
         outer = outer_scale(absmax.amax(-1)).view(*shape[:-1], 1)
     elif outer is None:
         outer = outer_scale(absmax.max() if absmax.numel() else absmax.new_zeros(()))
-    # As two divisions, each rounded, like torchao; ModelOpt divides once, by 6 * outer, which may differ beside a tie.
+    # Two divisions, each rounded, like torchao; ModelOpt divides once, by 6 * outer, which may differ next to a tie.
     divisors, divide = _divisors(_by_row(outer, shape), reciprocal_bits)
     wanted = absmax.div_(E2M1.largest)
     wanted = wanted.div_(divisors) if divide else wanted.mul_(divisors)
     wanted.clamp_min_(E4M3.smallest_normal)
     scales = torch.empty(wanted.shape, dtype=torch.float8_e4m3fn, device=rows.device)
     to_e4m3(wanted, scales)
-    scales.view(torch.uint8).bitwise_and_(_NAN_CODE)  # NaN has a sign too
+    scales.view(torch.uint8).bitwise_and_(_NAN_CODE)  # clears the sign, which NaN may have too
     return scales, outer
 
 
@@ -142,7 +145,7 @@ def _products(scales: Tensor, outer: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _divisors(scales: Tensor, reciprocal_bits: int | None) -> tuple[Tensor, bool]:
-    """What to divide by, and True; or what to multiply by, and False."""
+    """Return (divisors, True), or (factors to multiply by, False)."""
     if reciprocal_bits is None:
         return scales, True
     return significant_bits_(scales.reciprocal(), reciprocal_bits), False

@@ -1,10 +1,11 @@
 """Matmuls with rounded operands, expert by expert, and their gradients.
 
-Invariant: every operand and every product comes from `Numerics`; here is which rows are whose. Rows of nobody are zero,
-so they change no scale.
+Invariant: `Numerics` rounds every operand and computes every product; this file decides which rows belong to which
+expert. Unused rows are zero, so that they change no scale.
 
-For the backward pass x and W are kept as they were before rounding, which for W costs nothing and for x what bf16
-costs: the gradients want other roundings, along other axes. Kernels may keep those in place of x; they are the same.
+The backward pass keeps x and W as they were before rounding, because the gradients need other roundings along other
+axes. For W this costs nothing, for x as much as bf16 costs. Kernels may keep the differently rounded forms of x
+instead; the results are the same.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from etude.model.precision.numerics import Numerics, Operand
 from etude.model.tiles import silu, weighted_sum
 
 Weights = Sequence[Tensor] | Operand
-"""[E, M, K] each, multiplied with one input; or what they were rounded to before, which has no gradient."""
+"""Weights [E, M, K] that multiply one input, or their rounded operand, which has no gradient."""
 
 ROWS_STEP = 32
-"""Rows of an expert without gradients: matmuls should meet few shapes."""
+"""Without gradients, an expert's rows are padded to a multiple of this, so that few matmul shapes occur."""
 EQUAL_MAX_PAIRS = 4096
-"""Token-expert pairs up to which, without gradients, all experts get as many rows as the busiest: one batched matmul
-is faster there than one for each."""
+"""Without gradients and up to this many token-expert pairs, all experts get as many rows as the busiest one: one
+batched matmul is then faster than one per expert."""
 
 
 def rounded_experts(
     x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate_up: Weights, down: Weights, numerics: Numerics
 ) -> Tensor:
-    """sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k], the matmuls rounded."""
+    """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k], with rounded
+    matmuls."""
     if not x_nd.shape[0]:
         return torch.zeros_like(x_nd)
     experts = (gate_up.values if isinstance(gate_up, Operand) else gate_up[0]).shape[0]
@@ -48,7 +50,7 @@ def rounded_experts(
     cuts = (0, *ends.tolist())
     choices = experts_nk.shape[1]
     if isinstance(gate_up, Operand):
-        # Tokens are rounded once, not once for each of their experts.
+        # Round each token once, not once per expert.
         chosen = tokens_of_rows(place, cuts[-1], choices, nobody=x_nd.shape[0])
         hidden = numerics.product(numerics.activations(x_nd).rows(chosen), gate_up, cuts, x_nd.dtype)
     else:
@@ -64,18 +66,18 @@ def rounded_experts(
 
 
 def rounded_linear(x: Tensor, weight: Weights, numerics: Numerics) -> Tensor:
-    """x W^T for one weight [1, M, K]: a single expert that every row goes to."""
+    """Compute x W^T for one weight [1, M, K]: a single expert that every row goes to."""
     rows = x.reshape(-1, x.shape[-1])
     count = rows.shape[0]
     if torch.is_grad_enabled():
-        whole = max(1, -(-count // numerics.block)) * numerics.block  # of no rows there are no blocks to contract
+        whole = max(1, -(-count // numerics.block)) * numerics.block  # at least one block to contract, even for no rows
         rows = F.pad(rows, (0, 0, 0, whole - count))
     y = rounded_matmul(rows, weight, (0, rows.shape[0]), numerics)[:count]
     return y.view(*x.shape[:-1], y.shape[-1])
 
 
 def rounded_matmul(x: Tensor, weights: Weights, cuts: Sequence[int], numerics: Numerics) -> Tensor:
-    """x W^T, where expert e has the rows from cuts[e] to cuts[e + 1]: [R, K] -> [R, sum of M]."""
+    """Compute x W^T, where expert e has the rows from cuts[e] to cuts[e + 1]: [R, K] -> [R, sum of M]."""
     if isinstance(weights, Operand):
         return numerics.product(numerics.activations(x), weights, cuts, x.dtype)
     return cast(Tensor, _RoundedMatmul.apply(x, tuple(cuts), numerics, *weights))

@@ -1,6 +1,6 @@
-"""What the formats share: which tensors they take, and how those are cut into rows.
+"""Shared by all formats: which tensors they accept, and how these are cut into rows.
 
-Rows lie along the contraction axis, which is the last one; whoever contracts along another axis transposes first.
+Rows lie along the contraction axis, which is the last one; to contract along another axis, transpose first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NUMBERS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def rows_of(x: Tensor, block: int, name: str) -> Tensor:
-    """x as contiguous rows [N, K], if the format takes it."""
+    """Return x as contiguous rows [N, K]; raises CannotQuantise if the format does not accept it."""
     if x.dtype not in _NUMBERS:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _NUMBERS)
         raise CannotQuantise(f"{name} is made from {known}; this tensor is {str(x.dtype).removeprefix('torch.')}")
@@ -29,7 +29,7 @@ def rows_of(x: Tensor, block: int, name: str) -> Tensor:
 
 
 def like(x: Tensor, rows: Tensor) -> Tensor:
-    """Rows that were made from x, with its leading dimensions."""
+    """Give rows made from x the leading dimensions of x."""
     return rows.view(*x.shape[:-1], rows.shape[-1])
 
 

@@ -1,7 +1,8 @@
-"""Kernels for what dominates a layer of experts, each beside the plain torch that it is held against.
+"""Kernels for the expensive parts of a layer of experts, each with a plain torch reference that it is tested against.
 
-`choose` takes the implementation that is named and no other; Triton is imported when one of its kernels is chosen.
-`who_computes` and `kernels_for` choose what a recipe asks for, `experts_by_kernels` is the layer."""
+`choose` returns exactly the implementation that is named; Triton is imported only when one of its kernels is chosen.
+`who_computes` and `kernels_for` choose what a recipe asks for, and `experts_by_kernels` is the layer.
+"""
 
 from etude.model.precision.kernels.choice import IMPLEMENTATIONS, Choice, Implementation, choose, overview, refusal
 from etude.model.precision.kernels.experts import ExpertKernels, kernels_for, who_computes

@@ -1,5 +1,7 @@
-"""Which implementation of an operation runs: named by whoever asks, refused with a reason where it cannot, never
-replaced by another one. A choice prints itself.
+"""Chooses the implementation of an operation.
+
+The caller names it. It is refused with a reason if it cannot run, and never replaced by another one. A choice prints
+itself.
 
 ```python
 matmul = choose("grouped_mm", "triton", "fp8_block", x.device)
@@ -25,19 +27,20 @@ _QUANTISED = ("mxfp8", "nvfp4", "nvfp4_tensor", "fp8_block", "fp8_tile", "fp8_ro
 _TILED = ("mxfp8", "fp8_block", "fp8_tile")
 _MOVES = dict.fromkeys(("permute", "unpermute", "gate_gradients"), ("bf16",))
 _FP8_FROM = (8, 9)
-"""Compute capability from which on devices convert to E4M3 and multiply it."""
+"""Minimum compute capability for converting to E4M3 and multiplying it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
     module: str
-    """Has a function for each operation."""
+    """Module with a function for each operation."""
     formats: Mapping[str, tuple[str, ...]]
-    """By operation. `fp8_block` of a matmul is rows of 1 x 128 by weights of 128 x 128."""
+    """Formats by operation. For a matmul, `fp8_block` means rows with 1 x 128 blocks times weights with 128 x 128
+    blocks."""
     shapes: str
-    """What it asks of shapes, and checks itself."""
+    """Its requirements on shapes, which it checks itself."""
     unfit: Callable[[str, torch.device], str | None]
-    """Why it cannot serve a format on a device."""
+    """Returns why it cannot serve a format on a device, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def choose(operation: str, implementation: str, format: str, device: torch.devic
 
 
 def refusal(operation: str, implementation: str, format: str, device: torch.device | str) -> str | None:
-    """Why an implementation cannot; None if it can."""
+    """Return why an implementation cannot run the operation; None if it can."""
     found = IMPLEMENTATIONS.get(implementation)
     if found is None:
         return f"the implementations are {', '.join(IMPLEMENTATIONS)}"
@@ -84,7 +87,8 @@ def refusal(operation: str, implementation: str, format: str, device: torch.devi
 
 
 def overview(device: torch.device | str) -> str:
-    """Every operation and format: who serves it on this device, and why the others do not."""
+    """List for every operation and format which implementations can run it on this device, and why the others
+    cannot."""
     lines = []
     for operation, formats in IMPLEMENTATIONS["reference"].formats.items():
         for format in formats:

@@ -1,7 +1,7 @@
-"""Who computes the routed experts of a recipe, and in which form kernels take their rows and weights.
+"""Chooses what computes a recipe's routed experts, and the form in which kernels take their rows and weights.
 
 Two ways need no kernels of ours: torch's own matmuls in the compute dtype (`model/experts.py`), and emulation, where
-plain torch multiplies operands that were rounded (`numerics.py`). Every other is a layer out of the kernels of one
+plain torch multiplies rounded operands (`numerics.py`). Every other way is a layer built from the kernels of one
 implementation (`layer.py`).
 """
 
@@ -20,19 +20,20 @@ from etude.model.precision import fp8, mxfp8
 from etude.model.precision.formats import Quantised
 from etude.model.precision.kernels.choice import Choice, choose, refusal
 
-if TYPE_CHECKING:  # this room runs where there is torch and nothing else
+if TYPE_CHECKING:  # this package must run with torch alone
     from etude.recipe.precision import PrecisionRecipe
 
 Side: TypeAlias = Tensor | Quantised
-"""Of a matmul."""
+"""One operand of a matmul."""
 NATIVE = ("fp8_block",)
-"""Rounded formats whose codes tensor cores multiply as they are: kernels are taken for them where they can be had.
-MXFP8's are widened to bf16 first, which has to be asked for."""
+"""Rounded formats whose codes tensor cores multiply directly: kernels are used for them by default where available.
+MXFP8's codes are first widened to bf16, so its kernels must be requested explicitly."""
 _QUANTISERS = ("quantise", "quantise_both", "swiglu_quantise", "swiglu_quantise_both")
 
 
 def who_computes(precision: PrecisionRecipe, device: torch.device | str, dtype: torch.dtype = torch.bfloat16) -> Choice:
-    """What [precision] names; where it leaves that open, what goes with the device. Refused where it cannot be had."""
+    """Return the implementation [precision] names, or with "auto" the one that suits the device. Raises
+    KernelUnavailable if it cannot run."""
     device, format = torch.device(device), precision.experts
     name = _derived(precision, device) if precision.kernels == "auto" else precision.kernels
     try:
@@ -46,7 +47,7 @@ def who_computes(precision: PrecisionRecipe, device: torch.device | str, dtype: 
 
 
 def kernels_for(precision: PrecisionRecipe, device: torch.device | str) -> ExpertKernels | None:
-    """None: no kernels of ours."""
+    """Return the kernels of a recipe; None if it uses none of ours."""
     chosen = who_computes(precision, device)
     return ExpertKernels.of(chosen.implementation, chosen.format, device) if precision.by_kernels else None
 
@@ -67,10 +68,11 @@ def _derived(precision: PrecisionRecipe, device: torch.device) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExpertKernels:
-    """Those of one implementation that a layer in one format is made of: bf16, mxfp8 or fp8_block.
+    """The kernels of one implementation for a layer in one format: bf16, mxfp8 or fp8_block.
 
-    What a matmul contracts must be its operands' last axis. `rows` are for those that contract the width; `columns` lie
-    along tokens, for the gradients of weights."""
+    A matmul contracts the last axis of both operands. `rows` are operands of matmuls that contract the width; `columns`
+    lie along tokens, for the gradients of weights.
+    """
 
     format: str
     permute: Callable[..., Tensor]
@@ -79,7 +81,7 @@ class ExpertKernels:
     multiply: Callable[..., Tensor]
     weight_gradient: Callable[..., Tensor]
     quantisers: Mapping[str, Choice]
-    """Of rows and columns; none in bf16."""
+    """Quantisers of rows and columns; empty in bf16."""
     weight_quantisers: Mapping[str, Choice]
 
     @classmethod
@@ -96,7 +98,8 @@ class ExpertKernels:
 
     @property
     def block(self) -> int:
-        """Rows of an expert are filled up to a multiple in training, so that no block of columns has two experts'."""
+        """In training, an expert's rows are padded to a multiple of this, so that no block of columns spans two
+        experts."""
         return {"bf16": 1, "mxfp8": mxfp8.BLOCK, "fp8_block": fp8.BLOCK}[self.format]
 
     def rows(self, x_rd: Tensor) -> Side:
@@ -106,7 +109,7 @@ class ExpertKernels:
         return (x_rd, x_rd.mT) if self.format == "bf16" else _both(self.quantisers["quantise_both"], x_rd)
 
     def swiglu(self, gate: Tensor, up: Tensor) -> Side:
-        """The rows of silu(gate) * up."""
+        """Return the rows of silu(gate) * up."""
         if self.format == "bf16":
             return F.silu(gate) * up
         return _quantised(self.quantisers["swiglu_quantise"], gate, up)
@@ -117,12 +120,12 @@ class ExpertKernels:
         return _both(self.quantisers["swiglu_quantise_both"], gate, up)
 
     def weight(self, weight: Side) -> Side:
-        """[E, M, K] for x W^T; codes are what they are."""
+        """Return the weight [E, M, K] as operand of x W^T, quantising it unless it is codes already."""
         plain = isinstance(weight, Tensor) and self.format != "bf16"
         return _quantised(self.weight_quantisers["quantise"], weight) if plain else weight
 
     def turned(self, weight: Tensor) -> Side:
-        """[E, K, M], for dy W."""
+        """Return the transposed weight [E, K, M], for dy W."""
         if self.format == "bf16":
             return weight.mT
         return _both(self.weight_quantisers["quantise_both"], weight)[1]
@@ -137,5 +140,5 @@ def _both(quantiser: Choice, *given: Side) -> tuple[Quantised, Quantised]:
 
 
 def _tile(format: str) -> str:
-    """The format of rows and columns beside weights in `format`."""
+    """Return the format of rows and columns that goes with weights in `format`."""
     return "fp8_tile" if format == "fp8_block" else format

@@ -1,8 +1,8 @@
-"""A layer of routed experts out of kernels, forward and backward.
+"""A layer of routed experts built from kernels, forward and backward.
 
-Kept for the backward pass: the columns of x and of the hidden rows as they were quantised (in bf16 the rows
-themselves), gate and up before SwiGLU, and the experts' results, which the gates' gradients need. Weights are quantised
-anew, along both axes, when the gradient of x asks for them.
+The backward pass keeps the quantised columns of x and of the hidden rows (in bf16 the rows themselves), gate and up
+before SwiGLU, and the experts' results, which the gates' gradients need. Weights are quantised again, along both axes,
+when the gradient of x needs them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from etude.model.precision.kernels.experts import ExpertKernels, Side
 def experts_by_kernels(
     x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, weights: Sequence[Side], kernels: ExpertKernels
 ) -> Tensor:
-    """sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k]. `weights` are gate, up
-    and down, or their codes, which have no gradient."""
+    """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k].
+
+    `weights` are gate, up and down, or their codes, which have no gradient.
+    """
     if x_nd.dtype != torch.bfloat16:
         raise KernelUnavailable(f"kernels of experts take bfloat16, not {str(x_nd.dtype).removeprefix('torch.')}")
     if not x_nd.shape[0]:
@@ -80,7 +82,8 @@ class _Layer(torch.autograd.Function):
 
 
 def _keep(ctx: Any, *sides: Side) -> None:
-    """As the tensors that they are made of: of those autograd lets go as soon as the layer's gradients are done."""
+    """Save operands for the backward pass as their plain tensors, because autograd frees saved tensors as soon as the
+    layer's gradients are done."""
     tensors: list[Tensor] = []
     ctx.made = []
     for side in sides:

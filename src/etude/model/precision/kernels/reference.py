@@ -1,6 +1,6 @@
-"""What the kernels are held against: the same functions in plain torch, which round as they do.
+"""The reference for the kernels: the same functions in plain torch, with the same rounding.
 
-The quantisers are those of the formats. Matmuls take operands of any format, and sum the exact products in fp32.
+The quantisers are those of the formats. Matmuls accept operands of any format and sum the exact products in fp32.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def swiglu_quantise_both(gate: Tensor, up: Tensor, format: str) -> tuple[Quantis
 
 
 def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    rows = F.pad(x_nd, (0, 0, 0, 1))[placement.token_r.long()]  # the row at -1 is of zeros
+    rows = F.pad(x_nd, (0, 0, 0, 1))[placement.token_r.long()]  # row -1 is all zeros
     if gates_nk is None:
         return rows
     gates_r = x_nd.new_zeros(len(rows)).scatter(0, placement.row_nk.flatten().long(), gates_nk.flatten().to(x_nd.dtype))
@@ -49,7 +49,7 @@ def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None
     choices = y_rd[placement.row_nk.long()].float()
     if gates_nk is not None:
         choices = choices * gates_nk.to(y_rd.dtype).float()[..., None]
-    # Not sum(1), which has an order of its own.
+    # Not sum(1), which has its own order of summation.
     return reduce(torch.add, choices.unbind(1)).to(y_rd.dtype)
 
 
@@ -58,8 +58,10 @@ def gate_gradients(grad_nd: Tensor, y_rd: Tensor, placement: Placement) -> Tenso
 
 
 def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """[R, K] rows, [E, N, K] experts -> bf16 [R, N]: both contract along their last axis. Rows from `ends_e[-1]` on are
-    zero here and anything elsewhere."""
+    """[R, K] rows, [E, N, K] experts -> bf16 [R, N]: both contract along their last axis.
+
+    Rows from `ends_e[-1]` on are zero here; other implementations may leave anything there.
+    """
     rows, weights = _values(a), _values(b)
     out = rows.new_zeros(rows.shape[0], weights.shape[1])
     for expert, (start, end) in enumerate(_reaches(ends_e)):
@@ -68,8 +70,8 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """[M, R] and [N, R] -> bf16 [E, M, N]: both contract along their last axis, over the rows of each expert. Without
-    rows it is zero."""
+    """[M, R] and [N, R] -> bf16 [E, M, N]: both contract along their last axis, over the rows of each expert. The
+    result is zero for an expert without rows."""
     left, right = _values(a), _values(b)
     out = [left[:, start:end] @ right[:, start:end].T for start, end in _reaches(ends_e)]
     return torch.stack(out).to(torch.bfloat16)

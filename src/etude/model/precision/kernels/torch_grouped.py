@@ -1,4 +1,4 @@
-"""torch's own grouped matmul of bf16."""
+"""Grouped matmul of bf16 by torch itself."""
 
 from __future__ import annotations
 

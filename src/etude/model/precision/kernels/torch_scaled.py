@@ -1,5 +1,7 @@
-"""torch's own grouped matmul of row-wise FP8. Sums are promoted to fp32 on the way, as in Triton's, unless the fastest
-that there is should be had (`use_fast_accum`)."""
+"""Grouped matmul of row-wise FP8 by torch itself.
+
+Partial sums are promoted to fp32, as in the Triton kernel, unless `use_fast_accum` asks for the fastest variant.
+"""
 
 from __future__ import annotations
 

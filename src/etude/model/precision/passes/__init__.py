@@ -1,10 +1,10 @@
-"""The passes over all numbers that quantising and its way back are made of; what is worked out block by block is the
-formats' own.
+"""The elementwise passes used for quantising and dequantising; the formats themselves compute what is needed per block.
 
-Two implementations, the same to the last bit: `in_torch` runs on every device, tensor by tensor; `in_numba` does each
-pass as one loop on a CPU, several times faster. It is taken for a CPU wherever Numba is installed.
+There are two implementations, equal to the last bit. `in_torch` runs on every device, tensor operation by tensor
+operation. `in_numba` runs each pass as one loop on a CPU, several times faster; it is used on CPUs wherever Numba is
+installed.
 
-Rows are [N, K]; scales, one for each block of a row, [N, K / block]; outer scales, one for each row, [N, 1].
+Rows are [N, K]; scales are [N, K / block], one per block of a row; outer scales are [N, 1], one per row.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from etude.model.precision.elements import Element
 
 class Passes(Protocol):
     def by(self) -> str:
-        """Who computes, for people."""
+        """Name of the implementation, for messages."""
 
     def largest(self, rows: Tensor, block: int) -> Tensor:
-        """The largest magnitude of each block, in fp32. NaN if one of its numbers is."""
+        """Return the largest magnitude of each block, in fp32; NaN if one of its numbers is NaN."""
 
     def encode_e4m3(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
-        """float8_e4m3fn of rows / scales, or rows * scales, saturating. Of NaN any code."""
+        """Encode rows / scales (with `divide`) or rows * scales as float8_e4m3fn, saturating. NaN becomes an arbitrary
+        code."""
 
     def encode_e2m1(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
-        """Likewise; two codes a byte, uint8 [N, K / 2], the first of a pair in the low half."""
+        """Encode as E2M1 likewise, two codes per byte: uint8 [N, K / 2], the first of a pair in the low half."""
 
     def round_to(
         self,
@@ -44,8 +45,8 @@ class Passes(Protocol):
         *,
         divide: bool,
     ) -> Tensor:
-        """The numbers that the codes stand for, times `back`, one for each block, times `outer`. NaN stays NaN; a zero
-        may lose its sign."""
+        """Round to the element type and scale back: the values of the codes, times `back` per block, times `outer`. NaN
+        stays NaN; a zero may lose its sign."""
 
     def decode_e4m3(self, codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor: ...
 

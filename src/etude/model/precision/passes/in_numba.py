@@ -1,7 +1,7 @@
-"""As loops, which Numba compiles for the CPU at hand at first use and keeps for the next process.
+"""The passes as loops, which Numba compiles for the CPU at hand on first use and caches for the next process.
 
-Numbers are read and written as their bits: those of fp32, or of bf16, which are the upper half of fp32's. Loops go over
-rows, over their blocks, over the numbers of a block. Arithmetic is IEEE's: no fast maths, a division is a division.
+Numbers are read and written as their bits: those of fp32, or of bf16, which are the upper half of fp32's. The loops go
+over rows, blocks of a row, and numbers of a block. Arithmetic is IEEE: no fast-math, a division is a division.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def _loop(function: Function) -> Function:
     compiled = partial(numba.njit, nogil=True, error_model="numpy")
     try:
         return cast(Function, compiled(cache=True)(function))
-    except RuntimeError:  # neither beside this file nor at home may it write: every process compiles for itself
+    except RuntimeError:  # no writable cache folder here or at home: each process compiles for itself
         return cast(Function, compiled()(function))
 
 
 def _constants(element: Element, magnitude_bits: int) -> tuple[np.uint32, ...]:
-    """Of its magnitudes: how far their mantissas and their signs are shifted from fp32's, the least normal one and the
-    largest one as fp32's bits."""
+    """Return how far an element's mantissa and its sign are shifted from fp32's, and the bits (as fp32) of its least
+    normal and its largest magnitude."""
     least, most = np.array([element.smallest_normal, element.largest], np.float32).view(np.uint32)
     return np.uint32(23 - element.mantissa_bits), np.uint32(31 - magnitude_bits), least, most
 
@@ -105,7 +105,7 @@ def _writable(dtype: torch.dtype) -> torch.dtype:
 
 
 def _words(x: Tensor, scales: Tensor) -> Array:
-    """[N, K] -> the bits of its numbers, [N, blocks, width], a block for each of the scales [N, blocks]."""
+    """Reshape [N, K] into the bits of its numbers, [N, blocks, width], one block for each of the scales [N, blocks]."""
     words: Array = x.view(_WORDS.get(x.dtype, x.dtype)).numpy()
     return words.reshape(*scales.shape, x.shape[1] // scales.shape[1])
 
@@ -127,14 +127,14 @@ def _float(bits: Any) -> Any:
 
 @_loop
 def _scaled(word: Any, size: int, scale: Any, divide: bool) -> Any:
-    """The number that is in a word of 4 bytes or 2."""
+    """Convert a word of 4 or 2 bytes to its number and apply the scale."""
     value = _float(np.uint32(word) << np.uint32(8 * (4 - size)))
     return np.float32(value / scale) if divide else np.float32(value * scale)
 
 
 @_loop
 def _written(value: Any, size: int) -> Any:
-    """The word of 4 bytes or 2 that has it, for bf16 the nearest one, of two as near the one that is even."""
+    """Convert a number to a word of 4 or 2 bytes; bf16 rounds to nearest, ties to even."""
     bits = _bits(value)
     if size == 4:
         return bits
@@ -144,8 +144,11 @@ def _written(value: Any, size: int) -> Any:
 
 @_loop
 def _code(value: Any, element: Any) -> Any:
-    """The nearest of an element's codes. A power of two whose last bit weighs as much as the element's last one beside
-    the value: the sum with it is rounded as wanted, and its last bits count the element's steps."""
+    """Return the nearest code of an element type.
+
+    Adds a power of two whose last bit weighs as much as the element's last bit at the value: the sum is rounded as
+    wanted, and its last bits count the element's steps.
+    """
     below, sign_below, least, most = element
     bits = _bits(value)
     magnitude = np.uint32(min(np.uint32(bits & _MAGNITUDE), most))
@@ -157,7 +160,8 @@ def _code(value: Any, element: Any) -> Any:
 
 @_loop
 def _value(code: Any, element: Any) -> Any:
-    """What a code stands for: fp32 whose exponent is the element's, times what lies between their biases."""
+    """Return the value of a code: fp32 with the element's exponent, times a constant for the difference of the
+    biases."""
     below, sign_below, least, _ = element
     sign = np.uint32(np.uint32(1) << (np.uint32(31) - sign_below))
     magnitude = np.uint32(np.uint32(code) & np.uint32(sign - np.uint32(1)))
@@ -168,7 +172,8 @@ def _value(code: Any, element: Any) -> Any:
 
 @_loop
 def _largest(x: Array, found: Array) -> None:
-    """Bits without their sign are ordered as magnitudes are, infinity above all numbers and NaN above infinity."""
+    """Store the largest magnitude of each block. Bits without their sign are ordered like magnitudes, infinity above
+    all numbers and NaN above infinity."""
     word = x.dtype.type
     magnitude = word((1 << (8 * x.itemsize - 1)) - 1)
     rows, blocks, width = x.shape

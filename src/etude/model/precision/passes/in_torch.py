@@ -1,4 +1,4 @@
-"""In plain torch, which is how the formats read; on a CPU several times slower than loops."""
+"""The passes in plain torch, the readable form of the formats; on a CPU several times slower than the Numba loops."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def by() -> str:
 
 
 def largest(rows: Tensor, block: int) -> Tensor:
-    """Taken from the bit patterns, as integers: without their signs these are ordered as the magnitudes are, infinity
-    above all numbers and NaN above infinity."""
+    """Return the largest magnitude of each block. Compares bit patterns as integers: without their signs these are
+    ordered like magnitudes, infinity above all numbers and NaN above infinity."""
     kind, mask = _MAGNITUDE[rows.dtype]
     bits: Tensor = (rows.view(kind) & mask).unflatten(-1, (-1, block))
     return bits.amax(-1).view(rows.dtype).float()
@@ -88,7 +88,7 @@ def _back(values: Tensor, scales: Tensor, outer: Tensor | None, dtype: torch.dty
 
 
 def _by_block(values: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Viewed so that each block meets its scale."""
+    """Reshape so that each block broadcasts with its scale."""
     return values.unflatten(-1, (scales.shape[-1], -1)), scales.unsqueeze(-1)
 
 

@@ -1,4 +1,4 @@
-"""The kernels in Triton, which importing this imports. Held against `kernels.reference`, function by function."""
+"""The kernels in Triton. Importing this package imports Triton. Each function is tested against `kernels.reference`."""
 
 from etude.model.precision.kernels.in_triton.grouped import grouped_mm, grouped_wgrad
 from etude.model.precision.kernels.in_triton.permute import gate_gradients, permute, unpermute

@@ -1,9 +1,9 @@
-"""Small numbers inside of Triton kernels: the arithmetic of `elements.py`, a tile at a time.
+"""Conversions of small number types inside Triton kernels: the arithmetic of `elements.py`, one tile at a time.
 
-Numbers travel as the words of their bits (int16 for bf16, int32 for fp32), since what is only moved must not be
-rounded. Triton's interpreter does not round to nearest when it narrows a number, so there the rounding is done on
-bits; where a kernel is compiled, the device's own conversions do it: PTX says of them that they round to nearest, ties
-to even, and saturate.
+Numbers are passed as words of their bits (int16 for bf16, int32 for fp32), since numbers that are only moved must not
+be rounded. Triton's interpreter does not round to nearest when it narrows a number, so under it rounding is done on
+bits. In compiled kernels the device's own conversions do it: PTX specifies that they round to nearest, ties to even,
+and saturate.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ INFINITY = tl.constexpr(0x7F800000)
 SMALLEST_FP8_SCALE = tl.constexpr(2.0**-126)
 SMALLEST_OUTER = tl.constexpr(2.0**-120)
 NAN = tl.constexpr(0x7FC00000)
-"""As bits: a constant that is no number is unequal to itself, which the compiler takes for another one."""
+"""NaN as bits: a NaN constant is unequal to itself, so the compiler would take it for a changed constant."""
 
 
 @triton.jit
 def wide(words):
-    """Words of bf16 or fp32 -> fp32."""
+    """Convert words of bf16 or fp32 to fp32."""
     if words.dtype == tl.int16:
         return (words.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -30,7 +30,7 @@ def wide(words):
 
 @triton.jit
 def bf16_words(values):
-    """fp32 -> the words of the nearest bf16. NaN stays NaN."""
+    """Convert fp32 to words of the nearest bf16. NaN stays NaN."""
     if COMPILED:
         return values.to(tl.bfloat16).to(tl.int16, bitcast=True)
     else:
@@ -41,7 +41,7 @@ def bf16_words(values):
 
 @triton.jit
 def words_for(out, values):
-    """fp32 -> words of the kind that `out` points to."""
+    """Convert fp32 to words of the type `out` points to."""
     if out.dtype.element_ty == tl.int16:
         return bf16_words(values)
     else:
@@ -50,20 +50,21 @@ def words_for(out, values):
 
 @triton.jit
 def magnitudes(values):
-    """The bits of |values|: integers in the order of the magnitudes, infinity above all numbers, NaN above infinity."""
+    """Return the bits of |values|: integers ordered like the magnitudes, infinity above all numbers, NaN above
+    infinity."""
     return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
 def e4m3_codes(values):
-    """fp32 -> uint8, saturating. NaN becomes 0x7F."""
+    """Convert fp32 to E4M3 codes (uint8), saturating. NaN becomes 0x7F."""
     if COMPILED:
         return values.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
     else:
         bits = values.to(tl.int32, bitcast=True)
         size = tl.minimum(tl.abs(values), 448.0)
         # 2^20 times the power of two below: its last fp32 bit weighs one step there. Its last bits are set to 8 for
-        # each binade below, so that those of the sum are the code.
+        # each binade below, so that the last bits of the sum are the code.
         power = tl.maximum(magnitudes(size) & INFINITY, 0x3C800000)
         constant = (power + (power >> 20) + ((20 << 23) - 8 * 121)).to(tl.float32, bitcast=True)
         code = ((size + constant).to(tl.int32, bitcast=True) & 0x7F) | ((bits >> 24) & 0x80)
@@ -72,14 +73,14 @@ def e4m3_codes(values):
 
 @triton.jit
 def normal_e4m3(codes):
-    """Codes of normal positive numbers, 8 to 126 -> fp32. 127 is NaN."""
+    """Convert E4M3 codes of normal positive numbers, 8 to 126, to fp32. 127 is NaN."""
     bits = (codes.to(tl.int32) << 20) + (120 << 23)
     return tl.where(codes == 0x7F, NAN, bits).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def e2m1_codes(values):
-    """fp32 -> int32 codes of 4 bits, saturating. NaN becomes any code."""
+    """Convert fp32 to 4-bit E2M1 codes (int32), saturating. NaN becomes an arbitrary code."""
     size = tl.minimum(tl.abs(values), 6.0)
     binade = tl.maximum(size.to(tl.int32, bitcast=True) >> 23, 127)
     # As above: 2^22 times the power of two below, with 2 in the last bits for each binade below.
@@ -90,21 +91,21 @@ def e2m1_codes(values):
 
 @triton.jit
 def e8m0_not_below(largest):
-    """Bits of absmax -> int32 codes of the least power of two that is no less than absmax / 448."""
+    """Convert bits of absmax to the E8M0 code (int32) of the least power of two that is no less than absmax / 448."""
     codes = tl.maximum(((largest + 0x1FFFFF) >> 23) - 8, 0)
     return tl.where(largest < INFINITY, codes, 254 + (largest > INFINITY).to(tl.int32))
 
 
 @triton.jit
 def reciprocal_of_e8m0(codes):
-    """-> fp32, exact; of NaN it is NaN."""
+    """Convert E8M0 codes to their reciprocals in fp32, which are exact; NaN gives NaN."""
     bits = tl.maximum((254 - codes) << 23, 1 << 22)
     return tl.where(codes == 255, NAN, bits).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def power_of_e8m0(codes):
-    """uint8 -> fp32. 255 is NaN."""
+    """Convert E8M0 codes (uint8) to fp32. 255 is NaN."""
     codes = codes.to(tl.int32)
     bits = tl.maximum(codes << 23, 1 << 22)
     return tl.where(codes == 255, NAN, bits).to(tl.float32, bitcast=True)
@@ -112,13 +113,13 @@ def power_of_e8m0(codes):
 
 @triton.jit
 def scale_for(largest, divisor: tl.constexpr, least: tl.constexpr):
-    """Bits of absmax -> absmax / divisor in fp32, divided as IEEE 754 says; NaN unless it is finite."""
+    """Return absmax / divisor in fp32 by IEEE 754 division, from the bits of absmax; NaN if absmax is not finite."""
     scale = tl.maximum(tl.div_rn(largest.to(tl.float32, bitcast=True), divisor), least)
     return tl.where(largest < INFINITY, scale.to(tl.int32, bitcast=True), NAN).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def swiglu(gate, up):
-    """silu(gate) * up in fp32, each of the two rounded to bf16, as torch does it in bf16."""
+    """Compute silu(gate) * up in fp32, rounding both silu and the product to bf16, as torch does in bf16."""
     silu = wide(bf16_words(tl.div_rn(gate, 1 + tl.exp(-gate))))
     return wide(bf16_words(silu * up))

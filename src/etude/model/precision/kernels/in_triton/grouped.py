@@ -1,19 +1,19 @@
-"""Grouped matmuls over ragged loads of experts, in Triton.
+"""Grouped matmuls with unequal numbers of rows per expert, in Triton.
 
-`grouped_mm` serves forward and dgrad: rows [R, K] meet the experts' [E, N, K]. `grouped_wgrad` contracts over each
-expert's rows, in bf16 as they lie, rounded from their columns, quantised along tokens. Programs are persistent: as many
-as fit on the device, each takes tiles in turn, in an order in which those computed at the same time share rows and
-weights. How many tiles an expert has is read on the device, so nothing waits for it. Operands come by tensor
-descriptors, which on Hopper are bulk copies that feed wgmma.
+`grouped_mm` serves the forward pass and dgrad: rows [R, K] times the experts' [E, N, K]. `grouped_wgrad` contracts over
+each expert's rows: bf16 in row order, rounded formats as columns, quantised along tokens. Programs are persistent: as
+many as fit on the device, each processing tiles in turn, ordered so that tiles computed at the same time share rows and
+weights. The number of tiles per expert is read on the device, so nothing waits for the GPU. Operands are loaded through
+tensor descriptors, which on Hopper are bulk copies that feed wgmma.
 
-Scales enter where a matmul can take them:
+Scales are applied as follows:
 - `bf16`: none.
 - `fp8_row`: one per row and one per column, after the sum.
 - `fp8_block`: 1 x 128 by 128 x 128; the sum of each 128 is scaled and added in fp32, so that the tensor cores' short
   FP8 accumulators hold no more than that.
-- `fp8_tile`, of wgrad: 1 x 128 by 1 x 128, likewise.
+- `fp8_tile` (wgrad only): 1 x 128 by 1 x 128, likewise.
 - `mxfp8`: codes times scales are exact in bf16, and multiplied there: devices without block-scaled tensor cores have no
-  better way to a scale per 32.
+  better way to apply a scale per 32.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from etude.model.precision.kernels.in_triton.launch import on_device, words
 from etude.model.precision.mxfp8 import MXFP8
 
 FEWEST_EXPERTS = 64
-"""Experts for which a kernel is compiled at least, so that most numbers share one."""
+"""Minimum number of experts a kernel is compiled for, so that most models share one kernel."""
 
 
 def _config(
@@ -59,7 +59,7 @@ CONFIGS = {
     "wgrad fp8_tile": [_config(128, 128, 128, 4, 8), _config(64, 128, 128, 3, 4, per_sm=2)],
     "wgrad mxfp8": [_config(128, 128, 64, 3, 8), _config(64, 128, 64, 3, 4, per_sm=2)],
 }
-# Small, so that small tests have several tiles and tails.
+# Small tiles, so that small tests have several tiles and incomplete ones.
 _DEPTHS = {"bf16": 64, "fp8_row": 64, "fp8_block": 128, "mxfp8": 64}
 _DEPTHS |= {"wgrad bf16": 16, "wgrad fp8_tile": 128, "wgrad mxfp8": 64}
 INTERPRETED = {
@@ -69,8 +69,11 @@ INTERPRETED = {
 
 
 def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """[R, K] rows, [E, N, K] experts -> bf16 [R, N]: both contract along their last axis. bf16 experts may be the
-    transpose of what is contiguous (dgrad takes the weights so). Rows from `ends_e[-1]` on are not written."""
+    """[R, K] rows, [E, N, K] experts -> bf16 [R, N]: both contract along their last axis.
+
+    bf16 experts may be the transpose of a contiguous tensor (as dgrad passes the weights). Rows from `ends_e[-1]` on
+    are not written.
+    """
     kind, a_codes, a_scales, b_codes, b_scales = _operands(a, b)
     rows, inner = a_codes.shape
     experts, columns, _ = b_codes.shape
@@ -108,8 +111,11 @@ def grouped_mm(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> 
 
 
 def grouped_wgrad(a: Tensor | Quantised, b: Tensor | Quantised, ends_e: Tensor) -> Tensor:
-    """[M, R] and [N, R] -> bf16 [E, M, N]: both contract along their last axis, over the rows of each expert. Without
-    rows it is zero. In bf16 they are transposes of contiguous rows. Quantised, an expert's rows are whole blocks."""
+    """[M, R] and [N, R] -> bf16 [E, M, N]: both contract along their last axis, over the rows of each expert.
+
+    The result is zero for an expert without rows. bf16 operands are transposes of contiguous rows. In quantised
+    operands an expert's rows are whole blocks.
+    """
     match a, b:
         case Tensor(), Tensor():
             return _wgrad_of_bf16(a.mT.contiguous(), b.mT.contiguous(), ends_e)
@@ -199,19 +205,20 @@ def _launch(kernel: Any, kind: str, like: Tensor, *args: Any, **meta: Any) -> No
 
 @cache
 def _tuned(kernel: Any, kind: str) -> Any:
-    """For each width and depth the fastest is looked for when they are first met, on the rows of that time."""
+    """Autotune a kernel: for each width and depth, the fastest configuration is measured on the rows of the first
+    call."""
     return triton.autotune(CONFIGS[kind], key=["columns", "inner", "TURNED"])(kernel)
 
 
 @cache
 def _workspace(device: torch.device) -> Callable[[int, int, int | None], Tensor]:
-    """Where programs write their tensor descriptors."""
+    """Allocates the memory in which programs store their tensor descriptors."""
     return lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device)
 
 
 @triton.jit
 def _operand(x):
-    """The interpreter multiplies the words of bf16 as integers; fp32 it multiplies as it should."""
+    """Widen bf16 to fp32 under the interpreter, which would multiply bf16 words as integers."""
     if COMPILED or x.dtype != tl.bfloat16:
         return x
     else:
@@ -220,7 +227,7 @@ def _operand(x):
 
 @triton.jit
 def _times_powers(codes, scales):
-    """E4M3 [m, k] by E8M0 [m, k / 32] -> bf16, exact but for subnormals of bf16."""
+    """Multiply E4M3 [m, k] by E8M0 [m, k / 32] -> bf16, exact except for subnormals of bf16."""
     parts = tl.reshape(codes.to(tl.float32), (codes.shape[0], scales.shape[1], 32))
     values = tl.reshape(parts * tl.expand_dims(power_of_e8m0(scales), 2), codes.shape)
     if COMPILED:
@@ -288,7 +295,7 @@ def _grouped_mm(
                 b_scale = tl.load(b_scales + b_at + block[None, :], filled & (column[:, None] < columns), 0)
                 total = tl.dot(_times_powers(a_mk, a_scale), _times_powers(b_kn.T, b_scale).T, total)
             else:
-                # FP8: after each 128 the tensor cores' accumulators are added to fp32's.
+                # FP8: after each 128 the tensor cores' accumulators are added to the fp32 sum.
                 total = tl.dot(_operand(a_mk), _operand(b_kn), total, max_num_imprecise_acc=TILE_K)
         if KIND == "fp8_row":
             a_scale = tl.load(a_scales + row, row < end, 0)
@@ -300,7 +307,8 @@ def _grouped_mm(
 
 @triton.jit
 def _place(tile, high, across):
-    """Tiles by bands of 8 rows, in each down before across: neighbours share rows and weights in the cache."""
+    """Order tiles in bands of 8 rows, down before across within a band: neighbouring programs share rows and weights in
+    the cache."""
     band = tile // (8 * across) * 8
     tall = tl.minimum(high - band, 8)
     within = tile - band * across
@@ -337,7 +345,7 @@ def _grouped_wgrad(
         for k in tl.range(start, whole, TILE_K):
             total = tl.dot(_operand(a_rows.load([k, top])).T, _operand(b_rows.load([k, left])), total)
         if whole < end:
-            # Beyond its end are the rows of another expert.
+            # Rows beyond the expert's end belong to another expert.
             mine = (whole + tl.arange(0, TILE_K) < end)[:, None]
             a_km = tl.where(mine, _operand(a_rows.load([whole, top])), 0.0)
             b_kn = tl.where(mine, _operand(b_rows.load([whole, left])), 0.0)

@@ -1,4 +1,4 @@
-"""What every launch of a Triton kernel needs."""
+"""Helpers for launching Triton kernels."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _WORDS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
 
 
 def words(x: Tensor) -> Tensor:
-    """The bits of bf16 or fp32 as integers."""
+    """View bf16 or fp32 as integers of the same bits."""
     return x.view(_WORDS[x.dtype])
 
 
 def on_device(x: Tensor) -> AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be that of x."""
+    """Make the device of x current: Triton launches on the current device, which need not be that of x."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

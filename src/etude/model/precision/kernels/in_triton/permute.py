@@ -1,11 +1,11 @@
-"""Tokens to the rows of their experts and back, in Triton. Each way is the other one's gradient:
+"""Moves tokens to the rows of their experts and back, in Triton. Each direction is the gradient of the other:
 
-- `permute(x, placement)`: a copy of its token for each row, zeros where a row has none. Its gradient is `unpermute`.
+- `permute(x, placement)`: copies to each row its token, zeros to unused rows. Its gradient is `unpermute`.
 - `unpermute(y, placement, gates)`: the gated sum of each token's rows. Its gradient is `permute` with these gates, and
-  for the gates `gate_gradients`.
+  `gate_gradients` for the gates.
 
-A token is summed in fp32 in the order of its choices, and rounded once to the dtype of y. Gates are rounded to that
-dtype first: a product of two bf16 is exact in fp32, so a multiply-add gives the same sum.
+A token's rows are summed in fp32 in the order of its choices, and rounded once to the dtype of y. Gates are rounded to
+that dtype first: a product of two bf16 is exact in fp32, so a fused multiply-add gives the same sum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STRIDE = 1024
 
 
 def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """[N, D] -> [R, D]. With gates, each row times the gate of its pair."""
+    """[N, D] -> [R, D]. With gates, each row is multiplied by the gate of its token-expert pair."""
     x_nd = x_nd.contiguous()
     rows, width = placement.token_r.numel(), x_nd.shape[1]
     out = x_nd.new_empty(rows, width)
@@ -47,7 +47,7 @@ def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) 
 
 
 def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """[R, D] -> [N, D]. Without gates the plain sum."""
+    """[R, D] -> [N, D]. Without gates, the plain sum."""
     y_rd = y_rd.contiguous()
     (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
     out = y_rd.new_empty(tokens, width)
@@ -69,7 +69,7 @@ def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None
 
 
 def gate_gradients(grad_nd: Tensor, y_rd: Tensor, placement: Placement) -> Tensor:
-    """[N, D] and [R, D] -> fp32 [N, K]: what the gates of `unpermute` are given, summed in fp32."""
+    """[N, D] and [R, D] -> fp32 [N, K]: the gradients of the gates of `unpermute`, summed in fp32."""
     grad_nd, y_rd = grad_nd.contiguous(), y_rd.contiguous()
     (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
     out = grad_nd.new_empty(tokens, choices, dtype=torch.float32)

@@ -1,12 +1,12 @@
-"""Quantisers in Triton, bit-equal to the references: one reading of x, also where both its rows and its columns are
-quantised, and with SwiGLU before where x is the product of one.
+"""Quantisers in Triton, bit-equal to the references. x is read once, even if both its rows and its columns are
+quantised; where x is a SwiGLU product, SwiGLU is computed in the same kernel.
 
-"Columns" are the quantised transpose, contiguous along what were rows: what a matmul takes that contracts along them.
-Blocks of 32 or 128 rows then lie across tokens, so each expert's tokens must begin at a multiple of the block
-(`place(..., multiple=)` makes it so).
+"Columns" means the quantised transpose, contiguous along what were rows: the operand of a matmul that contracts over
+the rows of x. Its blocks of 32 or 128 then lie across tokens, so each expert's tokens must begin at a multiple of the
+block (`place(..., multiple=)` ensures it).
 
-Two kernels: formats whose scales reach no further than a tile are quantised by tiles; those whose scales need a whole
-row (NVFP4, FP8 per row) by rows, each held in registers.
+There are two kernels. Formats whose scales cover no more than a tile are quantised by tiles. Those whose scales need a
+whole row (NVFP4, FP8 per row) are quantised by rows, each held in registers.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from etude.model.precision.nvfp4 import NVFP4, outer_scale
 from etude.model.precision.rows import rows_of
 
 LONGEST_ROW = 16384
-"""Numbers that one program holds in registers."""
+"""Maximum length of a row: one program holds a whole row in registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Blocks of a format, and the tile that a program takes, with its warps: for rows alone, and for both."""
+    """Block size of a format, and the tile and warps of a program, for rows alone and for rows and columns."""
 
     tall: int
     wide: int
@@ -55,7 +55,7 @@ class Tiling:
     both: tuple[int, int, int]
 
 
-# Heights, widths and warps with the fewest instructions for each number on Hopper, without spills.
+# Tile heights, widths and warps with the fewest instructions per number on Hopper, without register spills.
 TILINGS = {
     "mxfp8": Tiling(1, mxfp8.BLOCK, True, rows=(16, 256, 4), both=(32, 256, 4)),
     "fp8_tile": Tiling(1, fp8.BLOCK, False, rows=(16, 256, 4), both=(128, 128, 16)),
@@ -64,7 +64,7 @@ TILINGS = {
 
 
 def quantise(x: Tensor, format: str, *, outer: Tensor | None = None) -> Quantised:
-    """`outer`: as in `quantise_nvfp4`."""
+    """Quantise x. `outer` is as in `quantise_nvfp4`."""
     if outer is not None and not format.startswith("nvfp4"):
         raise CannotQuantise(f"{format} has no outer scale that could be given")
     if format in TILINGS:
@@ -73,12 +73,12 @@ def quantise(x: Tensor, format: str, *, outer: Tensor | None = None) -> Quantise
 
 
 def quantise_both(x: Tensor, format: str) -> tuple[Quantised, Quantised]:
-    """x and its transpose, of which x is read once."""
+    """Quantise x and its transpose, reading x once."""
     return _both(_by_tiles(x, None, _tiled(format), columns=True))
 
 
 def swiglu_quantise(gate: Tensor, up: Tensor, format: str) -> Quantised:
-    """silu(gate) * up, quantised. Both are bf16, and so is the product before it is quantised."""
+    """Quantise silu(gate) * up. Both inputs are bf16, and the product is rounded to bf16 before it is quantised."""
     if format in TILINGS:
         return _by_tiles(gate, up, format, columns=False)[0]
     return _by_rows(gate, up, format, None)
@@ -142,7 +142,7 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
     if outer is None and given:
         if up is not None:
             raise CannotQuantise("nvfp4_tensor needs the largest number anywhere before: apply SwiGLU first")
-        # One pass of its own, which no kernel can spare.
+        # The largest number anywhere needs a pass of its own, which no kernel can avoid.
         low, high = x.detach().aminmax() if x.numel() else (x.new_zeros(()), x.new_zeros(()))
         outer = outer_scale(torch.maximum(-low, high).float())
     scales = x.new_empty(
@@ -177,7 +177,7 @@ def _by_rows(x: Tensor, up: Tensor | None, format: str, outer: Tensor | None) ->
 
 
 def _given(x: Tensor, up: Tensor | None, block: int, format: str) -> tuple[Tensor, Tensor]:
-    """The words of x and of what is beside it, if a kernel takes them."""
+    """Return the words of x and of `up`, after checking that a kernel accepts them."""
     if up is not None and (x.dtype != torch.bfloat16 or up.dtype != torch.bfloat16 or up.shape != x.shape):
         raise CannotQuantise(f"SwiGLU takes two bf16 tensors of one shape, not {_told(x)} and {_told(up)}")
     if x.dtype == torch.float16:
@@ -209,7 +209,7 @@ def _numbers(x, up, at, inside, SWIGLU: tl.constexpr):
 
 @triton.jit
 def _blocks(values, TALL: tl.constexpr, WIDE: tl.constexpr, MX: tl.constexpr):
-    """[h, w] -> codes [h, w], and scales [h / TALL, w / WIDE]."""
+    """Quantise [h, w] to codes [h, w] and scales [h / TALL, w / WIDE]."""
     height: tl.constexpr = values.shape[0] // TALL
     width: tl.constexpr = values.shape[1] // WIDE
     parts = tl.reshape(values, (height, TALL, width, WIDE))
