@@ -1,6 +1,6 @@
-"""The supervised stages: base pretraining, context extension, MTP heads by self-distillation, demonstrations.
+"""The supervised stages: base pretraining, context extension, MTP heads by self-distillation, demonstrations (SFT).
 
-Light to import: torch arrives with the first public name that is used.
+Each public name is loaded on first use, so that importing this package does not import torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Base pretraining: packed rows at the base length, look-ups first.
+"""Base pretraining: packed rows of the base length, starting with look-up documents.
 
-The first steps read nothing but short look-up documents at half the length (and twice the rows, so a step costs the
-same). A small model learns to copy there, which the rest builds on. After every step the routers' biases move towards
-even load.
+The first steps read only short look-up documents at half the length (and twice the rows, so a step costs the same). A
+small model learns to copy there, which later learning builds on. After every step the routers' biases move towards even
+load.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a stage is given: the run folder, the recipe, the compute, and ways to its inputs."""
+"""A stage's context: the run folder, the recipe, the compute, and access to its inputs."""
 
 from __future__ import annotations
 
@@ -48,21 +48,22 @@ class StageContext:
         return file_digest(self.run / "stages" / stage / "model" / "model.safetensors")
 
     def masters(self, model: Transformer) -> MasterWeights:
-        """Moves the model to the device and to the compute dtype; its matmuls are rounded as the recipe says."""
+        """Move the model to the device, set up its rounding as the recipe says, and split it into fp32 masters and a
+        compute copy."""
         model = model.to(self.compute.device)
         compute_with(model, self.recipe.precision)
         return MasterWeights(model, self.compute.dtype)
 
 
 def file_digest(path: Path) -> str:
-    """Of an input file, for identity and provenance."""
+    """SHA-256 of an input file, for the stage's identity and provenance."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A batch as tensors on the device of computation."""
+    """A batch as tensors on the compute device."""
 
     tokens: torch.Tensor
     targets: torch.Tensor
@@ -82,7 +83,7 @@ class Rows:
 
 
 def next_token_loss(model: Transformer, rows: Rows, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, Output]:
-    """The weighted mean over next tokens, in chunks: the output has no logits."""
+    """Weighted mean next-token loss, computed in chunks: the returned output has no logits."""
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents, logits=False)
     weights = rows.weights if weights is None else weights
     hidden = output.hidden_bth.flatten(0, 1)

@@ -1,8 +1,9 @@
-"""SFT continued, round by round: the traces of a round in, one version of the weights out.
+"""Continued SFT in rounds: each round takes traces and publishes one version of the weights.
 
-A round is one pass over its traces, by the loss of SFT. Its checkpoint is on disk before its version is published, and
-both before it is answered: a service that dies is started again after the last whole round, and a round that is done is
-not done again. How long there is, only the driver knows; the rate decays with the share of that time that is used up.
+A round is one pass over its traces with the SFT loss. Its checkpoint is on disk before its version is published, and
+both before the call returns. So a service that dies resumes after the last complete round, and a finished round is
+never repeated. Only the driver knows how much time there is; the learning rate decays with the share of that time used
+up.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from etude.weights import WeightStore
 from etude.weights.torch_bridge import from_state_dict
 
 _UNKNOWN_END = 1_000_000
-"""Steps that the first round counts with: how many the time will hold is not known yet, and nothing decays."""
+"""Total steps assumed in the first round: how many will fit in the time is not known yet, so nothing decays."""
 
 
 class ContinuedTrainer:
@@ -36,7 +37,7 @@ class ContinuedTrainer:
         self.compute = Compute(**compute)
         self.journal = Journal(self.paths.journal, "trainer")
         self.rounds = 0
-        """Rounds done, which is also the version that was published last."""
+        """Rounds done; also the version published last."""
         self.metrics: dict[str, Any] = {}
         self.compute.apply()
         self.model = load_hf(self.paths.model("sft"))
@@ -50,14 +51,15 @@ class ContinuedTrainer:
         self._publish(served_state(self.model))
 
     def status(self) -> dict[str, Any]:
-        """`metrics` are those of the last round done."""
+        """Return the rounds done and the metrics of the last one."""
         return {"rounds": self.rounds, "metrics": self.metrics}
 
     def train(
         self, number: int, demonstrations: str, samples: str, passed: list[str], used_share: float
     ) -> dict[str, Any]:
-        """Trains round `number` (the first is 0) on the traces of two folders, of `samples` those that `passed`, and
-        publishes version number + 1."""
+        """Train round `number` (counted from 0) on the traces of two folders, and publish version number + 1. Of
+        `samples` only the traces in `passed` are used.
+        """
         if number == self.rounds - 1:
             return self.metrics
         if number != self.rounds:
@@ -67,7 +69,7 @@ class ContinuedTrainer:
         if passed:
             traces += read_traces(Path(samples), only=passed)
         losses = self._pass(sorted(traces, key=lambda trace: trace.id), number, used_share)
-        state = served_state(self.model)  # refuses weights that are not sound, before the round leaves anything
+        state = served_state(self.model)  # raises on unsound weights before the round has written anything
         self.rounds += 1
         self.metrics = {
             "traces": len(traces),
@@ -81,7 +83,7 @@ class ContinuedTrainer:
         return self.metrics
 
     def export(self) -> str:
-        """Writes the Hugging Face checkpoint of the last round."""
+        """Write the last round as a Hugging Face checkpoint; returns its folder."""
         self.masters.restore()
         folder = self.paths.model("continued")
         save_hf(self.model, folder, tokenizer_file=self.paths.tokenizer)
@@ -121,6 +123,6 @@ class ContinuedTrainer:
 
     @torch.no_grad()
     def _publish(self, state: dict[str, torch.Tensor]) -> None:
-        """The version of the last round, unless a life before this one has published it."""
+        """Publish the last round's version, unless an earlier process of this run already did."""
         if self.rounds not in self.store.versions():
             self.store.publish(self.rounds, from_state_dict(state))

@@ -1,4 +1,4 @@
-"""How the MTP heads learn: each matches the main head's full distribution for the token that it drafts."""
+"""The loss of the MTP heads: each learns the main head's full distribution for the token it drafts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from etude.training import kl_to_teacher
 
 
 def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Mean over heads of KL(main head || MTP head), and the load of the heads' experts.
+    """Return the mean over heads of KL(main head || MTP head), and the load of the heads' experts.
 
-    No gradient reaches the main head's distribution. Gradients do reach what the heads share with the trunk; call it
-    inside `trunk_frozen` and on a detached output to keep them out.
+    The main head's distribution gets no gradient. What the heads share with the trunk does; to prevent that, call this
+    inside `trunk_frozen` and on a detached output.
     """
     drafts = model.mtp_logits(output, rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     losses = []
@@ -30,13 +30,14 @@ def draft_loss(model: Transformer, output: Output, rows: Rows) -> tuple[Tensor, 
 
 
 def detached(output: Output) -> Output:
-    """The same numbers, without a way back into the trunk."""
+    """The same output, detached from the trunk's graph."""
     return Output(output.logits_btv.detach(), output.hidden_bth.detach(), output.experts_btlk, output.load_le)
 
 
 @contextmanager
 def trunk_frozen(model: Transformer) -> Iterator[None]:
-    """What is computed inside records no gradient for the trunk's parameters (embedding and output head included)."""
+    """Computations inside this context record no gradient for the trunk's parameters (embedding and output head
+    included)."""
     trunk = [p for name, p in model.named_parameters() if not name.startswith("mtp.") and p.requires_grad]
     for parameter in trunk:
         parameter.requires_grad_(False)

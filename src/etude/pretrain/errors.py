@@ -6,4 +6,4 @@ from etude.training.errors import TrainingError
 
 
 class PretrainError(TrainingError):
-    """A stage cannot run: names what is missing or does not fit, and what to do."""
+    """A stage cannot run. The message names what is missing or does not fit, and what to do."""

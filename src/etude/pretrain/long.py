@@ -1,8 +1,8 @@
-"""Context extension: YaRN by the recipe's factor, then steps on long rows.
+"""Context extension: YaRN by the recipe's factor, then training on long rows.
 
 Half of the rows are documents longer than the base length, so that late positions occur at all; the other half is the
-base mixture, so that nothing is unlearnt. What is measured is the loss at positions that the base model never saw, on
-held-out documents: before, by the base model without YaRN; after, by the extended one.
+base mixture, so that nothing is unlearnt. The measurement is the loss on held-out documents at positions the base model
+never saw: before, by the base model without YaRN; after, by the extended model.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def plan(context: StageContext) -> StagePlan:
 
 
 def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
-    """The same weights under rescaled rotary frequencies; a factor of 1 rescales nothing."""
+    """Return the model with rescaled rotary frequencies and the same weights; a factor of 1 rescales nothing."""
     if factor == 1:
         return base
     yarn = Yarn(factor=float(factor), original_max_position_embeddings=base_length)
@@ -81,7 +81,7 @@ def _extended(base: Transformer, factor: int, base_length: int) -> Transformer:
 
 
 def _long(shards: Shards, base_length: int, length: int, seed: int) -> RowStream:
-    """Documents that reach beyond the base length."""
+    """A stream of the documents longer than the base length."""
     documents = shards.reaching(base_length)
     if not len(documents):
         raise PretrainError(

@@ -1,4 +1,4 @@
-"""The numbers that show whether a stage helped, over the same held-out rows before and after it."""
+"""Measurements that show whether a stage helped, on the same held-out rows before and after it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELD_OUT_TOKENS = 16_384
 
 
 def held_out(rows: Mixture | RowStream, length: int, batch: int) -> list[Batch]:
-    """The first rows of the held-out stream, a fixed number of tokens."""
+    """Batches of the first rows of the held-out stream: about HELD_OUT_TOKENS tokens, at least one batch."""
     count = max(batch, HELD_OUT_TOKENS // length // batch * batch)
     if isinstance(rows, RowStream):
         count = min(count, rows.epoch_rows())
@@ -43,7 +43,8 @@ def mean_loss(model: Transformer, batches: Sequence[Batch], device: str, *, from
 
 @torch.no_grad()
 def draft_quality(model: Transformer, batches: Sequence[Batch], device: str) -> dict[str, float]:
-    """Of the first MTP head: the expected acceptance of a draft at temperature 1, and agreement of the argmaxes."""
+    """Measure the first MTP head: the expected acceptance of a draft at temperature 1, and how often both argmaxes
+    agree."""
     accepted, same, counted = 0.0, 0.0, 0.0
     for batch in batches:
         rows = Rows.of(batch, device)
@@ -57,6 +58,6 @@ def draft_quality(model: Transformer, batches: Sequence[Batch], device: str) -> 
 
 
 def followed(rows: Rows, ahead: int) -> torch.Tensor:
-    """[B, T - ahead]: whether the token `ahead` positions on belongs to the same document."""
+    """Whether the token `ahead` positions later belongs to the same document, [B, T - ahead]."""
     here, there = rows.documents[:, :-ahead], rows.documents[:, ahead:]
     return (here == there) & (here >= 0)

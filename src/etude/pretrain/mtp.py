@@ -1,7 +1,7 @@
-"""MTP heads by self-distillation: they start fresh and learn the main head's full distribution, the trunk frozen.
+"""MTP heads by self-distillation: new heads learn the main head's full distribution while the trunk is frozen.
 
-Then, if the recipe asks, joint steps train trunk and heads together: the next-token loss plus a share of the heads'
-one.
+If the recipe asks for them, joint steps follow that train trunk and heads together, on the next-token loss plus a share
+of the heads' loss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etude.pretrain.stage import StagePlan
 from etude.training import StepLoss, build_optimizer, weighted_cross_entropy
 
 _JOINT_WEIGHT = 0.3
-"""Of the heads' loss in joint steps; the published family trains with .1 to .3."""
+"""Weight of the heads' loss in joint steps; the published family trains with 0.1 to 0.3."""
 
 
 def plan(context: StageContext) -> StagePlan:
@@ -47,7 +47,7 @@ def plan(context: StageContext) -> StagePlan:
         else:
             with trunk_frozen(model):
                 loss, load_ke = draft_loss(model, output, rows)
-            load_le = torch.zeros_like(output.load_le)  # even: the trunk's routers stay as they are
+            load_le = torch.zeros_like(output.load_le)  # even load: the trunk's routers stay as they are
         loads[:] = [load_le, load_ke]
         return StepLoss(loss, rows.tokens.numel())
 

@@ -1,7 +1,7 @@
 """A supervised stage as a service: it trains in a thread of its own and streams its progress.
 
-The service holds nothing that the run folder does not: killed and started anew, `run` goes on from the last
-checkpoint, and on a finished stage it yields the result at once.
+The service has no state beyond the run folder: after a kill and restart, `run` continues from the last checkpoint, and
+for a finished stage it yields the result at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StageService:
         self._recipe = Recipe.model_validate(dict(recipe))
 
     async def run(self) -> AsyncIterator[dict[str, Any]]:
-        """Progress dictionaries, see `run_stage`. Leaving the stream stops the training within a few steps."""
+        """Yield progress dictionaries, see `run_stage`. Leaving the stream stops the training within a few steps."""
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[Any] = asyncio.Queue()
         stop = threading.Event()
@@ -55,5 +55,5 @@ class StageService:
             await asyncio.to_thread(thread.join)
 
     def result(self) -> dict[str, Any] | None:
-        """The stage's result.json, or None while it is not finished."""
+        """Return the stage's result.json, or None if it is not finished."""
         return finished_result(self._run / "stages" / self._stage)

@@ -1,7 +1,7 @@
-"""Demonstrations: the loss is on what the oracle's policy produced, tool output is masked.
+"""SFT on demonstrations: the loss covers the tokens the oracle policy produced; tool output is masked.
 
-The MTP heads follow: they are distilled on the same rows, so that drafts stay good while the trunk changes. That loss
-reaches the heads alone; only the norm by which gradients are clipped is shared with the trunk.
+The MTP heads are distilled on the same rows, so that drafts stay good while the trunk changes. That loss reaches only
+the heads; the only coupling with the trunk is the common norm by which gradients are clipped.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def plan(context: StageContext) -> StagePlan:
 
 
 def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> StepLoss:
-    """The mean over sampled tokens; the gradient is that of the draft heads' loss, too."""
+    """The mean loss over sampled tokens. Its gradient includes that of the draft heads' loss, its reported value does
+    not."""
     output = model(rows.tokens, positions_bt=rows.positions, documents_bt=rows.documents)
     loss = weighted_cross_entropy(output.logits_btv, rows.targets, rows.weights)
     metrics = {}
@@ -69,12 +70,14 @@ def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> Step
         with trunk_frozen(model):
             divergence, _ = draft_loss(model, detached(output), rows)
         metrics["draft_loss"] = float(divergence.detach())
-        loss = loss + stage.draft_loss * (divergence - divergence.detach())  # reported: the loss on tokens
+        loss = loss + stage.draft_loss * (
+            divergence - divergence.detach()
+        )  # adds only a gradient, not to the reported loss
     return StepLoss(loss, rows.tokens.numel(), metrics)
 
 
 def demonstrations(run: Path, stage: SftRecipe) -> list[Trace]:
-    """Those of the run folder, by id, up to the recipe's number."""
+    """Read the run folder's demonstrations, sorted by id, at most the recipe's number."""
     folder = run / "demonstrations"
     files = sorted(folder.glob("*.parquet"))
     if not files:
@@ -91,7 +94,7 @@ def learnt_and_held_out(traces: list[Trace]) -> tuple[list[Trace], list[Trace]]:
 
 
 def _digest(traces: list[Trace]) -> str:
-    """Of the ids that are learnt, not of the files: parquet may store the same traces as other bytes."""
+    """Digest of the token ids, not of the files: parquet may store the same traces as different bytes."""
     whole = hashlib.sha256()
     for trace in traces:
         whole.update(trace.id.encode())

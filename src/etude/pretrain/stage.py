@@ -1,8 +1,8 @@
-"""One supervised stage from start to result: resume, train, measure, hand on the model.
+"""Runs one supervised stage from start to result: resume, train, measure, save the model for the next stage.
 
-Order on disk: compute.json and before.json when the stage starts, checkpoints while it trains, model/ and last
-result.json. A stage with a result.json is finished; running it again changes nothing. Killed at any moment, it goes
-on from the last checkpoint and ends with the same bits.
+Order on disk: compute.json and before.json when the stage starts, checkpoints while it trains, then model/, and
+result.json last. A stage with a result.json is finished; running it again changes nothing. A stage killed at any moment
+continues from the last checkpoint and ends with the same bits.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from etude.training.compute import remembered_compute
 from etude.training.files import write_file
 
 STAGES = {"pretrain": "base", "long": "long", "mtp": "mtp", "sft": "sft"}
-"""Stage names and the files of this room that plan them."""
+"""Stage names, and the modules of this package that plan them."""
 
 _UNREAD = {"checkpoint_seconds", "log_every", "measure_every"}
-"""Fields that change nothing in the result."""
+"""Recipe fields that do not affect the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What a stage does; everything else is the same for all four."""
+    """What is specific to one stage; everything else is the same for all of them."""
 
     recipe: StageRecipe
     model: Transformer
@@ -46,16 +46,17 @@ class StagePlan:
     total_steps: int
     compute_loss: Callable[[int], StepLoss]
     measure: Callable[[], dict[str, float]]
-    """The stage's numbers, by the model as it is now."""
+    """Measures the stage's metrics on the model in its current state."""
     inputs: dict[str, Any]
     """What the result depends on besides the recipe: digests of the corpus and of the model it starts from."""
     after_step: Callable[[int], None] | None = None
     measure_before: Callable[[], dict[str, float]] | None = None
-    """The numbers from before, where the model as planned is not the one to measure."""
+    """Measures the metrics before training, if another model than the planned one is to be measured."""
 
 
 def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
-    """Progress dictionaries {"stage", "step", "total", "loss", "tokens_per_second", ...}; the last has "result".
+    """Run a stage, yielding progress dictionaries {"stage", "step", "total", "loss", "tokens_per_second", ...}; the
+    last one has "result".
 
     Stop iterating to stop the stage.
     """
@@ -100,7 +101,7 @@ def run_stage(name: str, run: Path, recipe: Recipe) -> Iterator[dict[str, Any]]:
 
 
 def finished_result(folder: Path) -> dict[str, Any] | None:
-    """The result of a stage that is finished, else None."""
+    """Return the result of a finished stage, else None."""
     path = folder / "result.json"
     if not path.exists():
         return None
@@ -116,7 +117,8 @@ def _plan(context: StageContext) -> StagePlan:
 
 
 def _remembered_before(path: Path, plan: StagePlan) -> dict[str, float]:
-    """Measured once, at the very start: a resumed run must not measure a half-trained model."""
+    """Return the metrics before training. They are measured once, at the start: a resumed run must not measure a
+    half-trained model."""
     if path.exists():
         known: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
         return known
@@ -134,7 +136,7 @@ def _identity(context: StageContext, plan: StagePlan) -> str:
         "stdlib_share": context.recipe.corpus.stdlib_share,
         "inputs": plan.inputs,
     }
-    if context.recipe.precision != PrecisionRecipe():  # checkpoints from before there was a choice go on
+    if context.recipe.precision != PrecisionRecipe():  # older checkpoints lack this field and must still resume
         known["precision"] = context.recipe.precision.made_from()
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
@@ -143,7 +145,7 @@ def _finish(context: StageContext, plan: StagePlan, before: dict[str, float]) ->
     after = plan.measure()
     result: dict[str, Any] = {f"{name}_before": value for name, value in before.items()}
     result |= {f"{name}_after": value for name, value in after.items()}
-    if context.name == "mtp":  # one number each: drafts of untrained heads are noise, kept under their own names
+    if context.name == "mtp":  # also without "_after": drafts of untrained heads are noise
         result |= after
     result |= {"steps": plan.total_steps, "compute": str(context.compute), "inputs": plan.inputs}
     if context.recipe.precision.rounds:
