@@ -1,6 +1,7 @@
-"""Code in, token shards out: collect, remove duplicates, hold out, shard, mix, pack. Needs no torch.
+"""Builds the training corpus, from code to token shards: collect, deduplicate, hold out, shard, mix, pack. Needs no
+torch.
 
-Batches are pure functions of (seed, step), so a run can be resumed at any step without any saved position.
+Batches are pure functions of (seed, step), so a run can resume at any step without a saved position.
 """
 
 from etude.corpus.build import Gathered, Provenance, code_bytes, gather, write_corpus

@@ -1,6 +1,6 @@
-"""The corpus of a lineage: gather (collect, drop duplicates, hold out), then write (tokenise, shard).
+"""Builds the corpus of a lineage: gather (collect, drop duplicates, hold out), then write (tokenise, shard).
 
-Two halves, because the tokenizer is trained on the first one's texts. Each is a function of its sources alone.
+There are two steps because the tokenizer is trained on the texts of the first. Each is a function of its sources alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Special(Protocol):
 
 
 class Encoder(Protocol):
-    """What the corpus needs of a tokenizer (etude.text.Tokenizer has it)."""
+    """The tokenizer interface the corpus needs (implemented by etude.text.Tokenizer)."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -38,7 +38,7 @@ class Encoder(Protocol):
 
 @dataclass(slots=True)
 class Provenance:
-    """One package or generator that feeds the corpus, and what became of its documents."""
+    """One package or generator that feeds the corpus, and counts of what became of its documents."""
 
     source: str
     origin: str
@@ -48,7 +48,7 @@ class Provenance:
     near_duplicates: int = 0
     held_out: int = 0
     kept: int = 0
-    """In the train split."""
+    """Documents in the train split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,13 @@ class Gathered:
     provenance: list[Provenance]
 
     def texts(self) -> Iterator[str]:
-        """The training texts: what a tokenizer may be trained on."""
+        """The training texts; a tokenizer may be trained only on these."""
         return (document.text for document in self.train)
 
 
 def gather(recipe: CorpusRecipe, documents_folder: Path | None = None) -> Gathered:
-    """`documents_folder` holds the generated documents; needed when the recipe lists that source."""
+    """Collect, deduplicate and split documents. `documents_folder` holds the generated ones; required if the recipe
+    lists that source."""
     documents = list(_collect(recipe, documents_folder))
     if not documents:
         raise CorpusError("the corpus has no documents: check corpus.sources and corpus.folders")
@@ -85,13 +86,14 @@ def gather(recipe: CorpusRecipe, documents_folder: Path | None = None) -> Gather
 
 
 def is_held_out(text: str, share: float) -> bool:
-    """By the text's own hash: no seed, order or other document can move it to the other side."""
+    """Decide by the text's own hash whether it is held out: no seed, order or other document can change the
+    decision."""
     point = int.from_bytes(hashlib.sha256(b"etude-held-out/1:" + text.encode("utf-8", "surrogatepass")).digest()[:8])
     return point / 2**64 < share
 
 
 def write_corpus(folder: Path, gathered: Gathered, tokenizer: Encoder, recipe: CorpusRecipe) -> dict[str, Any]:
-    """Tokenises and writes the shards; returns the manifest, which names every source and its version."""
+    """Tokenise and write the shards. Returns the manifest, which names every source and its version."""
     kinds = Counter(document.kind for document in gathered.train)
     return write_shards(
         folder,
@@ -103,7 +105,7 @@ def write_corpus(folder: Path, gathered: Gathered, tokenizer: Encoder, recipe: C
 
 
 def code_bytes(recipe: CorpusRecipe) -> int:
-    """Of the files of code that `gather` would open: what a plan can know of them without doing so."""
+    """Total size of the code files `gather` would open: what a plan can know of them without reading them."""
     roots = [Path(folder).expanduser() for folder in recipe.folders] + [stdlib()] * ("stdlib" in recipe.sources)
     return sum(path.stat().st_size for root in roots for path in python_paths(root, recipe.max_file_bytes))
 

@@ -1,7 +1,7 @@
-"""Documents from the interpreter's own library, from folders, and from generated jsonl.zst files.
+"""Collects documents from the interpreter's standard library, from folders, and from generated jsonl.zst files.
 
-What is left out: tests, data tables and generated modules, files that do not parse, and files over the size limit.
-The order is that of sorted paths, so that the same sources give the same corpus.
+Left out are tests, data tables and generated modules, files that do not parse, and files over the size limit. Paths are
+sorted, so that the same sources give the same corpus.
 """
 
 from __future__ import annotations
@@ -34,28 +34,29 @@ _MAX_DIGIT_SHARE = 0.2
 class Document:
     text: str
     kind: str
-    """"code", or what the generator called it; documents of kind "lookup" are read first."""
+    """Kind of document: "code", or the generator's own name for it; documents of kind "lookup" are read first."""
     source: str
-    """"stdlib", "folder" or "generated": the shares of the mixture go by it."""
+    """One of "stdlib", "folder" and "generated"; the shares of the mixture depend on it."""
     origin: str
-    """Name and version of the package or generator that it comes from."""
+    """Name and version of the package or generator it comes from."""
     name: str
-    """Where in its origin: a relative path, or the place in the file."""
+    """Place within its origin: a relative path, or file and line number."""
 
 
 def read_stdlib(max_bytes: int) -> Iterator[Document]:
-    """The running interpreter's own modules."""
+    """Read the running interpreter's standard library."""
     origin = f"{platform.python_implementation().lower()} {platform.python_version()}"
     yield from _python_files(stdlib(), max_bytes, "stdlib", origin)
 
 
 def read_folder(root: Path, max_bytes: int) -> Iterator[Document]:
-    """The Python files below a folder, by the same rules."""
+    """Read the Python files below a folder, with the same exclusions."""
     yield from _python_files(root, max_bytes, "folder", root.name)
 
 
 def read_generated(folder: Path) -> Iterator[Document]:
-    """The documents of every *.jsonl.zst in the folder: {"text", "kind"} and, if given, {"generator", "version"}."""
+    """Read the documents of every *.jsonl.zst in the folder: {"text", "kind"} and optionally {"generator",
+    "version"}."""
     files = sorted(folder.glob("*.jsonl.zst"))
     if not files:
         raise CorpusError(f"no generated documents (*.jsonl.zst) in {folder}: generate them first")
@@ -83,7 +84,7 @@ def stdlib() -> Path:
 
 
 def python_paths(root: Path, max_bytes: int) -> Iterator[Path]:
-    """The files below a folder that are worth opening, in order."""
+    """Yield the files below a folder that are worth opening, in sorted order."""
     if not root.is_dir():
         raise CorpusError(f"corpus.folders: {root} is not a folder")
     for path in sorted(root.rglob("*.py")):
@@ -105,7 +106,7 @@ def _python_files(root: Path, max_bytes: int, source: str, origin: str) -> Itera
 
 
 def looks_generated(text: str) -> bool:
-    """Tables and machine-made modules teach nothing about writing code."""
+    """Whether a text looks like a data table or a generated module, which teach nothing about writing code."""
     if any(mark in text[:600].lower() for mark in _GENERATED_MARKS):
         return True
     if any(len(line) > _MAX_LINE for line in text.splitlines()):
@@ -115,7 +116,7 @@ def looks_generated(text: str) -> bool:
 
 def _parses(text: str) -> bool:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old escapes in strings are not our business
+        warnings.simplefilter("ignore")  # warnings about old string escapes do not matter here
         try:
             ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):

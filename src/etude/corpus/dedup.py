@@ -1,9 +1,9 @@
-"""Exact and near duplicates. The first of a set of alike documents stays; what is kept is an answer of order and text
-alone.
+"""Finds exact and near duplicates. The first of a set of similar documents stays; the result depends only on the order
+and the texts.
 
-Near means: the shingles (five consecutive words) of two documents have a Jaccard similarity of at least the
+Two documents are near duplicates if their shingles (five consecutive words) have a Jaccard similarity of at least the
 threshold. MinHash (rensa) finds candidates, whose similarity is then computed exactly, so a document is never dropped
-on an estimate. A pair right at the threshold is found with a probability of about 0.998 (20 bands of 6 rows).
+because of an estimate. A pair right at the threshold is found with a probability of about 0.998 (20 bands of 6 rows).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _SHINGLE = 5
 _BANDS, _ROWS = 20, 6
 _SLACK = 0.2
 _CHECKED = 8
-"""Candidates whose similarity is computed exactly, best estimates first."""
+"""Maximum number of candidates whose similarity is computed exactly, best estimates first."""
 
 
 def normalised_digest(text: str) -> str:
-    """The digest of a text without regard to whitespace: what exact duplicates and contamination checks compare."""
+    """Digest of a text ignoring whitespace, used to find exact duplicates and contamination."""
     return hashlib.sha256(" ".join(text.split()).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def same_text(texts: Sequence[str]) -> list[bool]:
-    """Flags each text that repeats an earlier one, whitespace aside."""
+    """Flag each text that repeats an earlier one, ignoring whitespace."""
     seen: set[str] = set()
     flags = []
     for text in texts:
@@ -43,7 +43,7 @@ def same_text(texts: Sequence[str]) -> list[bool]:
 
 
 def near_duplicates(texts: Sequence[str], similarity: float) -> list[bool]:
-    """Flags each text that is near an earlier one which was kept."""
+    """Flag each text that is a near duplicate of an earlier text that was kept."""
     shingles = _shingles(texts)
     digests = _minhashes(shingles)
     buckets: list[dict[bytes, list[int]]] = [defaultdict(list) for _ in range(_BANDS)]
@@ -75,7 +75,7 @@ def _near_one(
 
 
 def jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:
-    """Of two sorted arrays of unique values."""
+    """Jaccard similarity of two sorted arrays of unique values."""
     common = len(np.intersect1d(left, right, assume_unique=True))
     return common / max(1, len(left) + len(right) - common)
 
@@ -92,7 +92,7 @@ def _shingles(texts: Sequence[str]) -> list[NDArray[np.uint64]]:
         hashes = np.fromiter((known[word] for word in words), dtype=np.uint64, count=len(words))
         width = min(_SHINGLE, len(hashes))
         windows = np.lib.stride_tricks.sliding_window_view(hashes, width)
-        # Sums of products wrap modulo 2**64, which is what a hash wants.
+        # Sums of products wrap modulo 2**64, which is fine for a hash.
         result.append(np.unique((windows * factors[:width]).sum(axis=1, dtype=np.uint64)))
     return result
 

@@ -1,9 +1,9 @@
-"""Which rows a step reads: a pure function of (seed, step), with exact shares.
+"""Chooses the rows a step reads: a pure function of (seed, step), with exact shares.
 
-A row stream is an endless sequence of packed rows: epoch after epoch, each a fresh permutation of the documents,
-drawn from (seed, name, epoch). A mixture assigns row number g to a stream by shares alone: of the first g rows, a
-stream has given its share of g to within a row or two. Nothing has to be saved to resume, and no worker state can
-drift.
+A row stream is an endless sequence of packed rows, epoch after epoch; each epoch is a new permutation of the documents,
+drawn from (seed, name, epoch). A mixture assigns each row number g to a stream by shares alone: of the first g rows, a
+stream has provided its share to within a row or two. Resuming needs no saved state, and there is no worker state that
+could drift.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from etude.corpus.pack import Batch, Row, RowPlan, fill_row, plan_rows
 from etude.corpus.shards import Shards
 
 LOOKUP = "lookup"
-"""The kind of short look-up documents, which base pretraining reads first."""
+"""Kind of the short look-up documents, which base pretraining reads first."""
 
 _PRECISION = 10_000
 
 
 class RowStream:
-    """Endless packed rows over some documents."""
+    """An endless sequence of packed rows over a set of documents."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class RowStream:
         weights_of: Callable[[int], NDArray[np.float32]] | None = None,
         overlap: int = 0,
     ) -> None:
-        """`documents` are the indices to read of a store whose document i has lengths[i] tokens."""
+        """`documents` are the indices to read from a store whose document i has lengths[i] tokens."""
         self.name, self.length = name, length
         self._documents = documents[lengths[documents] > 1]
         if not len(self._documents):
@@ -52,7 +52,7 @@ class RowStream:
         self._ends: list[int] = []
 
     def row(self, number: int) -> Row:
-        """Row `number` of the endless sequence."""
+        """Return row `number` of the endless sequence."""
         while not self._ends or number >= self._ends[-1]:
             self._plans.append(self._plan(len(self._plans)))
             self._ends.append((self._ends[-1] if self._ends else 0) + len(self._plans[-1]))
@@ -61,7 +61,7 @@ class RowStream:
         return fill_row(self._plans[epoch].rows[number - first], self.length, self._tokens_of, self._weights_of)
 
     def epoch_rows(self) -> int:
-        """Rows of the first epoch."""
+        """Number of rows in the first epoch."""
         self.row(0)
         return self._ends[0]
 
@@ -73,13 +73,13 @@ class RowStream:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Streams with shares; rows are dealt out evenly."""
+    """Streams with shares, whose rows are interleaved evenly."""
 
     streams: tuple[tuple[RowStream, Fraction], ...]
 
     @classmethod
     def of(cls, shares: Mapping[RowStream, float]) -> Mixture:
-        """Shares need not sum to one; a share of 0 leaves the stream out."""
+        """Build a mixture. Shares need not sum to one; a share of 0 leaves the stream out."""
         kept = {stream: round(share * _PRECISION) for stream, share in shares.items()}
         total = sum(kept.values())
         if total <= 0:
@@ -89,13 +89,14 @@ class Mixture:
         return cls(tuple((stream, Fraction(share, total)) for stream, share in kept.items() if share))
 
     def batch(self, step: int, rows: int) -> Batch:
-        """The batch of a step; steps may be asked for in any order, any number of times."""
+        """Return the batch of a step; steps may be requested in any order, any number of times."""
         return Batch.of([self.row(step * rows + index) for index in range(rows)])
 
     def row(self, number: int) -> Row:
         rest = Fraction(1)
         for stream, share in self.streams:
-            # This stream's part of what the streams before it left; row numbers are renumbered among what is left.
+            # This stream's share of what the streams before it left over. Rows not taken are renumbered for the next
+            # stream.
             part = share / rest
             given = _floor(number * part)
             if _floor((number + 1) * part) > given:
@@ -110,9 +111,9 @@ def _floor(value: Fraction) -> int:
 
 
 def mixture(shards: Shards, *, stdlib_share: float, length: int, seed: int) -> Mixture:
-    """The mixture of the recipe: code (standard library and folders) against generated documents.
+    """Build the recipe's mixture of code (standard library and folders) and generated documents.
 
-    Where the corpus has only one of the two, that one gives every row.
+    If the corpus has only one of the two, all rows come from it.
     """
     code = np.concatenate([shards.of_source("stdlib"), shards.of_source("folder")])
     generated = shards.of_source("generated")

@@ -1,10 +1,10 @@
-"""Documents into rows of one length, so that no next-token target ever crosses a document.
+"""Packs documents into rows of one length, so that no next-token target ever crosses a document boundary.
 
 A document of n tokens is n - 1 pairs of (token, next token). A piece is a run of pairs of one document; documents
-longer than a row are split into several pieces. A row holds pieces side by side; each has its own document id and
-positions that start at 0, and attention stays within it. Every pair is a target exactly once per epoch; what is left
-of a row is padding (id -1, weight 0). With `overlap`, a later piece of a long document begins with that many pairs
-already trained, as context.
+longer than a row are split into several pieces. A row holds pieces side by side. Each piece has its own document id and
+positions starting at 0, and attention stays within it. Every pair is a target exactly once per epoch; the rest of a row
+is padding (id -1, weight 0). With `overlap`, a later piece of a long document starts with that many pairs already
+trained, as context.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 
 _OPEN_ROWS = 64
 PADDING = -1
-"""The document id of padding; the network counts negative ids as no document."""
+"""Document id of padding; the network treats negative ids as no document."""
 
 
 class Piece(NamedTuple):
     document: int
     start: int
-    """First pair, context included."""
+    """First pair of the piece, context included."""
     stop: int
     trained_from: int
-    """Pairs before this one are context."""
+    """Pairs before this one are context only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Row:
     """Weight of the loss on each target."""
     positions: NDArray[np.int64]
     documents: NDArray[np.int64]
-    """0, 1, ... for the pieces of the row, PADDING for what is left."""
+    """0, 1, ... for the pieces of the row, PADDING for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ class Batch:
 
 
 def plan_rows(lengths: NDArray[np.int64], order: NDArray[np.int64], length: int, *, overlap: int = 0) -> RowPlan:
-    """Best fit over the most recent open rows, in the given order of documents: a pure function of its arguments."""
+    """Plan the rows by best fit over the most recent open rows, taking documents in the given order. A pure function of
+    its arguments."""
     rows: list[list[Piece]] = []
     room: list[tuple[int, int]] = []  # (free pairs, row), sorted: the smallest room that fits is found by bisection
     for document in order.tolist():
@@ -100,7 +101,8 @@ def fill_row(
     tokens_of: Callable[[int], NDArray[np.int64]],
     weights_of: Callable[[int], NDArray[np.float32]] | None = None,
 ) -> Row:
-    """`weights_of(document)[i]` is the weight of token i as a target; without it every target counts 1."""
+    """Fill a row with its pieces. `weights_of(document)[i]` is the weight of token i as a target; without it every
+    target has weight 1."""
     row = Row(
         np.zeros(length, dtype=np.int64),
         np.zeros(length, dtype=np.int64),

@@ -1,8 +1,9 @@
-"""Traces into rows: the loss is on what the agent sampled; tool output and prompts weigh `other_token_loss`.
+"""Packs traces into rows: tokens the agent sampled have weight 1; tool output and prompts have weight
+`other_token_loss`.
 
-A segment is one document: its ids are those of the trace, never re-tokenised. Short segments share a row, each blind
-to the others; a segment longer than a row is continued in another one, with half a row of itself as context, so that
-every sampled token is trained exactly once and never without what it answered.
+A segment is one document with the trace's token ids, never re-tokenised. Short segments share a row without attending
+to each other. A segment longer than a row continues in another one, preceded by half a row of itself as context, so
+that every sampled token is trained exactly once and never without the text it responded to.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _SPLIT = "train"
 
 
 class TraceRows:
-    """The segments of demonstrations, as a store that row streams read."""
+    """The segments of demonstrations, as a document store for row streams."""
 
     def __init__(self, traces: Sequence[Trace], *, other_token_loss: float) -> None:
         self._tokens: list[NDArray[np.int64]] = []
@@ -50,9 +51,9 @@ class TraceRows:
 
 
 def hold_out(traces: Sequence[Trace], share: float) -> tuple[list[Trace], list[Trace]]:
-    """(train, held out) by a hash of the task id: all demonstrations of a task fall on one side.
+    """Split traces into (train, held out) by a hash of the task id: all demonstrations of a task fall on one side.
 
-    Where the hash holds nothing out (few tasks), the task with the smallest hash is.
+    If the hash holds nothing out (few tasks), the task with the smallest hash is held out.
     """
     points = {trace.task: _point(trace.task) for trace in traces}
     held = {task for task, point in points.items() if point < share}

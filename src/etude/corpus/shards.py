@@ -4,8 +4,8 @@
     <split>-00000.documents.npy   one row per document: start, length, kind, source
     manifest.json                 names, sizes and digests of all files; the kinds and sources; the provenance
 
-The manifest is written last and every file is renamed into place, so a corpus without a manifest is one that was not
-finished, and is written again. Opening checks every digest once: a damaged shard is an error, never a different corpus.
+Every file is renamed into place and the manifest is written last, so a corpus without a manifest is unfinished and is
+written again. Opening checks every digest once: a damaged shard is an error, never a different corpus.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DOCUMENT = np.dtype([("start", "<i8"), ("length", "<i8"), ("kind", "<i4"), ("so
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One document on its way into a shard."""
+    """One tokenised document, about to be written to a shard."""
 
     ids: list[int]
     kind: str
@@ -68,7 +68,8 @@ class Shards:
         return self._matching(self._source_of, self._sources, source)
 
     def reaching(self, position: int) -> NDArray[np.int64]:
-        """Indices of the documents long enough to train this position: n tokens have n - 1 of them, from 0."""
+        """Indices of the documents long enough to train this position: n tokens have n - 1 trained positions, counted
+        from 0."""
         return np.flatnonzero(self.lengths > position + 1)
 
     @staticmethod
@@ -93,8 +94,8 @@ def write_shards(
     shard_tokens: int,
     provenance: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Writes a whole corpus ("train" and "valid"); returns its manifest."""
-    (folder / MANIFEST).unlink(missing_ok=True)  # from here on, what is there is unfinished
+    """Write a whole corpus ("train" and "valid") and return its manifest."""
+    (folder / MANIFEST).unlink(missing_ok=True)  # without a manifest the folder counts as unfinished
     names: dict[str, list[str]] = {"kind": [], "source": []}
     files: dict[str, dict[str, Any]] = {}
     for split, documents in splits.items():
