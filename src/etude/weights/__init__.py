@@ -1,6 +1,7 @@
-"""Versions of the weights.
+"""Versions of the weights: publishing, storing and following them.
 
-Lossless deltas with checksums, a store, publish and follow."""
+Versions are stored as lossless deltas with checksums.
+"""
 
 from etude.weights.errors import (
     CorruptVersion,

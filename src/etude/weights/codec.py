@@ -1,11 +1,11 @@
-"""How one tensor is stored: the shortest of four codecs, each lossless for every bit pattern.
+"""The codecs a tensor can be stored with; the shortest result is used. Each is lossless for every bit pattern.
 
-- `same`: nothing; the base has the very same bytes.
-- `delta`: elements as unsigned words, new minus base modulo 2^bits, zigzag (small changes of either sign become small
-  words), bytes of equal rank laid side by side, zstd. A small optimizer step moves a bf16 by one or two units in the
-  last place, so nearly every high byte is 0. It beats the XOR of the words by 7-13 % (docs/weights.md).
-- `planes`: the tensor's own bytes, laid side by side, zstd. Exponents repeat, so bf16 weights shrink by about a third.
-- `raw`: the bytes.
+- `same`: nothing is stored; the base has the very same bytes.
+- `delta`: elements as unsigned words, new minus base modulo 2^bits, zigzag-encoded (small changes of either sign become
+  small words), bytes of equal rank grouped together, zstd. A small optimizer step moves a bf16 by one or two units in
+  the last place, so nearly every high byte is 0. It beats the XOR of the words by 7-13 % (docs/weights.md).
+- `planes`: the tensor's own bytes, grouped by rank, zstd. Exponents repeat, so bf16 weights shrink by about a third.
+- `raw`: the bytes as they are.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from etude.weights.tensor import ITEM_SIZES, Bytes, RawTensor, bytes_of
 Codec = Literal["same", "delta", "planes", "raw"]
 
 LEVEL = 1
-"""Higher levels of zstd gain under a tenth on deltas and cost eight times the time."""
+"""zstd level. Higher levels save less than a tenth on deltas and take eight times as long."""
 
 Words = NDArray[np.unsignedinteger]
 
 
 def encode(new: RawTensor, base: RawTensor | None) -> tuple[Codec, bytes]:
-    """The codec, and the bytes to store."""
+    """Return the chosen codec and the bytes to store."""
     if base is not None and new.equals(base):
         return "same", b""
     compressor = zstandard.ZstdCompressor(level=LEVEL)
@@ -46,7 +46,7 @@ def encode(new: RawTensor, base: RawTensor | None) -> tuple[Codec, bytes]:
 
 
 def changed(new: RawTensor, base: RawTensor | None) -> int:
-    """How many elements differ from the base; all of them where it does not fit."""
+    """Count the elements that differ from the base; all of them if there is no base of the same dtype and shape."""
     elements = new.data.size // new.itemsize
     if base is None or not base.like(new):
         return elements
@@ -57,7 +57,7 @@ def changed(new: RawTensor, base: RawTensor | None) -> int:
 def decode(
     codec: Codec, stored: bytes | memoryview, dtype: str, shape: tuple[int, ...], base: RawTensor | None
 ) -> RawTensor:
-    """The tensor, made of fresh memory except for `same`, which is the base's. The caller verifies its checksum."""
+    """Decode a tensor into fresh memory (`same` returns the base itself). The caller verifies its checksum."""
     size = bytes_of(dtype, shape)
     if codec in ("same", "delta"):
         if base is None or base.dtype != dtype or base.shape != shape:

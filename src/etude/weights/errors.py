@@ -1,22 +1,23 @@
-"""What can go wrong with a version of the weights. None of these ever comes with a tensor."""
+"""Exceptions of the version store. An operation that raises one never returns a tensor."""
 
 from __future__ import annotations
 
 
 class WeightsError(Exception):
-    """A failure of the weights room."""
+    """Base of the exceptions of this package."""
 
 
 class CorruptVersion(WeightsError):
-    """Bytes in the store are not the ones that were published; the message names version and tensor."""
+    """Bytes in the store are not the ones that were published. The message names version and tensor."""
 
 
 class MissingVersion(WeightsError):
-    """There is no manifest for this version, or for one that it stands on."""
+    """There is no manifest for this version, or for a version it is a delta on."""
 
 
 class WrongBase(WeightsError):
-    """The tensors that the caller calls version N are not those of version N (often: changed in place since)."""
+    """The tensors the caller gives as version N are not those of version N (often because they were changed in
+    place)."""
 
 
 class VersionExists(WeightsError):
@@ -32,4 +33,4 @@ class StoreFailed(WeightsError):
 
 
 class DoesNotFit(WeightsError):
-    """The tensors are not those of this module: names, shapes, or a dtype that would lose precision."""
+    """The tensors do not match this module: names, shapes, or a dtype that would lose precision."""

@@ -1,7 +1,7 @@
-"""What a version holds, written last: without its manifest a version does not exist.
+"""The manifest of a version. It is written last: without its manifest a version does not exist.
 
-A manifest protects itself: it is canonical JSON that carries the digest of the rest of it, so a flipped byte anywhere
-in the file is found. It protects the data with one checksum, and every tensor with the checksum of its RESULTING bytes.
+A manifest is canonical JSON that carries a digest of the rest of itself, so a flipped byte anywhere in the file is
+detected. It protects the data with one checksum, and every tensor with the checksum of its DECODED bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMAT: Literal["etude-weights/1"] = "etude-weights/1"
 
 
 class Entry(BaseModel):
-    """One tensor of a version, and where its stored bytes lie in the version's data object."""
+    """One tensor of a version, and where its bytes are stored in the version's data object."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,7 +30,7 @@ class Entry(BaseModel):
     offset: int = Field(ge=0)
     length: int = Field(ge=0)
     checksum: str
-    """xxh3-128 of the tensor's bytes once decoded, not of the stored ones."""
+    """xxh3-128 of the tensor's decoded bytes, not of the stored ones."""
 
 
 class Manifest(BaseModel):
@@ -40,23 +40,23 @@ class Manifest(BaseModel):
     version: int = Field(ge=0)
     kind: Literal["full", "delta"]
     base: int | None
-    """The version that `delta` and `same` tensors stand on; None for a full one."""
+    """The version that `delta` and `same` tensors refer to; None for a full version."""
     depth: int = Field(ge=0)
-    """Deltas between this version and its anchor; 0 for an anchor."""
+    """Number of deltas from the anchor to this version; 0 for an anchor."""
     content: str
-    """Digest of all names, dtypes, shapes and checksums: equal for equal weights however they are stored."""
+    """Digest of all names, dtypes, shapes and checksums: equal for equal weights, however they are stored."""
     data: str
     """Name of the data object beside the manifest."""
     data_checksum: str
     bytes_stored: int
     bytes_full: int
     share_changed: float
-    """Share of the elements that differ from the base; 1 where there is no base to compare with."""
+    """Share of the elements that differ from the base; 1 if there is no base to compare with."""
     tensors: tuple[Entry, ...]
 
 
 def content_digest(tensors: list[tuple[str, str, tuple[int, ...], str]]) -> str:
-    """Of (name, dtype, shape, checksum) of every tensor, in any order."""
+    """Digest of (name, dtype, shape, checksum) of every tensor, in any order."""
     return checksum(_canonical([[name, dtype, list(shape), total] for name, dtype, shape, total in sorted(tensors)]))
 
 

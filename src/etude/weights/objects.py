@@ -1,4 +1,4 @@
-"""The one place that speaks to an object store: a folder by default, s3://, gs://, az:// by URL.
+"""Access to an object store: a folder by default, or s3://, gs://, az:// by URL. All object store calls are here.
 
 Every put is atomic (a reader sees the whole object or none). Credentials and endpoints come from the environment, as
 the providers' own tools read them (AWS_*, GOOGLE_*, AZURE_*); an endpoint without TLS needs AWS_ALLOW_HTTP=true.
@@ -19,7 +19,7 @@ from etude.weights.errors import StoreFailed, WeightsError
 
 SCHEMES = ("file", "s3", "gs", "az")
 STAGED = re.compile(r"#\d+$")
-"""The local store writes beside the target under such a name first, and leaves it there when it is killed."""
+"""Suffix of the temporary files the local store writes beside the target, and leaves behind when it is killed."""
 
 
 class Objects:
@@ -42,7 +42,8 @@ class Objects:
             obstore.put(self._store, path, data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """False where the object is already there: of two writers exactly one is told True."""
+        """Write an object only if it does not exist; returns whether it did. Of two concurrent writers exactly one gets
+        True."""
         with self._named(f"write {path}"):
             try:
                 obstore.put(self._store, path, data, mode="create", use_multipart=False)
@@ -51,7 +52,7 @@ class Objects:
             return True
 
     def get(self, path: str) -> memoryview | None:
-        """None where there is no such object."""
+        """Read an object; None if it does not exist."""
         with self._named(f"read {path}"):
             try:
                 return memoryview(obstore.get(self._store, path).bytes())
@@ -63,7 +64,8 @@ class Objects:
             return [entry["path"] for batch in obstore.list(self._store, prefix or None) for entry in batch]
 
     def delete_others(self, prefix: str, keep: set[str]) -> None:
-        """Removes what a killed or beaten writer left under the prefix."""
+        """Delete all other objects under the prefix: remains of writers that were killed or lost the race to
+        publish."""
         gone = [path for path in self.list(prefix) if path not in keep]
         with self._named(f"clean {prefix}"):
             if gone:

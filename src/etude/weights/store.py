@@ -1,7 +1,7 @@
 """The version store: publish, read, verify.
 
-Invariants: a version is there once its manifest is, and then never changes; what `read` returns was checked, tensor by
-tensor, against the checksums of the version asked for; a writer killed at any moment leaves the store as it was.
+Invariants: a version exists once its manifest does, and then never changes; `read` checks every tensor it returns
+against the checksums of the requested version; a writer killed at any moment leaves the store as it was.
 
 Simplification: a version's data is one object that is read whole.
 """
@@ -32,9 +32,10 @@ class WeightStore:
         return self._objects.location
 
     def publish(self, version: int, tensors: Tensors, *, base: tuple[int, Tensors] | None = None) -> Manifest:
-        """Stores a version: a delta on `base`, or whole where there is no base or the chain would reach `anchor_every`.
+        """Store a version: as a delta on `base`, or in full if there is no base or the chain of deltas would reach
+        `anchor_every`.
 
-        Publishing the same content again returns the manifest that is there; other content raises VersionExists.
+        Publishing the same content again returns the existing manifest; other content raises VersionExists.
         """
         sums = {name: checksum(tensor.data) for name, tensor in tensors.items()}
         content = content_digest([(name, t.dtype, t.shape, sums[name]) for name, t in tensors.items()])
@@ -57,7 +58,7 @@ class WeightStore:
         return manifest
 
     def withdraw(self, version: int) -> None:
-        """Takes a version back, manifest first, so that it can be published again: for one found to be damaged."""
+        """Delete a version, so that it can be published again after it was found to be damaged."""
         self._objects.delete_others(_folder(version), set())
 
     def versions(self) -> list[int]:
@@ -72,7 +73,8 @@ class WeightStore:
         return found
 
     def read(self, version: int, *, have: tuple[int, Tensors] | None = None) -> dict[str, RawTensor]:
-        """The tensors of a version, from what the caller has if the chain passes there, else from the nearest anchor.
+        """Return the tensors of a version, starting from what the caller has if the delta chain includes it, otherwise
+        from the nearest anchor.
 
         Tensors that did not change since `have` are the caller's own objects; all others are fresh memory.
         """
@@ -164,7 +166,7 @@ def _pack(
 
 
 def _check(manifest: Manifest, tensors: Tensors, wrong: type[WeightsError]) -> None:
-    """Every tensor of the version, no other, each with the bytes that were published."""
+    """Check that these are all tensors of the version and no others, each with the published bytes."""
     version = manifest.version
     names = {entry.name for entry in manifest.tensors}
     if odd := sorted(names ^ tensors.keys()):

@@ -1,6 +1,6 @@
 """A tensor as bytes: dtype, shape, and the raw little-endian elements. Needs neither torch nor a numpy bfloat16.
 
-Equality is of bytes, so that NaN payloads and negative zeros survive.
+Tensors are compared by bytes, so NaN payloads and negative zeros count.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class RawTensor:
     dtype: str
     shape: tuple[int, ...]
     data: Bytes
-    """One dimension, contiguous, len == product of shape x bytes per element. Treated as read-only once made."""
+    """One-dimensional and contiguous, len == product of shape x bytes per element. Treated as read-only once
+    created."""
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_SIZES:
@@ -76,5 +77,5 @@ def bytes_of(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def checksum(data: Bytes | bytes | memoryview) -> str:
-    """xxh3-128 in hex: finds accidents, not forgeries."""
+    """xxh3-128 in hex: detects accidents, not forgeries."""
     return xxhash.xxh3_128_hexdigest(data.data if isinstance(data, np.ndarray) else data)

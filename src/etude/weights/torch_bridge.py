@@ -1,6 +1,6 @@
-"""Between torch tensors and raw bytes. The only file of this room that imports torch.
+"""Converts between torch tensors and raw bytes. The only file of this package that imports torch.
 
-Bytes are shared with torch wherever its memory allows: a change in place on one side is then seen on the other.
+Where torch's memory layout allows it, memory is shared: an in-place change on one side is then visible on the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from etude.weights.tensor import RawTensor, Tensors
 
 
 def from_state_dict(state: Mapping[str, torch.Tensor], *, copy: bool = True) -> dict[str, RawTensor]:
-    """Raw tensors of a state dict. Without `copy` those of contiguous CPU tensors share their memory."""
+    """Convert a state dict to raw tensors. Without `copy`, those of contiguous CPU tensors share their memory."""
     return {name: from_torch(tensor, copy=copy) for name, tensor in state.items()}
 
 
@@ -27,7 +27,7 @@ def from_torch(tensor: torch.Tensor, *, copy: bool = True) -> RawTensor:
 
 
 def to_torch(raw: RawTensor) -> torch.Tensor:
-    """A tensor over the same memory."""
+    """Return a torch tensor over the same memory."""
     dtype = getattr(torch, raw.dtype)
     if not raw.data.size:
         return torch.empty(raw.shape, dtype=dtype)
@@ -35,7 +35,7 @@ def to_torch(raw: RawTensor) -> torch.Tensor:
 
 
 def into_module(module: torch.nn.Module, tensors: Tensors) -> None:
-    """Copies the tensors into the module's own, in place; all are checked before the first is touched.
+    """Copy the tensors into the module's own, in place. All are checked before the first is changed.
 
     A tensor may be widened (bfloat16 into a float32 module) but never rounded.
     """
