@@ -1,6 +1,7 @@
 """Services as remote objects: start, call, stream, put and get, health, kill.
 
-Two backends behind one contract: ray, and inline."""
+Two backends implement one contract: ray, and inline.
+"""
 
 from etude.cluster.contract import (
     Cluster,

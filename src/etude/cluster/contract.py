@@ -1,8 +1,8 @@
-"""Services as remote objects: start, call, stream, put and get, health, kill. Only the ray backend imports ray.
+"""The contract of services as remote objects: start, call, stream, put and get, health, kill.
 
 A service is a plain class named by "package.module:Class"; its public methods may be `async def`, `def`, or async
-generators (streams). Both backends keep one contract (tests/contract/cluster.py). Every call names what it waits for
-and carries a deadline.
+generators (streams). Both backends follow the same contract (tests/contract/cluster.py), and only the ray backend
+imports ray. Every call names what it waits for and has a deadline.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class ClusterError(Exception):
-    """A failure of the services layer."""
+    """Base of the exceptions of this package."""
 
 
 class ServiceDied(ClusterError):
-    """The process that ran the call is gone; the message names service and method. Restarting is up to the caller."""
+    """The process that ran the call is gone. The message names service and method. Restarting is up to the caller."""
 
 
 class DeadlineExceeded(ClusterError):
-    """The call did not answer in time; the message names service, method and deadline. It may still be running."""
+    """The call did not answer in time. The message names service, method and deadline. The call may still be
+    running."""
 
 
 class ServiceFailed(ClusterError):
-    """The method raised; carries the remote type, message and traceback. Exceptions that the method's own contract
-    declares (EngineError and the like) are re-raised as themselves instead."""
+    """The method raised an exception; carries the remote type, message and traceback.
+
+    Exceptions declared by the method's own contract (EngineError and the like) are raised as themselves instead.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,11 @@ class Health:
     alive: bool
     pid: int | None
     incarnation: int
-    """How many times this service was started, from 1."""
+    """Which start of the service this is, counted from 1."""
     seconds_up: float
     detail: str = ""
     here: bool = True
-    """On the caller's machine, so that the pid means something there."""
+    """Whether the service is on the caller's machine, so that the pid means something there."""
 
 
 @runtime_checkable
@@ -51,17 +54,17 @@ class Remote(Protocol):
     async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any: ...
 
     def stream(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> AsyncIterator[Any]:
-        """Items of an async generator method; the deadline is for each next item."""
+        """Yield the items of an async generator method; the deadline applies to each next item."""
         ...
 
     async def health(self, *, deadline: float = 5.0) -> Health: ...
 
     async def restart(self, *, deadline: float) -> None:
-        """Starts the service anew with the same arguments; the old process, if any, is killed first."""
+        """Start the service again with the same arguments; the old process, if any, is killed first."""
         ...
 
     async def kill(self) -> None:
-        """SIGKILL. Safe to call twice."""
+        """Kill the service with SIGKILL. Safe to call twice."""
         ...
 
 
@@ -72,7 +75,7 @@ class Cluster(Protocol):
         ...
 
     async def lose_node(self, node: str) -> None:
-        """Ends a node with all that runs there, as a power cut would: for rehearsals. Not the driver's own."""
+        """Kill a node with everything on it, as a power cut would. For rehearsals; the driver's own node is refused."""
         ...
 
     async def start(
@@ -86,17 +89,18 @@ class Cluster(Protocol):
         deadline: float = 60.0,
         **kwargs: Any,
     ) -> Remote:
-        """Starts a service in its own process (inline: in this one) and returns when its constructor is done.
+        """Start a service in its own process (inline: in this one) and return when its constructor has finished.
 
-        With `node` it runs there, restarted too, or not at all."""
+        With `node` the service, restarts included, runs on that node or not at all.
+        """
         ...
 
     async def put(self, value: Any) -> Any:
-        """Stores a large value once; the reference can be passed to calls and is resolved with `get`."""
+        """Store a large value once. The reference can be passed to calls and is resolved with `get`."""
         ...
 
     async def get(self, reference: Any, *, deadline: float) -> Any: ...
 
     async def close(self) -> None:
-        """Kills every service; leaves no process, socket or shared-memory segment behind."""
+        """Kill every service. Leaves no process, socket or shared-memory segment behind."""
         ...

@@ -1,8 +1,8 @@
-"""Calls between processes of one machine, over a unix socket: a twentieth of what a call through ray costs, both sides
-together (benchmarks/calls.py), and a rollout makes a dozen.
+"""Direct calls between processes of one machine over a unix socket.
 
-Ray still starts, finds and watches the services; it carries what this does not: streams, stored values, calls to other
-machines. The socket lies in the cluster's private folder.
+A call costs a twentieth of a call through ray, both sides together (benchmarks/calls.py), and a rollout makes about a
+dozen. Ray still starts, finds and watches the services, and carries what this does not: streams, stored values, calls
+to other machines. The socket lies in the cluster's private folder.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 HEAD = struct.Struct(">QQ")
-"""Of a frame: the number of its call and the length of its body."""
+"""Header of a frame: the number of its call and the length of its body."""
 Replying = Callable[[bytes], Awaitable[bytes]]
 
 
 class LineLost(Exception):
-    """The process at the other end is gone, or was never there."""
+    """The process at the other end is gone, or never existed."""
 
 
 class _Frames(asyncio.Protocol):
-    """Whole frames in, whole frames out."""
+    """A connection that sends and receives whole frames."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -44,7 +44,7 @@ class _Frames(asyncio.Protocol):
         del self._buffer[:begin]
 
     def send(self, number: int, body: bytes) -> None:
-        """Into the void where the connection is going; that it is gone, `connection_lost` says."""
+        """Send a frame. Dropped silently if the connection is closing; `connection_lost` reports that it is gone."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines((HEAD.pack(number, len(body)), body))
 
@@ -57,13 +57,13 @@ class _Frames(asyncio.Protocol):
 
 
 class _Desk(_Frames):
-    """The service's end of one line."""
+    """The service's end of one connection."""
 
     def __init__(self, reply: Replying) -> None:
         super().__init__()
         self._reply = reply
         self._calls: set[asyncio.Task[None]] = set()
-        """Kept: a call that nobody refers to could be collected half-way."""
+        """Running calls. The reference keeps a task from being garbage-collected half-way."""
 
     def receive(self, number: int, body: bytes) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(number, body))
@@ -75,7 +75,8 @@ class _Desk(_Frames):
 
 
 class Line(_Frames):
-    """The caller's end, for any number of calls at once; it belongs to the event loop that opened it."""
+    """The caller's end of a connection, for any number of concurrent calls. It belongs to the event loop that opened
+    it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class Line(_Frames):
             del self._waiting[number]
 
     def receive(self, number: int, body: bytes) -> None:
-        # Nobody waits any more for the answer to a call that was given up.
+        # Ignore the answer to a call that was given up.
         reply = self._waiting.get(number)
         if reply is not None and not reply.done():
             reply.set_result(body)

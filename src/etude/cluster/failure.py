@@ -1,7 +1,7 @@
-"""How an exception travels home: as itself where it belongs to Étude's own contracts, else as ServiceFailed.
+"""Carries a service's exception to its caller: as itself if it is one of Étude's own, otherwise as ServiceFailed.
 
-A ClusterError raised inside a service (it lost a service of its own) comes home as ServiceFailed too: ServiceDied must
-always mean that the service called is the one that died.
+A ClusterError raised inside a service (because it lost a service of its own) arrives as ServiceFailed too: ServiceDied
+must always mean that the called service itself died.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from etude.cluster.contract import ClusterError, ServiceFailed
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a service answers instead of a result."""
+    """What a service returns instead of a result when its method raised."""
 
     type: str
     message: str
     traceback: str
     itself: bytes | None
-    """The pickled exception, where it may be raised again as itself."""
+    """The pickled exception, if it may be raised as itself."""
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:

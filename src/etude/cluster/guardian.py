@@ -1,11 +1,13 @@
-"""Ends what a cluster leaves when its driver is gone, and removes its folder.
+"""The guardian: kills what a cluster leaves behind when its driver is gone, and removes the cluster's folder.
 
-Ray's main processes die with the driver by themselves (the kernel signals them), its workers follow within seconds;
-its agents, whatever was just starting, and its temporary folder stay. Whoever comes first sweeps: the driver's own
-close, this guardian once the driver is dead, or the next start. A process is ended because it is recorded in the
-folder, by pid AND start time, or works in the folder, which is this cluster's alone; never by its name.
+Ray's main processes die with the driver by themselves (the kernel signals them), and its workers follow within seconds.
+Its agents, processes that were just starting, and its temporary folder stay. Whichever comes first cleans up: the
+driver's own close, this guardian once the driver is dead, or the next start. A process is killed only because it is
+recorded in the folder, by pid AND start time, or works in the folder, which belongs to this cluster alone; never by its
+name.
 
-Runs as a script of its own (`python -I -S guardian.py FOLDER`), hence only the standard library and no import of etude.
+It runs as a standalone script (`python -I -S guardian.py FOLDER`), hence only the standard library and no import of
+etude.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ END_WITHIN = 10.0
 
 
 def identity(pid: int) -> str | None:
-    """ "pid start-ticks boot-id" of a living process; None for one that is gone or a zombie."""
+    """Return "pid start-ticks boot-id" of a living process; None if it is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -38,7 +40,7 @@ def alive(who: str) -> bool:
 
 
 def end(who: str) -> None:
-    """SIGKILL, only if the pid still belongs to the process recorded."""
+    """Kill the process with SIGKILL, but only if the pid still belongs to the recorded process."""
     if alive(who):
         try:
             os.kill(int(who.split()[0]), signal.SIGKILL)
@@ -52,7 +54,7 @@ def own(folder: Path) -> None:
 
 
 def record(folder: Path, pid: int) -> None:
-    """Appends a process; several processes may append at once."""
+    """Record a process in the folder; several processes may append at once."""
     who = identity(pid)
     if who is not None:
         with (folder / PROCESSES).open("a") as file:
@@ -60,17 +62,17 @@ def record(folder: Path, pid: int) -> None:
 
 
 def members(folder: Path, spared: str) -> list[str]:
-    """The living processes of a cluster, but for the spared one, its guardian and this one.
+    """The living processes of a cluster, except the spared one, the guardian and this process.
 
-    Ray's own are told by the folder: it stands in their command line until they give themselves a title, and by then
-    they have a log open below it. The services record themselves, since their output goes elsewhere.
+    Ray's own processes are recognised by the folder: it is in their command line until they set their own title, and by
+    then they have a log file open below it. Services record themselves, since their output goes elsewhere.
     """
     found = {who for who in recorded(folder) if alive(who)}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             try:
                 inside = _works_in(entry, folder)
-            except OSError:  # it ended, or belongs to somebody else
+            except OSError:  # it ended, or belongs to another user
                 continue
             if inside and (who := identity(int(entry.name))) not in (None, spared):
                 found.add(str(who))
@@ -95,7 +97,7 @@ def recorded(folder: Path) -> list[str]:
 
 
 def owner(folder: Path) -> str:
-    """Its identity; empty as long as nobody owns the folder, and once it is gone."""
+    """Identity of the folder's owner; empty if nobody owns the folder yet, or once it is gone."""
     try:
         return (folder / OWNER).read_text().strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -108,15 +110,16 @@ def owner_alive(folder: Path) -> bool:
 
 
 def abandoned(folder: Path) -> bool:
-    """Has it an owner, and is that one dead? Of a folder that is being made or removed there is nothing to read."""
+    """Whether the folder has an owner that is dead. A folder being created or removed has no owner to read."""
     who = owner(folder)
     return bool(who) and not alive(who)
 
 
 def sweep(folder: Path, spared: str = "") -> list[str]:
-    """Ends the cluster's processes, then removes the folder; returns the processes that would not end.
+    """Kill the cluster's processes, then remove its folder. Returns the processes that did not end.
 
-    In this order: one of ray's that is just starting makes the folder anew. `spared` is the owner where it lives.
+    In this order, because a ray process that is just starting would create the folder again. `spared` is the owner, if
+    it is alive.
     """
     until = time.monotonic() + END_WITHIN
     while True:
@@ -131,10 +134,10 @@ def sweep(folder: Path, spared: str = "") -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """Waits for the end of stdin, held open by the driver, or for the driver's death, whichever is seen first."""
+    """Wait until stdin, held open by the driver, is closed or the driver is dead; then clean up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Read now: the driver's own sweep removes it, while the driver still holds files of the folder open.
+    # Read the owner now: the driver's own sweep removes the file while the driver still has files of the folder open.
     driver = owner(folder)
     if not driver:
         return

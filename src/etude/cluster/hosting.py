@@ -1,8 +1,8 @@
-"""A service as it lives inside its process: the user's object, and the rules by which its methods run.
+"""Hosts a service inside its process: the service object, and the rules by which its methods run.
 
 - `async def` methods run on the event loop, any number at once.
-- `def` methods run in the service's one worker thread, one after another: a plain class needs no locks, and a long
-  step does not keep the loop from answering. What must answer meanwhile is an `async def`.
+- `def` methods run in the service's single worker thread, one after another: a plain class needs no locks, and a long
+  step does not block the loop. A method that must answer meanwhile has to be an `async def`.
 - async generators stream.
 """
 
@@ -26,7 +26,7 @@ class Hosted:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=service.rpartition(":")[2])
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result, or a Failure."""
+        """Run a method. Returns its result, or a Failure."""
         try:
             function = self._method(method)
             if inspect.isasyncgenfunction(function):
@@ -39,7 +39,7 @@ class Hosted:
             return Failure.of(error)
 
     async def reply(self, pickled: bytes) -> bytes:
-        """A call and its answer, as they travel; a Failure also where either cannot."""
+        """Run a pickled call and return the pickled answer; a Failure also if either cannot be pickled or unpickled."""
         try:
             method, args, kwargs = pickle.loads(pickled)
             return pickle.dumps(await self.call(method, args, kwargs), pickle.HIGHEST_PROTOCOL)
@@ -47,7 +47,7 @@ class Hosted:
             return pickle.dumps(Failure.of(error))
 
     async def stream(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        """The items; a Failure, if it comes, is the last one."""
+        """Yield a stream's items; if the stream fails, the last item is a Failure."""
         try:
             function = self._method(method)
             if not inspect.isasyncgenfunction(function):
@@ -75,7 +75,7 @@ def pickled_call(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def find_service(service: str) -> Any:
-    """The class that "package.module:Class" names."""
+    """Return the class named by "package.module:Class"."""
     module, separator, name = service.partition(":")
     if not separator or not module or not name:
         raise ClusterError(f"a service is named package.module:Class, found {service!r}")

@@ -1,7 +1,8 @@
-"""The inline backend: every service in this process, on this event loop. For tests and debugging.
+"""The inline backend: every service runs in this process, on this event loop. For tests and debugging.
 
-Arguments, results and items are pickled and unpickled on the way, so what would not survive a real wire, or would share
-memory by accident, is found here. A death is only played: running calls are dropped, later ones raise ServiceDied.
+Arguments, results and stream items are pickled and unpickled on the way, so values that would not survive a real
+connection, or would share memory by accident, are caught here. A service's death is simulated: running calls are
+dropped, later ones raise ServiceDied.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What `put` returns; passed to a call it becomes its value."""
+    """Reference returned by `put`; a call that gets it as an argument sees its value."""
 
     value: Any
 
@@ -132,7 +133,7 @@ class InlineCluster:
         return list(self._nodes)
 
     async def lose_node(self, node: str) -> None:
-        """Played, too: services that were started there are killed and cannot be restarted."""
+        """Simulate the loss of a node: the services started there are killed and cannot be restarted."""
         if node not in self._nodes[1:]:
             raise ClusterError(f"no node {node!r} that may be lost; there are {', '.join(self._nodes[1:]) or 'none'}")
         self._nodes.remove(node)
@@ -155,7 +156,7 @@ class InlineCluster:
         deadline: float = 60.0,
         **kwargs: Any,
     ) -> InlineRemote:
-        """`cpus` and `env` have no meaning in a process that is already running."""
+        """`cpus` and `env` are ignored: the process is already running."""
         if name in self.remotes:
             raise ClusterError(f"there is already a service called {name!r}")
         if node and node not in self._nodes:

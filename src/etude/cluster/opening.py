@@ -1,4 +1,4 @@
-"""The one way in: a cluster by the name of its backend."""
+"""Opens a cluster by the name of its backend."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from etude.cluster.contract import Cluster, ClusterError
 async def open_cluster(
     backend: Literal["ray", "inline"], *, run_folder: Path, cpus: int | None = None, nodes: int = 1
 ) -> Cluster:
-    """Opens a cluster; `close` it. Services write what they print to `run_folder/logs/<name>.log` (ray).
+    """Open a cluster; the caller must `close` it. With ray, services write their output to
+    `run_folder/logs/<name>.log`.
 
-    `cpus` is what services may ask for together on one node (default: every core this process may use). `nodes` above
-    1 puts more nodes on this machine, to rehearse what many machines will do.
+    `cpus` is how many cores the services of one node may request together (default: every core this process may use).
+    `nodes` above 1 adds more nodes on this machine, to rehearse runs on several machines.
     """
     if backend == "inline":
         from etude.cluster.inline import InlineCluster

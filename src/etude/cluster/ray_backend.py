@@ -1,10 +1,10 @@
-"""The ray backend: every service in a process of its own. The only file that imports ray, once a cluster opens.
+"""The ray backend: every service runs in a process of its own. Imports ray only once a cluster opens.
 
-Invariants: ray listens on the loopback alone and asks for a token; a service is a named actor in the cluster's own
+Invariants: ray listens only on the loopback and requires a token; a service is a named actor in the cluster's own
 namespace, so a handle finds it again after a restart, wherever the handle is; every process is recorded (guardian.py)
 before it serves, so that none outlives the driver.
 
-Ray binds its first processes to the life of the THREAD that starts them: open a cluster from a thread that lives on.
+Ray ties its first processes to the life of the THREAD that starts them: open a cluster from a thread that lives on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ JOIN_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """What a host needs to make its service, the same for every incarnation."""
+    """What a host needs to create its service; the same for every start."""
 
     name: str
     service: str
@@ -59,16 +59,16 @@ class _Spec:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an incarnation runs."""
+    """Where one start of a service runs."""
 
     host: str
     who: str
-    """pid, start time and boot id, see guardian.identity"""
+    """pid, start time and boot id, as in guardian.identity"""
     incarnation: int
     started: float
     failure: Failure | None
     door: str
-    """Where those on the same machine call it directly."""
+    """Path of the unix socket for direct calls from the same machine."""
 
     @property
     def pid(self) -> int:
@@ -80,12 +80,12 @@ class _Place:
 
 
 class _Host:
-    """The actor: one service and its process."""
+    """The ray actor that hosts one service in its process."""
 
     def __init__(self, spec: _Spec, incarnation: int) -> None:
         guardian.record(spec.folder, os.getpid())
         _write_to(spec.log)
-        # Torch makes this folder whether it compiles or not; here it goes with the cluster.
+        # Torch creates this folder whether it compiles or not; here it is removed with the cluster.
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(spec.folder / "torch"))
         os.environ.update(spec.env)
         os.environ.pop(TOKEN, None)
@@ -116,7 +116,7 @@ class _Host:
 
 class RayRemote:
     def __init__(self, name: str, namespace: str, spec: Any, cpus: float, node: str = "") -> None:
-        """`node`: the id by which ray knows it."""
+        """`node` is ray's id of the node."""
         self._name, self._namespace, self._spec, self._cpus, self._node = name, namespace, spec, cpus, node
         self._actor: Any = None
         self._place: _Place | None = None
@@ -138,7 +138,7 @@ class RayRemote:
         try:
             answer = await self._waited(self._answer(method, args, kwargs), method, deadline)
         except ServiceDied:
-            # A restart that this handle had not seen yet: the call never reached anybody, so it may be sent again.
+            # This handle had not noticed a restart: the call never reached a process, so it may be sent again.
             if not await self._younger_than(submitted, until):
                 raise
             left = max(until - time.monotonic(), 0.001)
@@ -191,7 +191,7 @@ class RayRemote:
             actor = self._actor or ray.get_actor(self._name, namespace=self._namespace)
             ray.kill(actor, no_restart=True)
         except ValueError:
-            pass  # it has no actor: already dead
+            pass  # no such actor: already dead
         self._actor = None
         place = self._place
         if place is None or not place.here:
@@ -221,7 +221,7 @@ class RayRemote:
             try:
                 self._actor = ray.remote(_Host).options(**options).remote(self._spec, incarnation)
                 break
-            except ValueError as error:  # the name is still that of the one just killed
+            except ValueError as error:  # the name still belongs to the actor just killed
                 if time.monotonic() > until:
                     raise ClusterError(f"there is already a service called {self._name!r}") from error
                 await asyncio.sleep(0.02)
@@ -235,7 +235,8 @@ class RayRemote:
             raise place.failure.exception(self._name, "__init__")
 
     async def _answer(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Directly from a service of this machine; what ray has stored goes through ray."""
+        """Call a service: directly if it is on this machine, through ray if it is not or an argument is a stored
+        value."""
         from ray import ObjectRef
 
         stored = any(isinstance(value, ObjectRef) for value in (*args, *kwargs.values()))
@@ -245,7 +246,7 @@ class RayRemote:
         return pickle.loads(await line.ask(pickled_call(method, args, kwargs)))
 
     async def _line_here(self, method: str) -> Line | None:
-        """A line to the service as it lives now; None where that is on another machine."""
+        """Return a connection to the current process of the service; None if it is on another machine."""
         async with self._opening:
             line = self._line
             if line is not None and not line.lost and line.loop is asyncio.get_running_loop():
@@ -258,7 +259,7 @@ class RayRemote:
     def _found(self, method: str) -> Any:
         import ray
 
-        if not ray.is_initialized():  # else looking for the service would start a new cluster
+        if not ray.is_initialized():  # otherwise get_actor would start a new cluster
             raise ServiceDied(f"{self._name} is gone with its cluster; it was asked for {method}")
         if self._actor is None:
             try:
@@ -268,13 +269,14 @@ class RayRemote:
         return self._actor
 
     async def _younger_than(self, moment: float, until: float) -> bool:
-        """There is an incarnation now, and it was already serving at that moment."""
+        """Whether the service is running now and was started before that moment."""
         self._actor = None
         alive = await self._current(max(until - time.monotonic(), 0.001))
         return alive and self._place is not None and self._place.started < moment
 
     async def _current(self, deadline: float) -> bool:
-        """Asks the service where it is, looking it up anew if the handle's own incarnation is gone."""
+        """Ask the service where it runs, looking it up again if the process this handle knows is gone. Returns whether
+        it is alive."""
         for _ in range(2):
             try:
                 actor = self._found("place")
@@ -320,7 +322,7 @@ class RayCluster:
 
     @classmethod
     def open(cls, run_folder: Path, cpus: int | None) -> RayCluster:
-        """Blocks for two to three seconds: see the module's last line on threads."""
+        """Start ray and open a cluster. Blocks for two to three seconds; see the module docstring on threads."""
         prepare_environment()
         import ray
 
@@ -360,7 +362,7 @@ class RayCluster:
         return cluster
 
     async def joined_by(self, more: int) -> RayCluster:
-        """Itself, once so many more nodes of this machine are there."""
+        """Add `more` nodes on this machine and return self once they have joined."""
         import ray
 
         address = ray.get_runtime_context().gcs_address
@@ -382,7 +384,7 @@ class RayCluster:
         return sorted(self._node_ids(), key=lambda name: (name != node_name(0), name))
 
     def _node_ids(self) -> dict[str, str]:
-        """ray's id of every living node, by name: the resource that it came with, or else its id."""
+        """Ray's id of every living node, by name: the node's own "node-..." resource, or its id if it has none."""
         import ray
 
         living = [node for node in ray.nodes() if node["Alive"]]
@@ -470,7 +472,7 @@ async def _next(items: Any) -> Any:
 
 
 async def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Stored values in place of their references."""
+    """Replace references by the stored values."""
     from ray import ObjectRef
 
     got = [await value if isinstance(value, ObjectRef) else value for value in args]

@@ -1,7 +1,8 @@
-"""More nodes on this machine, each a ray node of its own: what many machines will do can be rehearsed on one, and a
-node can be lost without losing the machine. Like ray_backend.py, imports ray only once a cluster is open.
+"""Extra nodes on this machine, each a ray node of its own, to rehearse runs on several machines.
 
-A node's processes are children of the driver and work in the cluster's folder: the guardian ends them with all others.
+A node can then be lost without losing the machine. Like ray_backend.py, this file imports ray only once a cluster is
+open. A node's processes are children of the driver and work in the cluster's folder, so the guardian kills them with
+all others.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from etude.cluster.surroundings import STORE_BYTES, TOKEN, auth_token, store_fol
 
 
 def node_name(number: int) -> str:
-    """Also a resource of the node, by which it is told among ray's."""
+    """Name of a node; also a ray resource of the node, by which it is found among ray's nodes."""
     return f"node-{number}"
 
 
 class RehearsedNode:
     def __init__(self, number: int, address: str, cpus: int, folder: Path) -> None:
-        """Blocks for about a second. What ray's own tests do for the same end; it has no public way that stays on the
-        loopback."""
+        """Start the node; blocks for about a second. Does what ray's own tests do: ray has no public API for this that
+        stays on the loopback."""
         from ray._private.node import Node
         from ray._private.parameter import RayParams
 
@@ -49,7 +50,7 @@ class RehearsedNode:
             os.environ.pop(TOKEN, None)
 
     def lose(self) -> None:
-        """Every process of the node at once, as a power cut would."""
+        """Kill every process of the node at once, as a power cut would."""
         tops = [info.process.pid for infos in self._node.all_processes.values() for info in infos]
         found: list[psutil.Process] = []
         for pid in tops:

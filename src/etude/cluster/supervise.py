@@ -1,8 +1,8 @@
-"""A service and its restarts: whoever finds it dead has it started again, a bounded number of times, and the journal
-says why, and which process serves now.
+"""A supervised service: whoever finds it dead restarts it, a bounded number of times. The journal records why, and
+which process serves now.
 
-However many calls were in flight when the service died, it is restarted once. `call` sends its call again after a
-restart, so only methods that bear repetition belong there; everything else calls `remote` and `heal`s itself.
+However many calls were in flight when the service died, it is restarted once. `call` repeats its call after a restart,
+so only methods that may safely be repeated should use it; for everything else use `remote` and `heal`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class OnEvent(Protocol):
-    """Told of every start; `Journal.event` fits."""
+    """Called at every start of the service; `Journal.event` fits."""
 
     def __call__(self, kind: str, /, **fields: Any) -> object: ...
 
@@ -30,9 +30,9 @@ class Supervised:
     ) -> None:
         self.remote, self.restarts = remote, restarts
         self.incarnation = 1
-        """Which start of the service is the current one; what a caller saw goes into `heal`."""
+        """Number of the current start of the service. Callers pass the number they saw to `heal`."""
         self.local_pid: int | None = None
-        """Of the process that serves now, once its start was told; None where that is another machine's."""
+        """Pid of the current process, known once its start was recorded; None if it is on another machine."""
         self._on_event, self._start_deadline = on_event, start_deadline
         self._used = 0
         self._healing = asyncio.Lock()
@@ -43,7 +43,7 @@ class Supervised:
 
     @property
     def used(self) -> int:
-        """Restarts so far."""
+        """Restarts used so far."""
         return self._used
 
     async def call(self, method: str, *args: Any, deadline: float, **kwargs: Any) -> Any:
@@ -55,7 +55,8 @@ class Supervised:
                 await self.heal(seen, str(death))
 
     async def heal(self, seen: int, reason: str) -> None:
-        """Restarts the service unless somebody did since incarnation `seen`; ServiceDied once restarts are used up."""
+        """Restart the service unless somebody did so since incarnation `seen`. Raises ServiceDied once all restarts are
+        used up."""
         async with self._healing:
             while self.incarnation == seen:
                 if self._used >= self.restarts:
@@ -70,21 +71,22 @@ class Supervised:
                 await self.tell_of_start(reason)
 
     async def unharmed(self, seen: int) -> bool:
-        """Is the process that served as incarnation `seen` still the one, and alive?"""
+        """Whether the process that served as incarnation `seen` is still the current one, and alive."""
         return (await self.remote.health()).alive and self.incarnation == seen
 
     async def watch(self, every: float) -> None:
-        """Heals the service whenever it is found dead; runs until it is cancelled."""
+        """Restart the service whenever it is found dead; runs until cancelled."""
         while True:
             await asyncio.sleep(every)
             seen = self.incarnation
-            # A process that is only slow, on a machine that is only busy, must not be taken for a dead one.
+            # A process that is merely slow, on a busy machine, must not be taken for dead.
             health = await self.remote.health(deadline=self._start_deadline)
             if not health.alive:
                 await self.heal(seen, f"{self.name} was found dead: {health.detail}")
 
     async def watched(self, work: Coroutine[Any, Any, T], *, every: float = 1.0) -> T:
-        """The result of work that needs the service, healed meanwhile; raises when its restarts are used up."""
+        """Return the result of work that needs the service, restarting the service meanwhile; raises when its restarts
+        are used up."""
         watching, working = asyncio.create_task(self.watch(every)), asyncio.create_task(work)
         both: set[asyncio.Task[Any]] = {watching, working}
         try:
@@ -98,7 +100,7 @@ class Supervised:
             await asyncio.gather(*both, return_exceptions=True)
 
     async def tell_of_start(self, reason: str = "") -> None:
-        """`reason`: why the one before had to be replaced."""
+        """Record the current process as started; `reason` is why the previous one had to be replaced."""
         health = await self.remote.health()
         self.local_pid = health.pid if health.here else None
         if self._on_event is not None:
@@ -109,7 +111,7 @@ class Supervised:
 async def start_supervised(
     cluster: Cluster, limits: ClusterRecipe, journal: Journal, name: str, service: str, *args: Any, cpus: float = 0.1
 ) -> Supervised:
-    """Starts a service that may be restarted as often as the recipe allows."""
+    """Start a service that may be restarted as often as the recipe allows."""
     seconds = limits.call_seconds
     async with journal.waiting(on=name, deadline=seconds):
         remote = await cluster.start(name, service, *args, cpus=cpus, deadline=seconds)

@@ -1,6 +1,6 @@
-"""What ray is put into: its environment, its private folder, its guardian. Imports no ray.
+"""The surroundings of a ray cluster: environment variables, private folder, guardian. Does not import ray.
 
-The folder is ours alone (0700) and holds the record of processes; ray's own folder lies inside.
+The folder is readable only by this user (0700) and holds the record of processes; ray's own folder lies inside.
 """
 
 from __future__ import annotations
@@ -16,37 +16,40 @@ from pathlib import Path
 from etude.cluster import guardian
 
 STORE_BYTES = 256 * 2**20
-"""Of the object store. Ray's least is 75 MiB; what does not fit is spilled to the cluster's folder."""
+"""Size of the object store. Ray's minimum is 75 MiB; what does not fit is spilled to the cluster's folder."""
 SOCKET_PATH_BYTES = 107
 TOKEN = "RAY_AUTH_TOKEN"
-"""Taken out of the environment as soon as ray has read it, so that no command inherits the key to the cluster."""
+"""Removed from the environment as soon as ray has read it, so that no command inherits the key to the cluster."""
 RAY_FOLDER = "ray"
-"""Inside the private one, since ray opens its own to everybody."""
+"""Ray's folder inside the private one; ray itself makes its folder accessible to everybody."""
 
 
 def prepare_environment() -> None:
-    """Ray reads these when it is imported; services inherit them."""
+    """Set the environment variables that ray reads when imported; services inherit them."""
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ[TOKEN] = auth_token()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # Off, ray takes the loopback as its node's address and listens nowhere else; on, it listens on every interface.
+    # If off, ray uses the loopback as its node's address and listens nowhere else; if on, it listens on every
+    # interface.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    # Its default of 15 hands the machine to whatever else runs on it: training would starve behind a browser.
+    # Ray's default niceness of 15 yields the CPU to everything else on the machine: training would starve behind a
+    # browser.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - its own spelling
-    # Ray would tell the driver's stdout of every death; a death is told by ServiceDied, once, to who asked.
+    # Otherwise ray prints every death to the driver's stdout; ServiceDied already reports it, once, to the caller.
     os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."
     os.environ.pop("RAY_ADDRESS", None)
 
 
 @functools.cache
 def auth_token() -> str:
-    """One per process: ray keeps the first that it reads."""
+    """The cluster's auth token, one per process, since ray keeps the first one it reads."""
     return secrets.token_hex(32)
 
 
 def private_folder() -> Path:
-    """Short, since ray puts unix sockets below it. Folders of dead drivers are swept first."""
+    """Create the cluster's folder. Its path is short because ray puts unix sockets below it. Folders of dead drivers
+    are cleaned up first."""
     base = Path(tempfile.gettempdir())
     below = len("/etude-ray-12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.12")
     if len(str(base)) + below > SOCKET_PATH_BYTES:
@@ -62,7 +65,7 @@ def private_folder() -> Path:
 def _is_mine(folder: Path) -> bool:
     try:
         return folder.stat().st_uid == os.getuid()
-    except FileNotFoundError:  # Another driver has just closed.
+    except FileNotFoundError:  # Another driver has just closed and removed it.
         return False
 
 
@@ -78,7 +81,7 @@ def watch(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def store_folder(folder: Path) -> str | None:
-    """Where /dev/shm is too small for the store (64 MB in many containers) it lives in the cluster's folder."""
+    """Folder for the object store: the cluster's own if /dev/shm is too small (64 MB in many containers), else None."""
     try:
         shm = os.statvfs("/dev/shm")
     except OSError:
