@@ -70,9 +70,7 @@ def demonstration_loss(model: Transformer, rows: Rows, stage: SftRecipe) -> Step
         with trunk_frozen(model):
             divergence, _ = draft_loss(model, detached(output), rows)
         metrics["draft_loss"] = float(divergence.detach())
-        loss = loss + stage.draft_loss * (
-            divergence - divergence.detach()
-        )  # adds only a gradient, not to the reported loss
+        loss = loss + stage.draft_loss * (divergence - divergence.detach())  # gradient only; reports the token loss
     return StepLoss(loss, rows.tokens.numel(), metrics)
 
 
