@@ -1,6 +1,6 @@
 """Reinforcement learning: reward, advantage, loss, the reconciler, the run.
 
-Reward belongs here: named terms made from a Trace and a Verdict.
+Rewards are defined here, as named terms computed from a Trace and a Verdict.
 """
 
 from etude.rl.advantage import group_advantages

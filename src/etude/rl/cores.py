@@ -78,7 +78,7 @@ def _processes(proc: Path) -> dict[int, tuple[int, float]]:
     found: dict[int, tuple[int, float]] = {}
     for place in proc.iterdir():
         if place.name.isdigit():
-            with suppress(OSError):  # ended meanwhile
+            with suppress(OSError):  # the process ended meanwhile
                 stat = (place / "stat").read_bytes()
                 fields = stat[stat.rindex(b")") + 2 :].split()
                 found[int(place.name)] = int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

@@ -19,7 +19,7 @@ from etude.rl.loss import LossParts, token_logprobs
 
 @dataclass(slots=True)
 class StepMeter:
-    """Sums over the microbatches of one step."""
+    """Collects the measurements of one step over its microbatches."""
 
     loss: float = 0.0
     deltas: list[Tensor] = field(default_factory=list)

@@ -33,7 +33,7 @@ class Reward:
 
 
 def score(trace: Trace, verdict: Verdict, recipe: RewardRecipe, *, kl: float = 0.0) -> Reward:
-    """The reward of one valid rollout; `kl` is the sum of k1 = log pi - log pi_ref over its sampled tokens."""
+    """Compute the reward of one valid rollout. `kl` is the sum of k1 = log pi - log pi_ref over its sampled tokens."""
     if not verdict.judgement.valid:
         raise ValueError(f"a verdict of {verdict.judgement} has no reward: it is masked")
     length = recipe.length

@@ -169,7 +169,8 @@ class RlTrainer:
             self._idle = None
 
     def _drop_damaged_version(self) -> None:
-        """A version that a disk damaged must not stop the run: the checkpoint holds the same weights."""
+        """Withdraw the current version if its stored copy is damaged. This must not stop the run: the checkpoint holds
+        the same weights, so it can be published again."""
         if self.step in self.store.versions():
             try:
                 self.store.read(self.step)
