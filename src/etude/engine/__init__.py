@@ -1,3 +1,4 @@
-"""Generation: token ids in, token ids out.
+"""The inference engine: token ids in, token ids out.
 
-The protocol (no torch) and the built-in engine."""
+Holds the engine protocol (needs no torch) and the built-in engine.
+"""

@@ -57,7 +57,7 @@ class GenerateRequest:
     conversation: str = ""
     """Id of the conversation. Its requests extend each other, so the engine may keep its cache between them."""
     experts_from: int = 0
-    """The first position whose experts the caller does not have yet."""
+    """First position whose experts the caller does not have yet."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,8 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Stream(IntEnum):
-    """What a uniform number is for. Each (seed, position, stream) is used once, so all draws are independent."""
+    """What a uniform random number is used for. Each (seed, position, stream) is used once, so all draws are
+    independent."""
 
     TOKEN = 0
     """The token at a position, drawn from the main head, or from the remaining distribution after a refused draft."""

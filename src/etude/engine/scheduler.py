@@ -40,7 +40,7 @@ class Admission:
     request: GenerateRequest
     row: int
     source: int
-    """Equal to `row` when nothing has to be copied."""
+    """Row to copy the prefix from; equal to `row` if nothing has to be copied."""
     reused: int
 
 

@@ -45,7 +45,9 @@ _END_SECONDS = 30.0
 
 
 class EngineService:
-    """Implements the Engine protocol; `etude.engine.service:EngineService` is its name for the cluster."""
+    """The service that implements the Engine protocol. The cluster starts it as
+    `etude.engine.service:EngineService`.
+    """
 
     def __init__(
         self,
