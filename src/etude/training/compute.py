@@ -19,7 +19,7 @@ from etude.training.errors import TrainingError
 from etude.training.files import write_file
 
 _PROBE_SECONDS = 0.4
-_BF16_GAIN = 1.1  # a tie goes to fp32, which loses nothing
+_BF16_GAIN = 1.1  # fp32 unless bf16 is clearly faster, since fp32 loses no precision
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """torch dtypes by the names recipes use."""
@@ -79,7 +79,7 @@ def remembered_compute(path: Path, recipe: ComputeRecipe) -> Compute:
 
 
 def _gigaflops(dtype: torch.dtype) -> float:
-    # The shape of a small model's feed-forward on 2,048 tokens.
+    # The shapes of a small model's feed-forward on 2,048 tokens.
     left = torch.ones(2048, 128, dtype=dtype)
     right = torch.ones(128, 352, dtype=dtype)
     left @ right

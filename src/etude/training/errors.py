@@ -1,4 +1,4 @@
-"""What can go wrong in training, apart from the data."""
+"""Exceptions of training, apart from errors in the data."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ class NonFiniteError(TrainingError):
 
 
 class CheckpointError(TrainingError):
-    """A checkpoint cannot be written or read; names the folder and the reason."""
+    """A checkpoint cannot be written or read. The message names the folder and the reason."""

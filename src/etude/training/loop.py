@@ -48,7 +48,7 @@ class Progress:
     total: int
     loss: float
     tokens_per_second: float
-    """Since the last report."""
+    """Throughput since the last report."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 

@@ -16,7 +16,7 @@ CHUNK = 2048
 
 
 def weighted_cross_entropy(logits_btv: Tensor, targets_bt: Tensor, weights_bt: Tensor) -> Tensor:
-    """Sum of weight x loss over the sum of weights; 0 when every weight is 0."""
+    """Weighted mean cross-entropy: sum of weight x loss over the sum of weights; 0 when every weight is 0."""
     losses = F.cross_entropy(logits_btv.flatten(0, -2).float(), targets_bt.flatten(), reduction="none")
     weights = weights_bt.flatten()
     return (losses * weights).sum() / weights.sum().clamp_min(1e-6)

@@ -21,7 +21,7 @@ _SCALE = 0.2
 _ADAMW_PARTS = ("embed_tokens", "lm_head", "mlp.gate.", "router", "e_score_correction_bias")
 
 Blocks = Callable[[Tensor], list[Tensor]]
-"""Views [n, rows, columns] that together cover a tensor of the parameter's shape exactly once."""
+"""A function that splits a tensor of a parameter's shape into views [n, rows, columns] covering it exactly once."""
 
 
 def orthogonalise(blocks_nrc: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
