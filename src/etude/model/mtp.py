@@ -20,7 +20,7 @@ from etude.model.router import Routing
 
 
 class SharedHead(nn.Module):
-    """The norm before the trunk's output head."""
+    """The norm an MTP head applies before the trunk's output head."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ Rounding = Literal["bf16", "nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block"]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One side of a matmul."""
+    """One rounded operand of a matmul."""
 
     values: Tensor
     """[..., K]; fp32, or bf16 if no scale is applied after the matmul"""
