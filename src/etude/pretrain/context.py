@@ -34,7 +34,7 @@ class StageContext:
         return open_corpus(self.run / "corpus")
 
     def model_of(self, stage: str) -> Transformer:
-        """The finished model of an earlier stage, in fp32."""
+        """Load the finished model of an earlier stage, in fp32."""
         folder = self.run / "stages" / stage / "model"
         try:
             return load_hf(folder, torch.float32)

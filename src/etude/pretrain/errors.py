@@ -1,4 +1,4 @@
-"""What can go wrong in a supervised stage, apart from training itself."""
+"""Exceptions of a supervised stage, apart from those of training itself."""
 
 from __future__ import annotations
 
