@@ -42,7 +42,7 @@ class Provenance:
 
     source: str
     origin: str
-    """Name and version."""
+    """Name and version of the package or generator."""
     collected: int = 0
     exact_duplicates: int = 0
     near_duplicates: int = 0

@@ -1,4 +1,4 @@
-"""What can go wrong with a corpus."""
+"""Exceptions of the corpus."""
 
 from __future__ import annotations
 
