@@ -47,5 +47,5 @@ def _pickled(error: BaseException) -> bytes | None:
         raw = pickle.dumps(error)
         same = type(pickle.loads(raw)) is type(error)
     except (pickle.PicklingError, TypeError, AttributeError, ValueError):
-        return None  # an exception class whose constructor does not fit its own args
+        return None  # not picklable, for example because the constructor does not accept the exception's own args
     return raw if same else None
