@@ -29,7 +29,7 @@ class UnknownFormat(WeightsError):
 
 
 class StoreFailed(WeightsError):
-    """The object store refused or could not be reached: disk full, permission, network."""
+    """The object store refused the operation or could not be reached: disk full, permission, network."""
 
 
 class DoesNotFit(WeightsError):
