@@ -1,7 +1,7 @@
 """Writes an agent's changes into the user's folder.
 
-Invariant: a file is written only if it is still what the change was made from, and never through a link; a crash leaves
-each file old or new, whole, and the same call writes the others.
+Invariant: a file is written only if it is still what the change was made from, and never through a symlink. A crash
+leaves each file complete, either old or new, and repeating the call writes the rest.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path, PurePath
 
 
 class ApplyConflict(Exception):
-    """Files changed under the session: they are named, and none was written."""
+    """Files changed outside the session: the message names them, and nothing was written."""
 
 
 def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
-    """All of them or, with ApplyConflict, none: each must still be what it was at the start. One that is already what
-    it is to become is left alone."""
+    """Write all changes, or none if ApplyConflict is raised because a file is no longer what it was at the start. A
+    file that already has its new contents is left alone."""
     changed = {path: data for path, data in changed.items() if not _is_still(folder, path, data)}
     moved = [path for path in changed if not _is_still(folder, path, start.get(path))]
     if moved:
@@ -26,7 +26,8 @@ def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str
         )
     aside: dict[str, Path] = {}
     try:
-        # Beside their places first, all of them: a crash leaves each file old or new and whole, a full disk all old.
+        # Write all new files beside their targets before replacing any: a crash leaves each file complete, either old
+        # or new, and a full disk leaves all of them old.
         for path, data in changed.items():
             if data is not None:
                 aside[path] = _beside(folder / path, data)
@@ -42,7 +43,8 @@ def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str
 
 
 def in_the_way(folder: Path, path: str) -> str:
-    """Why no file can be written there, or nothing: no link may lead out of the folder."""
+    """Return why no file can be written at this path, or an empty string. Symlinks are refused, since they may lead out
+    of the folder."""
     target = folder / path
     for place in _above(folder, path):
         if place.is_symlink() or (place.exists() and not place.is_dir()):
@@ -53,7 +55,7 @@ def in_the_way(folder: Path, path: str) -> str:
 
 
 def leads_out(folder: Path, path: str) -> bool:
-    """Whether a link lies on the way to it."""
+    """Whether one of the path's parent folders is a symlink."""
     return any(place.is_symlink() for place in _above(folder, path))
 
 
@@ -73,7 +75,7 @@ def _beside(target: Path, data: bytes) -> Path:
 
 
 def _is_still(folder: Path, path: str, content: bytes | None) -> bool:
-    """Is that what lies there?"""
+    """Whether the file has this content now; None means that there is no file."""
     target = folder / path
     return not in_the_way(folder, path) and (target.read_bytes() if target.is_file() else None) == content
 

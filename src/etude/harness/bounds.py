@@ -1,4 +1,4 @@
-"""Cuts a tool's output to a number of tokens, visibly, at line ends where it can."""
+"""Cuts a tool's output to a number of tokens, at line ends where possible, with a marker where something was cut."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def fits(text: str, limit: int, count: Count) -> bool:
 
 
 def cut_end(lines: Sequence[str], limit: int, count: Count, marker: Callable[[int], str], bare: str) -> str:
-    """As many leading lines as fit, then `marker(lines left out)`; for what is read from its top."""
+    """Keep as many leading lines as fit, then `marker(lines left out)`. For text that is read from the top."""
     text = "\n".join(lines)
     if fits(text, limit, count):
         return text
@@ -22,7 +22,7 @@ def cut_end(lines: Sequence[str], limit: int, count: Count, marker: Callable[[in
 
 
 def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[[int], str], bare: str) -> str:
-    """The first and the last lines, with `marker` between; for command output, whose end matters most."""
+    """Keep the first and last lines, with `marker` between. For command output, whose end matters most."""
     text = "\n".join(lines)
     if fits(text, limit, count):
         return text
@@ -35,8 +35,8 @@ def cut_middle(lines: Sequence[str], limit: int, count: Count, marker: Callable[
 
 
 def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> str:
-    """The longest text of 1 ... most lines that fits, or nothing. Token counts hardly shrink when lines are added, so
-    bisection finds it; what it finds is counted, so it fits in any case."""
+    """Return the longest text of 1 to `most` lines that fits, or an empty string. Bisection works because token counts
+    hardly shrink when lines are added; the result is counted, so it fits in any case."""
     low, high, best = 1, most, ""
     while low <= high:
         middle = (low + high) // 2
@@ -49,7 +49,7 @@ def _most(most: int, limit: int, count: Count, build: Callable[[int], str]) -> s
 
 
 def _piece(text: str, limit: int, count: Count, bare: str) -> str:
-    """No single line fits: the beginning of the text, by characters."""
-    # More characters than this cannot fit, and a flood must not be counted whole again and again.
+    """Keep the beginning of the text by characters, for when not even one line fits."""
+    # More characters than this cannot fit; without this bound a huge text would be counted again and again.
     text = text[: max(limit, 0) * 64]
     return _most(len(text), limit, count, lambda n: f"{text[:n]}\n{bare}") or (bare if count(bare) <= limit else "")

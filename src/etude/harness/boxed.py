@@ -1,4 +1,4 @@
-"""Commands over files in memory, run in a box that is made when the first of them needs it."""
+"""Runs commands over files in memory, in a box that is made when the first command needs it."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from etude.harness.workspace import AGENT_ENV
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused, SandboxLost
 
 AGENTS_DOING = (RequestRefused, DiskFull, OSError)
-"""What a box says when its agent has closed files, filled the disk, or put links and folders in the way: no fault of
-ours, and nothing that ends a rollout."""
+"""Errors that a box raises when its agent made files unreadable, filled the disk, or put links and folders in the way.
+They are not our fault, and do not end a rollout."""
 
 
 class BoxedCommands(ABC):
-    """What is alike however the files get into the box and back."""
+    """Base class for running commands in a box; subclasses decide how files get into the box and back."""
 
     def __init__(self) -> None:
         self._box: Box | None = None
 
     @abstractmethod
     async def _synced(self, files: Mapping[str, bytes]) -> Box:
-        """The box, with the files as they are."""
+        """Write the files to the box, and return the box."""
 
     @abstractmethod
     async def _read_back(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """The files as the box has them now; the same object where they are `files`, so that comparing stays cheap."""
+        """Read the files back from the box. Returns the object `files` itself if nothing changed, so that comparing
+        stays cheap."""
 
     @abstractmethod
     def _forget(self) -> None:
-        """The box is gone, and with it all that was known of it."""
+        """Discard all state about the box, which is gone."""
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
@@ -51,7 +52,7 @@ class BoxedCommands(ABC):
         try:
             after = await self._read_back(box, files)
         except AGENTS_DOING as error:
-            # Its later files are nowhere to be seen: the agent is told, and is judged by those that were.
+            # The current files cannot be read: the agent is told, and is judged by the last ones that could.
             said = f"the files can no longer be read, and count as before this command: {error}\n"
             result.stderr += said.encode("utf-8", "replace")
             after = files
@@ -69,16 +70,17 @@ class BoxedCommands(ABC):
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         if self._box is None:
-            return files  # it died meanwhile
+            return files  # the box died meanwhile
         try:
             async with self._box_may_die():
                 return await self._read_back(self._box, files)
         except AGENTS_DOING:
-            return files  # they can no longer be read, and count as before
+            return files  # the files can no longer be read, and count as before
 
     @asynccontextmanager
     async def _box_may_die(self) -> AsyncIterator[None]:
-        """Whoever goes on after that gets another box, with the files as they were."""
+        """If the box is lost, close it and re-raise. The next command then gets a new box with the files as they
+        were."""
         try:
             yield
         except SandboxLost:

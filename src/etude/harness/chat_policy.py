@@ -1,9 +1,9 @@
-"""The policy that owns messages: any endpoint that speaks the OpenAI chat protocol with tools.
+"""A policy for any endpoint that speaks the OpenAI chat protocol with tools.
 
-Answers of 429 and 5xx and broken connections are tried again; what still fails is a PolicyError. A context that is full
-is ContextFull. Nothing that the model writes is an error here: a call that does not parse goes to the loop as it is.
-Where somebody watches (`on_piece`) the answer is asked for in pieces; the turn is the same. What the model thought goes
-back to it, as it stays in the context of one that we train. An endpoint that refuses one of these is asked without it.
+Status 429, 5xx and broken connections are retried; what still fails raises PolicyError. A full context raises
+ContextFull. Nothing the model writes is an error here: a call that does not parse goes to the loop as it is. With
+`on_piece` the answer is streamed; the turn is the same. The model's thinking is sent back to it, as it also stays in
+the context of a model that we train. An endpoint that rejects one of these request fields is asked again without it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from etude.harness.stream import Assembly, OnPiece, Piece, StreamBroken, events
 
 _CHARACTERS_PER_TOKEN = 4
 _REFUSES = (400, 404, 405, 415, 422, 501)
-"""What endpoints answer to a field that they do not know."""
+"""Status codes with which endpoints reject an unknown field."""
 _FULL = (
     "context_length", "context length", "maximum context", "context size", "context window", "prompt is too long",
     "maximum number of tokens",
 )  # fmt: skip
-"""Of a context that is full they all say it, each in words of its own."""
+"""Phrases by which endpoints report a full context; each has its own."""
 _LONGEST_PAUSE = 60.0
 
 
 class _AskOtherwise(Exception):
-    """The endpoint refused a field, which it will not be sent again."""
+    """The endpoint rejected a request field; retry without it."""
 
 
 class _AskAgain(Exception):
-    """To be asked again, after as many seconds as the endpoint itself wants."""
+    """Retry, after as many seconds as the endpoint asks for."""
 
     def __init__(self, problem: str, seconds: float = 0.0) -> None:
         super().__init__(problem)
@@ -47,29 +47,31 @@ class _AskAgain(Exception):
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     url: str
-    """Up to and without /chat/completions."""
+    """Base URL, without /chat/completions."""
     model: str
     api_key: str = ""
     temperature: float = 1.0
     seed: int | None = None
     seconds: float = 300.0
-    """Deadline of one answer; of one that comes in pieces, of each of them."""
+    """Timeout of one answer; if it is streamed, of each piece."""
     attempts: int = 3
     pause_seconds: float = 1.0
-    """Before the second attempt; doubles with each further one."""
+    """Pause before the second attempt; doubles with each further one."""
 
 
 class ChatPolicy:
-    """May serve several conversations. `aclose` closes its connections; a cancelled `act` closes its own."""
+    """A policy over one endpoint; it may serve several conversations. `aclose` closes its connections; a cancelled
+    `act` closes its own."""
 
     def __init__(self, endpoint: Endpoint, schemas: Sequence[ToolSchema], on_piece: OnPiece | None = None) -> None:
         self.on_piece = on_piece
-        """Told the pieces of a turn as they come; may be set at any time between turns."""
+        """Callback for the pieces of a turn as they are streamed; may be set at any time between turns."""
         self._can_stream = True
         self._bound = "max_tokens"
-        """The name of the field; newer endpoints have another."""
+        """Name of the request field that limits the answer's tokens; newer endpoints use another."""
         self._thinking = THINKING
-        """The name under which the endpoint says what was thought, and is told it; empty: it does not want to know."""
+        """Name of the message field in which the endpoint sends thinking and gets it back; empty if it rejects that
+        field."""
         self._endpoint = endpoint
         self._tools = [schema.openai() for schema in schemas]
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
@@ -77,7 +79,7 @@ class ChatPolicy:
             base_url=endpoint.url.rstrip("/") + "/", headers=headers, timeout=endpoint.seconds
         )
         self._counted: dict[str, tuple[int, int]] = {}
-        """Per conversation: messages that the endpoint has counted, and their tokens."""
+        """Per conversation: number of messages that the endpoint has counted, and their tokens."""
 
     @property
     def name(self) -> str:
@@ -171,7 +173,8 @@ class ChatPolicy:
             _said_no(self._endpoint.url, status, response.text[:500])
 
     def _can_do_without(self, asked: dict[str, Any], said: str) -> bool:
-        """Whether what it said no to is a field of the request that it will not be sent again."""
+        """Stop sending the field that the endpoint rejected. Return False if the rejection names none that can be
+        dropped."""
         if self._bound == "max_tokens" and "max_completion_tokens" in said:
             self._bound = "max_completion_tokens"
         elif self._thinking in said and any(self._thinking in message for message in asked["messages"]):
@@ -183,7 +186,7 @@ class ChatPolicy:
         return True
 
     def _notice(self, message: Any) -> None:
-        """Under which name this endpoint says what was thought."""
+        """Remember the field in which this endpoint sends thinking."""
         name = next((name for name in (THINKING, "reasoning") if message.get(name)), "")
         self._thinking = self._thinking and (name or self._thinking)
 
@@ -194,7 +197,7 @@ class ChatPolicy:
             raise PolicyError(f"{self._endpoint.url}: the answer is not JSON") from error
 
     def tokens(self, conversation: Conversation) -> int:
-        """What the endpoint counted at its last answer, and an estimate for what came since."""
+        """The endpoint's count at its last answer, plus an estimate for messages since then."""
         known, tokens = self._counted.get(conversation.id, (0, 0))
         return tokens + sum(self.count(message.text) for message in conversation.messages[known:])
 
@@ -210,7 +213,7 @@ def _is_full(text: str) -> bool:
 
 
 def _seconds(text: str) -> float:
-    """Of a header that may say a date as well: then nothing is known."""
+    """Parse a retry-after header; 0 if it holds a date instead of seconds."""
     return float(text) if text.isdecimal() else 0.0
 
 
@@ -262,5 +265,5 @@ def _call(call: Any, label: str) -> ToolCall:
 
 
 def _valid(text: str) -> str:
-    """JSON can spell halves of surrogate pairs, which could not be sent back."""
+    """Replace unpaired surrogates, which JSON can express but which could not be sent back."""
     return text.encode("utf-8", "replace").decode("utf-8")

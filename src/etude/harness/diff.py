@@ -1,6 +1,6 @@
-"""Unified diffs between two states of a workspace, as `patch -p1` and `git apply` read them.
+"""Unified diffs between two states of a workspace, in a form that `patch -p1` and `git apply` read.
 
-Only text travels: files that are not UTF-8, and what tools leave behind (caches, version control), are left out.
+Only text files are shown: files that are not UTF-8 are left out, as are version control and the caches of tools.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def is_source(path: str) -> bool:
 
 
 def as_text(data: bytes) -> str | None:
-    """The text of a file, or None when it is not a text file."""
+    """The text of a file; None if it is not a text file."""
     if b"\0" in data:
         return None
     try:
@@ -38,7 +38,7 @@ def _changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterato
         if old_text is None or new_text is None:
             continue
         if not old_text and not new_text:
-            # An empty file came or went: there are no lines to show, only the header.
+            # An empty file was added or deleted: there are no lines to show, only the header.
             yield f"diff --git a/{path} b/{path}\n"
             yield "new file mode 100644\n" if old is None else "deleted file mode 100644\n"
             continue
@@ -49,7 +49,8 @@ def _changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterato
 
 
 def binary_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """What `unified_diff` leaves out of sources, in git's words: for whoever must see every change."""
+    """The changed source files that `unified_diff` leaves out because they are not text, one line each in git's format.
+    For whoever must see every change."""
     lines = []
     for path in sorted(before.keys() | after.keys()):
         old, new = before.get(path), after.get(path)
@@ -61,6 +62,6 @@ def binary_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> s
 
 
 def _lines(text: str) -> list[str]:
-    """Lines with their ends; only \\n ends a line, as in patch."""
+    """Split into lines with their line ends. Only \\n ends a line, as in patch."""
     lines = text.split("\n")
     return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])

@@ -1,8 +1,8 @@
-"""The files of a user's folder, read when they are asked for.
+"""A user's folder as a mapping from path to contents, read when asked for.
 
-Which files there are is found out once. What was read is held, so that an agent goes on seeing what it has seen, though
-the user changes the file meanwhile; what was never read is as it lies there when it is asked for. What somebody changes
-is held until the end, since it says what he started from.
+The folder is listed once. A file that was read is held in memory, so that the agent keeps seeing what it has seen even
+if the user changes the file; a file that was never read is read as it is when asked for. The original of a file that
+the agent changes is held until the end, as what the agent started from.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from etude.sandbox.contract import RequestRefused
 
 MAX_FILE_BYTES = 1_000_000
 MAX_FOLDER_FILES = 500_000
-"""Names alone are held of each."""
+"""Limit on the number of files; only path and size of each are held in memory."""
 MAX_HELD_BYTES = 200_000_000
-"""Of what was read and not changed; the longest unused goes first, and is then as it lies there."""
+"""Memory for files that were read and not changed. Beyond it the least recently used is dropped, and is read from disk
+again when asked for."""
 SETTLED_NS = 2_000_000_000
-"""A file that changed this recently may change again without its times telling, since these are coarse."""
+"""A file that changed less than this before it was read may change again without its timestamps showing it, since they
+are coarse."""
 
 SMALLER = "choose a smaller folder"
 
@@ -33,18 +35,18 @@ UNSURE = (-1, -1, -1, -1)
 
 
 class FolderTooLarge(Exception):
-    """A folder holds more than a view of it can keep."""
+    """A folder has more files or bytes than can be handled."""
 
 
 class FolderFiles(Mapping[str, bytes]):
-    """Regular files below a folder, without version control, caches, links, files too large to be read as text, and
-    names that are no text. One that is gone is no longer in it once that was seen."""
+    """Regular files below a folder, without version control, caches, symlinks, files too large to read as text, and
+    names that are not valid text. A file that turns out to be gone is removed from the mapping."""
 
     def __init__(self, folder: Path, *, max_files: int = MAX_FOLDER_FILES, max_held: int = MAX_HELD_BYTES) -> None:
         """Raises FolderTooLarge."""
         self.folder = folder
         self.whole = False
-        """Every file is held."""
+        """True once every file is held in memory."""
         self._sizes = dict(_walk(folder, max_files))
         self._max_held = max_held
         self._held: OrderedDict[str, tuple[State, bytes]] = OrderedDict()
@@ -72,28 +74,28 @@ class FolderFiles(Mapping[str, bytes]):
         return len(self._sizes)
 
     def keep(self, path: str) -> None:
-        """Holds a file until the end, if there is one."""
+        """Hold a file's contents until the end, if the file exists."""
         if path in self._sizes and path not in self._kept:
             with suppress(KeyError):
                 self._kept[path] = self._held.get(path) or self._read(path)
 
     def keep_as(self, path: str, data: bytes) -> None:
-        """This is what somebody started from, whatever lies there."""
+        """Record these contents as what the agent started from, whatever is on disk."""
         self._sizes.setdefault(path, len(data))
         self._kept.setdefault(path, (UNSURE, data))
 
     def size(self) -> int:
-        """In bytes, of all."""
+        """Total size of all files in bytes."""
         return sum(self._sizes.values())
 
     def read_apart(self, path: str) -> tuple[State, bytes]:
-        """A file as it lies there, not held, and the state by which a later change is told. KeyError for one that is
-        gone."""
+        """Read a file from disk without holding it; also return the state that tells a later change. Raises KeyError if
+        the file is gone."""
         return self._read(path)
 
     def keep_all(self, *, max_files: int, max_bytes: int, why: str) -> None:
-        """Reads and holds every file. Whether it is too much is known before any is read: FolderTooLarge, with `why`
-        they have to be held."""
+        """Read and hold every file. Raises FolderTooLarge before reading any if they are too many; `why` explains in
+        the message why they have to be held."""
         if len(self._sizes) > max_files:
             raise FolderTooLarge(f"{self.folder} holds more than {max_files} files: {why}")
         _require_bytes(self.folder, self.size(), max_bytes, why)
@@ -102,14 +104,14 @@ class FolderFiles(Mapping[str, bytes]):
         self.whole = True
 
     def moved(self) -> dict[str, bytes]:
-        """What is held of files that lie there otherwise now, or no longer."""
+        """Held contents of the files that have since changed on disk or are gone."""
         root = os.fspath(self.folder)
         known = {**self._held, **self._kept}
         found = {path: data for path, (state, data) in known.items() if state != state_of(f"{root}/{path}")}
         return {path: data for path, data in found.items() if not self._is_still(path, data)}
 
     def rebase(self, path: str, data: bytes | None) -> None:
-        """This is what lies there from now on; None: it is gone."""
+        """Record what is on disk from now on; None means that the file is gone."""
         self._forget(path)
         self._kept.pop(path, None)
         if data is None:
@@ -119,7 +121,8 @@ class FolderFiles(Mapping[str, bytes]):
             self._kept[path] = (UNSURE, data)
 
     def _is_still(self, path: str, data: bytes) -> bool:
-        """Looks into the file: its times may not tell. What is seen then is believed the next time."""
+        """Compare the contents, since timestamps may not tell. If they are equal, the file's current state is trusted
+        the next time."""
         try:
             state, now = _contents(self.folder / path)
         except OSError:
@@ -135,7 +138,7 @@ class FolderFiles(Mapping[str, bytes]):
         try:
             return _contents(self.folder / path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            # The user's other programs go on.
+            # The user's other programs keep running, and may delete files.
             self._sizes.pop(path, None)
             raise KeyError(path) from None
         except OSError as error:
@@ -154,16 +157,16 @@ class FolderFiles(Mapping[str, bytes]):
 
 
 class FolderNow:
-    """All that FolderFiles shows of a folder as it lies there at each look: in memory, and read again where its state
-    tells that it changed, or might not tell yet. What is written through a memory map, and what another host wrote to a
-    network file system, is seen once the kernel tells of it. A file that is closed to us is not shown."""
+    """The current contents of all files that FolderFiles would show. They are held in memory; each `look` reads again
+    the files whose state changed or cannot be trusted yet. Writes through a memory map, and writes by another host to a
+    network file system, are seen once the kernel reports them. Files that we may not read are left out."""
 
     def __init__(self, folder: Path, *, max_files: int, max_bytes: int) -> None:
         self._folder, self._max_files, self._max_bytes = folder, max_files, max_bytes
         self._known: dict[str, tuple[State, bytes]] = {}
 
     def look(self) -> dict[str, bytes]:
-        """Raises FolderTooLarge, before anything is read."""
+        """Return the files as they are now. Raises FolderTooLarge before reading anything."""
         sizes = dict(_walk(self._folder, self._max_files))
         why = f"all of it would be kept in memory: {SMALLER}"
         _require_bytes(self._folder, sum(sizes.values()), self._max_bytes, why)
@@ -179,12 +182,12 @@ class FolderNow:
 
 
 class Layered(Mapping[str, bytes]):
-    """A folder's files with changes over them, none of which is in the folder."""
+    """A folder's files with changes on top that are not in the folder."""
 
     def __init__(self, below: FolderFiles, changes: Mapping[str, bytes | None] | None = None) -> None:
         self.below = below
         self.changes = dict(changes or {})
-        """None: deleted."""
+        """Changed files; None for a deleted one."""
 
     def put(self, path: str, data: bytes | None) -> Layered:
         return self.put_all({path: data})
@@ -216,7 +219,7 @@ class Layered(Mapping[str, bytes]):
 
 
 def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[str, bytes]:
-    """The files with another content of one, or without it; the given ones stay as they are."""
+    """Return the files with one of them changed, or deleted (None). `files` itself does not change."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     if isinstance(files, Layered):
@@ -227,7 +230,7 @@ def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[st
 
 
 def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
-    """Files that are not the same in both. Of two states of a folder only what either changed is looked at."""
+    """Paths that differ between the two. Two states of the same folder are compared only where either changed."""
     if one is other:
         return []
     changes, others = _changes(one), _changes(other)
@@ -237,14 +240,14 @@ def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]
 
 
 def _changes(files: Mapping[str, bytes]) -> Mapping[str, bytes | None] | None:
-    """None where nobody knows."""
+    """Changes relative to the folder; None if `files` is not a state of a folder."""
     if isinstance(files, Layered):
         return files.changes
     return {} if isinstance(files, FolderFiles) else None
 
 
 def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, bytes]:
-    """The same files, of which these stay as they are when the folder takes others for its own (`rebase`)."""
+    """The same files, where those in `paths` keep their contents when the folder is rebased."""
     if isinstance(files, FolderFiles):
         files = Layered(files)
     return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files
@@ -264,7 +267,7 @@ def is_text_name(name: str) -> bool:
 
 
 def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
-    """Path and size of each file, in the order of the folders."""
+    """Path and size of each file, folder by folder."""
     found, todo = 0, [""]
     while todo:
         here = todo.pop()
@@ -274,7 +277,7 @@ def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
         except OSError:
             if not here:
                 raise
-            continue  # closed to us, or gone
+            continue  # no access, or gone
         below = []
         for entry in entries:
             path = f"{here}/{entry.name}" if here else entry.name
@@ -294,7 +297,8 @@ def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
 
 
 def _contents(path: Path) -> tuple[State, bytes]:
-    """At most one byte more than can be read of a file. UNSURE where a later change might not be told by the state."""
+    """Read a file up to MAX_FILE_BYTES + 1 bytes, and its state. The state is UNSURE if a later change might not show
+    in it."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         before = os.fstat(handle)
@@ -308,7 +312,7 @@ def _contents(path: Path) -> tuple[State, bytes]:
 
 
 def state_of(path: Path | str) -> State | None:
-    """None where nothing is."""
+    """Size, times and inode, by which a change is noticed; None if there is nothing at the path."""
     with suppress(OSError):
         return _known(os.lstat(path))
     return None

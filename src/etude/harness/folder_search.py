@@ -1,7 +1,8 @@
-"""Lines in a folder on disk as a workspace sees it: ripgrep finds them, what it sees otherwise laid over.
+"""Grep in a folder on disk as a workspace sees it: ripgrep searches the disk, and the workspace's own contents replace
+what it finds there.
 
-What is found is what ripgrep would find if the workspace's files lay in the folder, but for an ignore file that the
-workspace has changed: it hides nothing on disk before it is there.
+The result is what ripgrep would find if the workspace's files were in the folder, with one exception: an ignore file
+that the workspace has changed hides nothing on disk until it is written there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from etude.sandbox.contract import RequestRefused
 
 
 class FolderSearch:
-    """Opened by the first search; `close` ends what runs behind it."""
+    """Searches one folder. The index is opened by the first search; `close` ends its background processes."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class FolderSearch:
         cache: Path | None = None,
         least_files: int = LEAST_FILES,
     ) -> None:
-        """`moved` are files that the workspace sees as they lay there earlier."""
+        """`moved` returns files that the workspace sees with earlier contents than are now on disk."""
         self._folder = folder
         self._moved = moved
         self._ripgrep = ripgrep
@@ -46,7 +47,7 @@ class FolderSearch:
         self, query: Query, changed: Mapping[str, bytes | None], shown: Callable[[str], bool], most: int
     ) -> list[Line]:
         if not query.regex and "\n" in query.text:
-            return []  # to ripgrep each of the lines would be a pattern of its own
+            return []  # ripgrep would take each line as a pattern of its own
         over = {**self._moved(), **changed}
         try:
             found = await asyncio.to_thread(self._search, query, over, most)
@@ -80,7 +81,7 @@ class FolderSearch:
 
 
 def searcher_of(files: FolderFiles | Path) -> FolderSearch | None:
-    """Of a folder itself, or of a view of one. None where ripgrep is not installed."""
+    """A searcher for a folder, or for a view of one. None if ripgrep is not installed."""
     try:
         if isinstance(files, Path):
             return FolderSearch(files, Ripgrep())

@@ -1,8 +1,9 @@
-"""The user's own folder as a workspace: nothing stands between the agent and it but the user's permission.
+"""The user's own folder as a workspace: the only thing between the agent and the folder is the user's permission.
 
-Invariants: every change of a file and every command passes `Permissions.agree` before it happens, here, beneath all
-tools, so that no tool can forget to ask; what was agreed to is what is done. A file that changed since it was last read
-is not written over, and nothing is written through a link that leads out of the folder, nor into version control.
+Invariants: every file change and every command passes `Permissions.agree` before it happens. This is checked here,
+below all tools, so that no tool can forget to ask. What is done is exactly what was agreed to. A file that changed
+since it was last read is not overwritten, and nothing is written through a symlink that leads out of the folder, nor
+into version control.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ T = TypeVar("T")
 
 
 class FolderWorkspace(OverlayWorkspace):
-    """Begins with the folder as it is; `changed` and `diff` count from there. Only what the agent did through it, or a
-    command of the agent's, is asked for: what the user changes meanwhile is seen, and is the user's own business."""
+    """A workspace on the folder itself. `changed` and `diff` count from the folder's state when this was made, and
+    report only what the agent or its commands changed. The agent sees what the user changes meanwhile, but that is the
+    user's own business."""
 
     def __init__(self, folder: Path, permissions: Permissions) -> None:
         self._folder = folder.resolve()
@@ -45,7 +47,7 @@ class FolderWorkspace(OverlayWorkspace):
         """The files when the last command began."""
         self._agreed: dict[str, bytes | None] = {}
         self.left: dict[str, bytes | None] = {}
-        """The files that the agent changed, or a command of the agent's, as it left them."""
+        """Files that the agent or its commands changed, with the contents they were left with."""
 
     async def files(self) -> list[str]:
         await self._look()
@@ -66,12 +68,12 @@ class FolderWorkspace(OverlayWorkspace):
 
     async def delete(self, path: str) -> None:
         path = clean_path(path, self.workdir)
-        await self.read(path)  # says what is wrong with it
+        await self.read(path)  # raises if the file cannot be deleted
         await self._change(path, None)
 
     async def agree(self, changes: Mapping[str, bytes | None]) -> None:
-        """Asks once for changes that belong together. Each of them is then made without a further question, if it is
-        made as it was said here; Denied if the user does not want them."""
+        """Ask once for changes that belong together. Each of them can then be made without another question, if it is
+        made exactly as given here. Raises Denied if the user does not want them."""
         await self._ask({path: data for path, data in changes.items() if self._files.get(path) != data})
         self._agreed = dict(changes)
 
@@ -109,8 +111,8 @@ class FolderWorkspace(OverlayWorkspace):
         return {path: data for path, data in super().changed().items() if path in self.left}
 
     async def put_back(self, changes: Mapping[str, bytes | None]) -> None:
-        """For the user, so nobody is asked: files that the agent changed become what is said here. ApplyConflict where
-        they are neither what the agent left nor what they are to become."""
+        """Set files that the agent changed to these contents, on behalf of the user, so without asking. Raises
+        ApplyConflict where a file is neither what the agent left nor already what it is to become."""
         left = {path: data for path, data in self.left.items() if data is not None}
         await self._write(changes, left)
 
@@ -120,8 +122,8 @@ class FolderWorkspace(OverlayWorkspace):
         self.left.update(changes)
 
     async def _about_to_run(self) -> None:
-        """What is different from here on is the command's doing. Of what a job does between two looks nobody can tell:
-        it counts as the agent's."""
+        """Note the current files, so that later differences count as the command's doing. What a running job changes
+        between two looks cannot be told from the user's changes: it counts as the agent's."""
         if self._terminals is None or all(code is not None for _, _, code in self._terminals.jobs()):
             await self._look()
         self._begun = self._files
@@ -132,7 +134,7 @@ class FolderWorkspace(OverlayWorkspace):
         self.left.update({path: now.get(path) for path in changed})
 
     def count_from(self, changed: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
-        """What an earlier session changed (before and after) counts as changed here, where it is still so."""
+        """Count what an earlier session changed (contents before and after) as changed here, where it is still so."""
         still = {path: before for path, (before, now) in changed.items() if self._files.get(path) == now}
         self.start = _with(self.start, still)
         self.left.update({path: self._files.get(path) for path in still})
@@ -152,7 +154,7 @@ class FolderWorkspace(OverlayWorkspace):
         if path not in self._agreed or self._agreed.pop(path) != data:
             await self._ask({path: data})
         try:
-            # Against what the question showed: the user may have written to it while it was asked.
+            # Expect the contents that the question showed: the user may have edited the file while being asked.
             await self._write({path: data}, self._files)
         except ApplyConflict:
             self._look_at(path)
@@ -161,7 +163,8 @@ class FolderWorkspace(OverlayWorkspace):
             raise RequestRefused(f"{path} cannot be written: {error.strerror}") from None
 
     async def _ask(self, changes: Mapping[str, bytes | None]) -> None:
-        """A rule must cover each of them; the question is one, and shows all."""
+        """Ask for all changes with one question that shows them all. The rules are applied to each path: if one is
+        denied all are, and there is no question only if every path is allowed."""
         for path in changes:
             if leads_out(self._folder, path) or (self._folder / path).is_symlink():
                 raise RequestRefused(f"{path} lies behind a link, which is not followed")
@@ -186,7 +189,7 @@ class FolderWorkspace(OverlayWorkspace):
             raise NotADirectoryError(path)
 
     def _look_at(self, path: str) -> None:
-        """One file as it is now."""
+        """Refresh one file from disk."""
         found = _content(self._folder, path)
         if found != self._files.get(path):
             self._files = _with(self._files, {path: found})
@@ -195,13 +198,13 @@ class FolderWorkspace(OverlayWorkspace):
         try:
             self._files = await asyncio.to_thread(self._now.look)
         except FolderTooLarge:
-            # What a command left there is more than can be kept in mind: the files that were known are looked at.
+            # A command left more files than fit in memory: refresh only the known ones.
             for path in list(self._files):
                 self._look_at(path)
 
 
 class _Asking(Terminals):
-    """Every command, and all that is typed into one, is agreed to first."""
+    """Terminals that ask the user before each command and before each input to a running one."""
 
     def __init__(self, place: HostPlace, permissions: Permissions, about_to_run: Callable[[], Awaitable[None]]) -> None:
         super().__init__(place, {}, str(place.scratch))
@@ -239,7 +242,7 @@ def _with(files: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> di
 
 
 def _content(folder: Path, path: str) -> bytes | None:
-    """None for what a view of the folder would not show, or what is closed to us."""
+    """Contents of a file; None if a view of the folder would not show it or we may not read it."""
     try:
         return (folder / path).read_bytes() if _is_shown(folder, path) else None
     except OSError:
@@ -247,8 +250,8 @@ def _content(folder: Path, path: str) -> bytes | None:
 
 
 def _is_shown(folder: Path, path: str) -> bool:
-    """Whether a view of the folder has it: neither gone, too large, no regular file, nor of version control or a cache,
-    nor with a name that is no text."""
+    """Whether a view of the folder shows this file: a regular file, not too large, not in version control or a cache,
+    not behind a symlink, and with a name that is valid text."""
     if not is_source(path) or not is_text_name(path):
         return False
     try:

@@ -1,8 +1,8 @@
-"""Commands on the user's own machine, without a box: one at a time, or in terminals that go on.
+"""Runs commands on the user's own machine, without a box: single commands, or persistent terminals.
 
-Nothing is isolated: a command can do whatever its user can. Only the environment is kept from it, since that is where
-keys lie that any printed line would show. What was started ends, with its children, when it is killed, its time is
-over or the place is closed; what made itself a session of its own may escape.
+Nothing is isolated: a command can do whatever its user can. Only environment variables are withheld, since they may
+hold keys that any printed line would reveal. A command and its children are killed when it is stopped, its time is over
+or the place is closed; a process that started its own session may escape.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from etude.sandbox.contract import ExecResult, Poll, RequestRefused, Terminal
 _INHERITED = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR", "VIRTUAL_ENV"}
 )
-"""What a command on the host is told of the user's environment, besides LC_*. A list of what to leave out would miss
-the next name that somebody gives to a key."""
+"""Environment variables that commands on the host inherit, besides LC_*. This is a list of what to pass on, because a
+list of what to withhold would miss the next name that somebody gives to a key."""
 _MAX_OUTPUT_BYTES = 1_000_000
 _KEPT_BYTES = 4_000_000
 _ON_TERMINAL = 'exec "$@" <"$0" >"$0" 2>&1'
-"""Who leads a session and opens a terminal has it for its own."""
+"""Redirects a command to the terminal it opens: a session leader that opens a terminal gets it as its controlling
+terminal."""
 
 
 async def host_exec(command: str, folder: Path, timeout: float, told: bytes | None = None) -> ExecResult:
-    """One command for the shell. Whatever ends the wait ends the command. `told`, if given, stands for the folder's
-    name in what it says."""
+    """Run one shell command. It is ended whenever the wait ends, by timeout or cancellation too. `told`, if given,
+    replaces the folder's path in the output."""
     started = time.monotonic()
-    # Files, not pipes: what the command leaves running in the background must not keep us waiting for their end.
+    # Files, not pipes: with pipes we would wait for processes that the command leaves in the background.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         process = await asyncio.create_subprocess_shell(
             command,
@@ -74,7 +75,7 @@ def environment() -> dict[str, str]:
 
 
 class HostPlace:
-    """Terminals in a folder of the user's. `scratch` is a folder of its own, gone when it is closed."""
+    """Opens terminals in the user's folder. `scratch` is a temporary folder, deleted by `close`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -102,7 +103,7 @@ class HostPlace:
 
 
 class HostProcess:
-    """A command at a terminal of its own. The contract is that of a box's Process."""
+    """A command on its own pseudo-terminal. Same contract as a box's Process."""
 
     def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
         self._process = process
@@ -144,7 +145,7 @@ class HostProcess:
             data = os.read(self._master, 1 << 16)
         except BlockingIOError:
             return
-        except OSError:  # how Linux says that nobody has the terminal open any more
+        except OSError:  # this is how Linux reports that nobody has the terminal open any more
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._master)
@@ -156,9 +157,10 @@ class HostProcess:
 
     async def _attend(self) -> None:
         code = await self._process.wait()
-        # Its group ends with it, now: later its number may be somebody else's.
+        # Kill its process group now: later its number may belong to another process.
         _end_group(self._process.pid)
-        # What it left in the background may hold the terminal: what has been said is there by now.
+        # Background processes may keep the terminal open, so do not wait for its end: all output of the command is
+        # there by now.
         self._hear()
         self._code = 128 - code if code < 0 else code
         if self._clock is not None:
@@ -198,7 +200,7 @@ class HostProcess:
         await self._task
 
     def close(self) -> None:
-        """After it has ended."""
+        """Close the terminal. Call it only after the command has ended."""
         asyncio.get_running_loop().remove_reader(self._master)
         os.close(self._master)
 
@@ -209,7 +211,8 @@ def _said(stream: IO[bytes]) -> bytes:
 
 
 def _end_tree(pid: int) -> None:
-    """Children in groups of their own too: they are looked for before their parent is gone."""
+    """Kill a process and its children, also those in process groups of their own. The children are listed before the
+    parent is killed, since they cannot be found afterwards."""
     try:
         children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

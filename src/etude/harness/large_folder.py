@@ -1,9 +1,9 @@
-"""Commands in a box over a folder that is too large to be held in memory.
+"""Runs commands in a box over a folder that is too large to hold in memory.
 
-The box is given the folder when the first command needs it, in layers, and from then on what the view or the user has
-changed since. After a command only what it may have changed is read: files whose inode changed later than the last
-look, which nobody in the box can hide, and those whose names came or went. So the view is what is there, as it is for a
-folder whose files are all read.
+The box gets the folder, as image layers, when the first command needs it; from then on it gets only what the view or
+the user has changed since. After a command only what it may have changed is read back: files whose inode changed since
+the last look, which nobody in the box can hide, and names that appeared or vanished. So the view shows what is really
+there, as it does for a folder whose files are all read.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from etude.harness.workspace import TOO_LARGE, WORKDIR, delete_file
 from etude.sandbox.contract import Box, ExecResult, RequestRefused, Sandboxes
 
 MOST_FILES = 90_000
-"""A box lists 100,000, with those that commands make."""
+"""A box lists at most 100,000 files, including those that commands create."""
 MOST_BYTES = 4_000_000_000
 LAYER_BYTES = 100_000_000
-"""Held at once while the box's image is made."""
+"""Bytes held in memory at once while the box's image is made."""
 SLACK_SECONDS = 2
 LOOK_SECONDS = 60.0
 
@@ -45,16 +45,16 @@ find . -type f -newerct "@$1" -print0 2>/dev/null
 printf %s "$now"
 """
 _UNKNOWN = b"\0 changed while a command ran"
-"""Stands for what the agent started from where it is no longer there, so that nothing is written over it."""
+"""Stands for an original that is no longer there, so that nothing is written over the file."""
 
 
 class FolderRunner(BoxedCommands):
-    """`open_box` makes a box of an image."""
+    """Runs commands over a large folder; `open_box` makes a box of an image."""
 
     def __init__(
         self, files: FolderFiles, sandboxes: Sandboxes, open_box: Callable[[str], Awaitable[Box]], *, base: str = "host"
     ) -> None:
-        """Raises FolderTooLarge."""
+        """Raises FolderTooLarge if the folder exceeds MOST_FILES or MOST_BYTES."""
         super().__init__()
         size = files.size()
         if len(files) > MOST_FILES or size > MOST_BYTES:
@@ -67,13 +67,13 @@ class FolderRunner(BoxedCommands):
         self._open_box = open_box
         self._base = base
         self._given: dict[str, State] = {}
-        """Of the folder's files, when the box was given them."""
+        """State of each of the folder's files when the box was given it."""
         self._unsure: dict[str, bytes] = {}
-        """The contents, as a hash, of those that had been written only just before: their states tell nothing."""
+        """Content hash of files that were modified so shortly before that their state cannot show another change."""
         self._there: dict[str, bytes | None] = {}
-        """What the box was given or has made since in the place of that."""
+        """What the box was given, or has made, since then in place of the folder's file; None for a deleted one."""
         self._withheld: set[str] = set()
-        """Files that had grown too large to be read before the box was given them."""
+        """Files that had become too large to read before the box was given them."""
         self._looked = 0
 
     async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
@@ -105,7 +105,7 @@ class FolderRunner(BoxedCommands):
         return [path for path in self._given if not self._is_as_given(path)]
 
     def _is_as_given(self, path: str) -> bool:
-        """Whether a file of the folder is still what the box was given."""
+        """Whether the folder's file is still what the box was given."""
         if state_of(self._files.folder / path) == self._given[path]:
             return True
         if path not in self._unsure:
@@ -133,11 +133,11 @@ class FolderRunner(BoxedCommands):
             try:
                 data = await box.read_file(path, max_bytes=MAX_FILE_BYTES)
             except PermissionError:
-                continue  # closed by its agent: it stays as it was last seen
+                continue  # made unreadable by the agent: it stays as last seen
             except RequestRefused:
                 data = TOO_LARGE
             except OSError:
-                continue  # gone since: the agent's background commands go on
+                continue  # deleted meanwhile: the agent's background commands keep running
             if files.get(path) != data:
                 found[path] = data
         self._looked = looked
@@ -150,7 +150,7 @@ class FolderRunner(BoxedCommands):
         return layered.put_all(found)
 
     def _keep(self, path: str) -> None:
-        """What the box had there before it was changed is what the agent started from."""
+        """Record what the box had at the path before the command as what the agent started from."""
         if path in self._there:
             before = self._there[path]
             if before is not None:
@@ -159,7 +159,7 @@ class FolderRunner(BoxedCommands):
             self._files.keep_as(path, _UNKNOWN)
 
     async def _image(self) -> str:
-        """Of all files, in layers of some, so that few are held at once."""
+        """Make an image of all files, in several layers, so that few files are held in memory at once."""
         image, layer, size = self._base, dict[str, bytes](), 0
         for path in self._files:
             try:
@@ -185,7 +185,8 @@ def _hash(data: bytes) -> bytes:
 
 
 async def _newer(box: Box, since: int) -> tuple[set[str], int]:
-    """Files that changed since that second of the box's clock, and the second from which to look the next time."""
+    """Return the files that changed since `since` (seconds by the box's clock), and the time to pass at the next
+    look."""
     said = await box.exec(["sh", "-c", _LOOK, "look", str(since)], timeout=LOOK_SECONDS)
     *paths, now = said.stdout.split(b"\0")
     if said.code or said.truncated or not now.isdigit():

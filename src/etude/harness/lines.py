@@ -1,7 +1,7 @@
-"""What the grep tool is asked for, and what it finds: lines that hold a pattern.
+"""The grep tool's query and the lines it finds.
 
-Two matchers know it. Over files in memory it is RE2 (here), whose time is linear in the text: no pattern that a model
-writes can hang the harness. Over a folder on disk it is ripgrep (`folder_search.py`).
+There are two matchers. For files in memory it is RE2 (here), whose time is linear in the text, so no pattern that a
+model writes can hang the harness. For a folder on disk it is ripgrep (`folder_search.py`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class Query:
     text: str
     regex: bool = False
     path: str = "."
-    """A file or folder of the workspace: only there."""
+    """Search only this file or folder of the workspace."""
     glob: str = ""
-    """Names of files as the glob tool reads them; with ! before it, all others."""
+    """Search only files with these names, a pattern as for the glob tool; with ! in front, all others."""
     ignore_case: bool = False
     word: bool = False
-    """Only where no letter, digit or underscore stands beside the match."""
+    """Match whole words only: no letter, digit or underscore next to the match."""
     everything: bool = False
-    """Also what ignore files hide, and hidden files, where these are left out at all."""
+    """Also search hidden files and what ignore files hide, in workspaces that leave these out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,23 @@ class Line:
 
 
 class Searcher(Protocol):
-    """Finds lines in a workspace whose files lie in a folder on disk."""
+    """Finds lines in a workspace whose files are in a folder on disk."""
 
     async def search(
         self, query: Query, changed: Mapping[str, bytes | None], shown: Callable[[str], bool], most: int
     ) -> list[Line]:
-        """The first so many lines, by path and number, of the files that are `shown`, as they are with those that
-        `changed` (None: deleted). Raises BadPattern and RequestRefused."""
+        """Return the first `most` matching lines, by path and number, of the files for which `shown` is true. `changed`
+        replaces files on disk (None: deleted). Raises BadPattern and RequestRefused."""
         ...
 
     async def close(self) -> None: ...
 
 
 def matching(lines: Sequence[str], query: Query) -> list[bool]:
-    """By line. ValueError for what is no regular expression."""
+    """Return for each line whether it matches. Raises ValueError for an invalid regular expression."""
     if not (query.regex or query.ignore_case or query.word):
         return [query.text in line for line in lines]
-    # Imported here: it takes a fifth of a second, and most runs never use it.
+    # Imported here because the import takes 0.2 s and most runs never need it.
     import pyarrow as pa
     import pyarrow.compute as pc
 

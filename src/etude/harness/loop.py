@@ -1,6 +1,7 @@
-"""The loop: ask the policy, carry out its calls, answer, until it finishes or a budget ends.
+"""The agent loop: sample a turn, run its tool calls, append their results, until the agent finishes or a budget is
+spent.
 
-It never asks which kind of policy it has: the agent that is trained, demonstrated, evaluated and shipped is this one.
+The agent that is trained, demonstrated, evaluated and shipped is this one; the loop never asks which policy it has.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from etude.trace.trace import StopCause, ToolEvent, TraceUsage
 
 
 class Observer:
-    """Told what happens, as it happens; does nothing by itself."""
+    """Callbacks that the loop awaits while a run goes on. The methods here do nothing; override those you need."""
 
     async def turn(self, conversation: Conversation, turn: Turn) -> None: ...
 
@@ -32,11 +33,13 @@ class Observer:
     async def answered(
         self, turn: Turn, tools: Sequence[ToolEvent], told: Sequence[Message], usage: TraceUsage
     ) -> None:
-        """The turn is over: its calls are answered up to the one that ended the run, if one did, and what the harness
-        had to say to it is said. Those that were interrupted stand in `tools` too. `usage`: of the run so far."""
+        """Called at the end of each turn: its calls have been answered (up to the one that ended the run, if one did)
+        and the harness has said what it had to say. `tools` are the turn's tool events, calls that were interrupted
+        included; `told` are the harness's own messages; `usage` is that of the run so far."""
 
     async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
-        """`conversation` is the new one; its parent ends with the harness's request and with `turn`, the summary."""
+        """Called after a self-summary. `conversation` is the new one; its parent ends with the harness's request and
+        `turn`, the summary."""
 
 
 async def run_agent(
@@ -49,9 +52,10 @@ async def run_agent(
     observer: Observer | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
-    """Runs until the agent stops. The conversation ends with a user message, or as an interrupted run has left it.
+    """Run the agent until it stops. `conversation` must end with a user message, or be one that an interrupted run
+    left.
 
-    Only cancellation leaves it as an exception; `outcome`, when given, then holds what happened so far.
+    Only cancellation propagates as an exception; pass `outcome` to keep what happened until then.
     """
     outcome = outcome or Outcome(conversation)
     run = _Run(conversation, policy, toolbox, budgets, profile, observer or Observer(), outcome)
@@ -90,15 +94,15 @@ class _Run:
         self.usage = outcome.usage
         self.nudges = Nudges(profile)
         self.told = len(outcome.tools)
-        """Tool events that the observer was told of with their turn."""
+        """Number of tool events that the observer has already been given with their turn."""
         self.open: Turn | None = None
-        """The turn that is going on, until all that was said to it is said."""
+        """The turn in progress; None once it has been answered."""
         toolbox.context = conversation.summaries
 
     async def until_stopped(self) -> StopCause:
         last = self.conversation.messages[-1].turn
         if last is not None and not last.calls and not last.cut_off:
-            # An answer that was interrupted when nothing was left to do.
+            # The interrupted run had already sampled its final answer.
             self.outcome.final_text = last.text
             return StopCause.REPLIED
         try:
@@ -123,7 +127,7 @@ class _Run:
                 await self.interrupted(self.open)
 
     def spent(self) -> StopCause | None:
-        """The budget that the model has used up."""
+        """Return the budget that the model has used up, if any."""
         budgets, usage = self.budgets, self.usage
         if usage.turns >= budgets.turns:
             return StopCause.TURNS
@@ -136,8 +140,8 @@ class _Run:
         return None
 
     async def act(self, max_tokens: int, *, summary: bool = False) -> Turn:
-        """A turn, or a summary, which is none; who watches hears of it when it counts."""
-        # An endpoint that counts nothing costs by our own estimate.
+        """Sample one turn and add it to the usage. A summary costs tokens but does not count as a turn."""
+        # Endpoints that report no token counts are charged by our own estimate of the prompt.
         asked = self.policy.tokens(self.conversation) if self.budgets.money else 0
         started = time.monotonic()
         try:
@@ -159,8 +163,8 @@ class _Run:
         return turn
 
     async def run_calls(self, turn: Turn) -> StopCause | None:
-        """Carries out the turn's calls, at the same time where they cannot collide, and answers them in their order.
-        They share one bound on output: a burst cannot flood the context."""
+        """Run the turn's calls, in parallel where they cannot collide, and append their results in call order. All
+        results of a turn share one bound on output, so that a burst of calls cannot flood the context."""
         room = self.budgets.output_tokens
         calls = turn.calls[: max(0, self.budgets.tool_calls - self.usage.tool_calls)]
         reaches = [self.toolbox.reach(call) for call in calls]
@@ -202,20 +206,21 @@ class _Run:
         return await self.toolbox.carry_out(call), time.monotonic() - begun
 
     def summary_due(self) -> bool:
-        """Only after a turn in the live context: a summary alone must not ask for the next one."""
+        """Whether the context has reached the summary trigger. Only after a turn in the live context: a summary alone
+        must not ask for the next one."""
         trigger = self.budgets.summary_trigger
         acted = any(message.role is Role.ASSISTANT for message in self.conversation.messages)
         return bool(trigger) and acted and self.policy.tokens(self.conversation) >= trigger
 
     async def summarise(self) -> None:
-        """Asks for a summary inside the live context, and goes on in a new one that starts from it."""
+        """Ask for a summary inside the live context, and continue in a new conversation that starts from it."""
         old, usage = self.conversation, self.usage
         size, before = len(old.messages), self.policy.tokens(old)
         self.tell(self.profile.summary_request)
         try:
             turn = await self.act(self.budgets.summary_tokens, summary=True)
         except BaseException:
-            # Half a summary is none: whoever goes on with this conversation goes on from before it.
+            # Half a summary is worthless: whoever resumes this conversation resumes from before the request.
             del old.messages[size:]
             raise
         summary = turn.text.strip()
@@ -244,8 +249,9 @@ class _Run:
         return message
 
     async def interrupted(self, turn: Turn) -> None:
-        """The run ended in the middle of this turn. What its calls changed is changed, so the turn stays, and those
-        that were not answered are said to be interrupted: who goes on with the conversation knows of them."""
+        """The run ended in the middle of this turn. What its calls changed stays changed, so the turn stays in the
+        conversation, and the calls without a result are answered as interrupted, so that whoever resumes knows of
+        them."""
         messages = self.conversation.messages
         done = sum(1 for _ in takewhile(lambda message: message.role is Role.TOOL, reversed(messages)))
         text = self.profile.say_if_known("interrupted", self.profile.cut_off)
@@ -268,7 +274,8 @@ class _Run:
         await self.answered(turn, events)
 
     async def answered(self, turn: Turn, interrupted: Sequence[ToolEvent] = (), *, over: bool = False) -> bool:
-        """Whether more was said to it than its calls' answers; nothing is where the run is `over`."""
+        """Close the turn: append the nudges, unless the run is `over`, and tell the observer. Return whether there were
+        nudges."""
         tools, self.told = [*self.outcome.tools[self.told :], *interrupted], len(self.outcome.tools)
         told = [] if over else [self.tell(text) for text in self.nudges.after(turn, tools)]
         self.open = None

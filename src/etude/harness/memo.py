@@ -1,7 +1,7 @@
-"""A bounded memory of results that are functions of their key, shared by concurrent callers.
+"""A bounded LRU cache of results that depend on their key alone, shared by concurrent callers.
 
-Only one of several callers that ask for the same key at the same time computes it. A result that its computation does
-not vouch for is given to nobody else.
+If several callers ask for the same key at the same time, only one computes it. A result that its computation marks as
+not keepable goes to nobody else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class MemoStats:
     hits: int = 0
     misses: int = 0
     refused: int = 0
-    """Misses whose result may not be kept."""
+    """Number of misses whose result may not be kept."""
 
 
 class Memo(Generic[K, V]):
@@ -33,7 +33,7 @@ class Memo(Generic[K, V]):
         self.stats = MemoStats()
 
     async def get(self, key: K, compute: Callable[[], Awaitable[tuple[V, bool]]]) -> V:
-        """The kept result, or that of `compute`, which returns a result and whether it may be kept."""
+        """Return the cached result, or that of `compute`, which returns a result and whether it may be kept."""
         lock = self._locks.get(key)
         if lock is None:
             self._locks[key] = lock = asyncio.Lock()

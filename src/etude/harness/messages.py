@@ -1,4 +1,4 @@
-"""Conversations as OpenAI chat messages: for endpoints that speak them, and for people."""
+"""Converts conversations to OpenAI chat messages, for endpoints and for people who read them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from etude.harness.policy import Conversation, Message, Role, ToolCall
 
 NOT_CARRIED_OUT = "(not carried out)"
 THINKING = "reasoning_content"
-"""The name that most endpoints have for what was thought."""
+"""The field in which most endpoints send the model's thinking."""
 
 
 def openai_messages(conversation: Conversation, thinking: str = "") -> list[dict[str, Any]]:
-    """Endpoints refuse a call without an answer, where anything follows: one behind the end of a run gets one here.
-    `thinking` names the field for what was thought; empty: it is left out."""
+    """Convert a conversation. Endpoints reject a tool call without a result if messages follow it, so a call that the
+    end of a run left unanswered gets NOT_CARRIED_OUT as its result. `thinking` names the message field for the model's
+    thinking; if empty, the thinking is left out."""
     said: list[dict[str, Any]] = []
     waiting: list[ToolCall] = []
     for message in conversation.messages:
@@ -28,12 +29,12 @@ def openai_messages(conversation: Conversation, thinking: str = "") -> list[dict
 
 
 def whole_chain(conversation: Conversation) -> list[dict[str, Any]]:
-    """The messages of a conversation and of those it was summarised from, oldest first, with what was thought."""
+    """The messages of a conversation and of the ones it was summarised from, oldest first, with thinking."""
     return [message for link in chain_of(conversation) for message in openai_messages(link, THINKING)]
 
 
 def chain_of(conversation: Conversation) -> list[Conversation]:
-    """It and those it was summarised from, oldest first."""
+    """The conversation and the ones it was summarised from, oldest first."""
     chain: list[Conversation] = []
     link: Conversation | None = conversation
     while link is not None:
@@ -59,6 +60,6 @@ def _thought(message: Message, name: str) -> dict[str, str]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    # A call that did not parse goes back as the model wrote it.
+    # A call that did not parse is sent back as the model wrote it.
     arguments = call.raw if call.arguments is None else json.dumps(call.arguments)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

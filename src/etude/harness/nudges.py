@@ -1,7 +1,7 @@
-"""What is said to a model that gets nowhere: it was cut off, it said nothing, or it does the same again and again.
+"""Messages to a model that gets nowhere: it was cut off, said nothing, or repeats the same calls.
 
-A nudge never ends a run, and a run never waits for one: budgets end it. A profile that has no words for an occasion
-says nothing there.
+A nudge never ends a run, and a run never waits for one: budgets end it. There is no nudge where the profile has no text
+for it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from etude.harness.profile import Profile
 from etude.trace.trace import ToolEvent
 
 SILENCES = 2
-"""Empty messages in a row that are answered; the next one is taken for the end."""
+"""Number of empty messages in a row that get a nudge; the next one ends the run."""
 REPEATS = 3
-"""Turns in a row with the same calls and the same answers, after which it is told, and again after as many more."""
+"""A nudge follows after this many turns in a row with the same calls and the same results, and again after as many
+more."""
 
 
 class Nudges:
-    """Of one run."""
+    """Repetition and silence counters of one run."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -28,7 +29,7 @@ class Nudges:
         self._same = 0
 
     def after(self, turn: Turn, answers: Sequence[ToolEvent]) -> list[str]:
-        """What to say after a turn; where there is nothing, one without calls was an answer."""
+        """Return the nudges for a turn. If there are none, a turn without calls is the final answer."""
         if not turn.calls:
             return self._after_words(turn)
         self._silences = 0

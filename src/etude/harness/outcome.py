@@ -1,8 +1,8 @@
 """What a run of the loop may spend, and how it ended.
 
-Turns, tool calls, sampled tokens, seconds of commands and money are the model's budgets: running out of them is its
-failure. The wall clock is our safety net: its expiry is an error of ours. So the seconds that count as the model's are
-those of its commands alone, on a host that gave them time.
+Turns, tool calls, sampled tokens, command seconds and money are the model's budgets: running out of one is the model's
+failure. The wall clock is our safety net: hitting it is our error. Therefore only the seconds of the model's commands
+count against it, and only on a host that gave them CPU time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MILLION = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of a million tokens."""
+    """Prices per million tokens."""
 
     input: float = 0.0
     cached: float = 0.0
@@ -32,35 +32,36 @@ class Prices:
 @dataclass(frozen=True, slots=True)
 class Budgets:
     turns: int = 50
-    """Summaries are not counted as turns, their tokens are."""
+    """Number of turns. Summaries do not count as turns, but their tokens count."""
     tool_calls: int = 100
     tokens: int = 100_000
     """Sampled tokens of the whole run."""
     turn_tokens: int = 8_000
-    """Sampled tokens of one turn; a turn that reaches it is cut off."""
+    """Sampled tokens of one turn; a turn that reaches the limit is cut off."""
     output_tokens: int = 8_000
-    """Tokens of tool output per turn: several calls in one turn share them."""
+    """Tokens of tool output per turn, shared by all calls of the turn."""
     summary_trigger: int = 0
-    """Tokens of context at which the harness asks for a self-summary; 0 never asks."""
+    """Context length in tokens at which the harness asks for a self-summary; 0 never asks."""
     summary_tokens: int = 2_000
     tool_seconds: float = 0.0
-    """Of the commands of the whole run (`Output.seconds`); 0: no limit. Looked at between turns: a command that runs
-    has a limit of its own."""
+    """Seconds of all commands in the run (`Output.seconds`); 0 means no limit. Checked between turns, since each
+    command has a time limit of its own."""
     money: float = 0.0
-    """0: no limit. Looked at between turns, so the last one may cost more than was left."""
+    """Cost of the run; 0 means no limit. Checked between turns, so the last turn may cost more than was left."""
     prices: Prices = Prices()
     wall_seconds: float = 3_600.0
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Filled in while the run goes on, so that whoever cancels it still holds what happened until then."""
+    """Result of a run. It is filled in while the run goes on, so that whoever cancels the run still has what happened
+    until then."""
 
     conversation: Conversation
-    """The last one; earlier ones are its parents."""
+    """The last conversation; earlier ones are its parents."""
     stop: StopCause = StopCause.CANCELLED
     error: str = ""
-    """With StopCause.ERROR or WALL_CLOCK: what failed."""
+    """What failed, for StopCause.ERROR and WALL_CLOCK."""
     final_text: str = ""
     usage: TraceUsage = field(default_factory=TraceUsage)
     tools: list[ToolEvent] = field(default_factory=list)
@@ -68,5 +69,6 @@ class Outcome:
 
     @property
     def failed_by_us(self) -> bool:
-        """Infrastructure, the wall clock or the caller ended the run: it says nothing about the model."""
+        """True if infrastructure, the wall clock or the caller ended the run, so that it says nothing about the
+        model."""
         return self.stop.ours

@@ -1,6 +1,7 @@
-"""What tools need from outside the workspace: somebody to ask, the web, an embedder. Each is a small interface;
-without one its tool says so. `FixtureWeb` answers from a folder, for tests and for training, where nothing may depend
-on today's web.
+"""What tools need from outside the workspace: a user to ask, the web, an embedder.
+
+Each is a small interface; without one its tool says so. `FixtureWeb` answers from a folder, for tests and for training,
+where nothing may depend on today's web.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from etude.harness.chunks.embedder import Embedder
 
 Ask = Callable[[str], Awaitable[str]]
-"""Puts a question to the user and waits for the answer."""
+"""Ask the user a question and wait for the answer."""
 
 
 class WebError(Exception):
@@ -32,7 +33,7 @@ class Hit:
 
 @runtime_checkable
 class Web(Protocol):
-    """Both raise WebError."""
+    """Access to the web. Both methods raise WebError."""
 
     async def search(self, query: str) -> list[Hit]: ...
 
@@ -46,12 +47,12 @@ class Outside:
     ask: Ask | None = None
     web: Web | None = None
     embedder: Embedder | None = None
-    """For search by meaning; without one it goes by words alone."""
+    """Embeddings for semantic search; without an embedder the search goes by words alone."""
 
 
 class FixtureWeb:
-    """Pages from `folder`/pages.json, a list of {url, title, text}. A search ranks pages by how many of its words they
-    hold, so equal searches find equal pages."""
+    """A web of fixed pages from `folder`/pages.json, a list of {url, title, text}. A search ranks pages by how many of
+    the query's words they contain, so equal queries find equal pages."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "pages.json"

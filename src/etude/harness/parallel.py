@@ -1,8 +1,8 @@
-"""The calls of one turn at the same time, where they cannot collide, with the results of one after the other.
+"""Runs the calls of one turn in parallel where they cannot collide, with the results of running them in order.
 
-Invariant: a call begins when every earlier call that it could collide with is done. So the files are what they would be
-had the calls run in order, and so is what each call sees of them. What may end a run reaches everything, so nothing
-behind it has begun.
+Invariant: a call begins only when every earlier call it could collide with is done. So the files, and what each call
+sees of them, are the same as if the calls had run in order. A call that may end the run reaches everything, so no later
+call has begun when it ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 Access: TypeAlias = Literal["none", "read", "write", "all"]
-"""none: touches no file. read, write: a file or a folder. all: may touch anything, also what is no file."""
+""""none": touches no file. "read", "write": a file or folder. "all": may touch anything, not only files."""
 T = TypeVar("T")
 
 
@@ -43,8 +43,8 @@ def _within(path: str, folder: str) -> bool:
 async def in_order(
     reaches: Sequence[Reach], carry_out: Callable[[int], Awaitable[T]], ends: Callable[[T], bool]
 ) -> AsyncGenerator[T, None]:
-    """The results, in the order of the calls, up to the first that `ends` the run; `carry_out` is given each call's
-    place. Whatever ends the iteration early, a failure included, leaves nothing running behind."""
+    """Yield the results in call order, up to the first that `ends` the run; `carry_out` gets each call's index. If the
+    iteration ends early, even by an exception, no call is left running."""
     if len(reaches) == 1:
         yield await carry_out(0)
         return

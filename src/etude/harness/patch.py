@@ -1,9 +1,10 @@
-"""The patch dialect that many models were trained to write: files added, deleted, moved and updated in one envelope.
+"""Parser for the patch dialect that many models were trained to write: one patch adds, deletes, moves and updates
+files.
 
     *** Begin Patch
     *** Update File: path/of.py
     *** Move to: new/path.py          (if it moves)
-    @@ def the_function(              (optional: go on behind this line)
+    @@ def the_function(              (optional: go on after this line)
      a line that stays
     -a line that goes
     +a line that comes
@@ -12,9 +13,9 @@
     *** Delete File: old.py
     *** End Patch
 
-Hunks have no line numbers: each is found by the lines that stay and go, behind the hunk before it. Lines that differ in
-the white space at their end, then those that differ in indentation too, are taken only where no better place is there,
-and only if there is just one. Nothing is changed unless everything fits.
+Hunks have no line numbers: each is located by its kept and removed lines, after the previous hunk. If they match
+nowhere exactly, trailing white space is ignored, then indentation as well; such a match counts only if there is exactly
+one. Nothing is changed unless everything fits.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ STAYS, GOES, COMES = " ", "-", "+"
 
 
 Likeness = Callable[[str], str]
-"""What of a line must be equal."""
+"""Key of a line: two lines match if their keys are equal."""
 
 
 class BadPatch(Exception):
@@ -39,9 +40,9 @@ class BadPatch(Exception):
 @dataclass(slots=True)
 class Hunk:
     behind: list[str] = field(default_factory=list)
-    """Lines after `@@`: the hunk is looked for behind the first of each, in turn."""
+    """Lines given after `@@`. The hunk is searched for after the first occurrence of each, in turn."""
     lines: list[tuple[str, str]] = field(default_factory=list)
-    """Each with its sign: stays, goes or comes."""
+    """Each line with its sign: stays, goes or comes."""
     at_end: bool = False
 
     @property
@@ -49,7 +50,8 @@ class Hunk:
         return [line for sign, line in self.lines if sign != COMES]
 
     def new(self, there: Sequence[str]) -> Iterator[str]:
-        """`there` are the lines of the file that fit `old`: what stays, stays as it is there."""
+        """The lines after the change. `there` are the file's lines that matched `old`: kept lines stay as they are in
+        the file."""
         left = iter(there)
         for sign, line in self.lines:
             if sign == COMES:
@@ -64,10 +66,10 @@ class Hunk:
 class FileChange:
     path: str
     target: str
-    """Where it is afterwards; empty for a file that is deleted."""
+    """Path of the file after the patch; empty for a deleted file."""
     hunks: list[Hunk] = field(default_factory=list)
     content: str | None = None
-    """Of a file that is added."""
+    """Contents of an added file."""
 
 
 def parse_patch(text: str) -> list[FileChange]:
@@ -98,7 +100,7 @@ def parse_patch(text: str) -> list[FileChange]:
 
 
 def _take(change: FileChange, line: str) -> bool:
-    """One line of a file's part; False if it cannot stand there."""
+    """Add one line to a file's part of the patch. Return False if it is not allowed there."""
     if change.content is not None:
         if not line.startswith("+"):
             return False
@@ -121,7 +123,7 @@ def _take(change: FileChange, line: str) -> bool:
     if line.rstrip() == END_OF_FILE:
         hunk.at_end = True
         return True
-    sign = line[:1] or STAYS  # an empty line that stays is often written without its sign
+    sign = line[:1] or STAYS  # models often write an empty kept line without its sign
     if hunk.at_end or sign not in (STAYS, GOES, COMES):
         return False
     hunk.lines.append((sign, line[1:]))
@@ -131,8 +133,9 @@ def _take(change: FileChange, line: str) -> bool:
 def apply_patch(
     changes: Sequence[FileChange], files: Mapping[str, str], *, exactly: bool = False
 ) -> dict[str, str | None]:
-    """What each file that the patch touches holds afterwards; None for one that is gone. `files` are those that are
-    there; what the patch says of a file holds for what its earlier parts made of it. `exactly`: white space counts."""
+    """Return the new contents of each file that the patch touches; None for a removed file. `files` are the files that
+    exist. If the patch names a file twice, the second part applies to the result of the first. With `exactly`, white
+    space must match."""
     after: dict[str, str | None] = {}
 
     def now(path: str) -> str | None:
@@ -161,7 +164,7 @@ def _updated(change: FileChange, text: str, likenesses: Sequence[Likeness]) -> s
     lines = text.removesuffix("\n").split("\n") if text else []
     result: list[str] = []
     done = 0
-    """Lines of the old text that are dealt with."""
+    """Number of old lines that have been handled."""
     for hunk in change.hunks:
         start = done
         for line in hunk.behind:
@@ -185,7 +188,7 @@ def _line_behind(lines: Sequence[str], wanted: str, start: int, path: str, liken
 def _place_of(hunk: Hunk, lines: Sequence[str], start: int, path: str, likenesses: Sequence[Likeness]) -> int:
     old = hunk.old
     if not old:
-        # Only lines that come: behind the line named, or at the end.
+        # A hunk with only added lines: after the named line, or at the end.
         return start if hunk.behind and not hunk.at_end else len(lines)
     for likeness in likenesses:
         places = list(_matches(hunk, lines, start, likeness))

@@ -1,9 +1,9 @@
-"""What an agent may do to the user's own machine: rules, and somebody to ask where none decides.
+"""What an agent may do on the user's own machine: rules, and a user to ask where no rule decides.
 
-Invariants: a rule that denies beats every other, one that asks beats one that allows; what no rule decides is asked,
-and denied where nobody is there to answer. A command is allowed by its words only if the shell can make nothing else of
-them, so `git status; rm x` is not allowed by a rule for `git status`. What was agreed to is exactly what is done. A
-rule looks at the words of a command, not at what the command does: to allow `make` is to allow what the Makefile says.
+Invariants: a deny rule beats every other, an ask rule beats an allow rule. What no rule decides is asked, or denied if
+nobody is there to answer. A rule allows a command by its words only if the shell cannot read anything else in them, so
+a rule for `git status` does not allow `git status; rm x`. What is done is exactly what was agreed to. A rule looks at a
+command's words, not at its effect: to allow `make` is to allow whatever the Makefile does.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from etude.harness.tools.glob import name_pattern
 from etude.sandbox.contract import RequestRefused
 
 Kind: TypeAlias = Literal["write", "execute", "fetch"]
-"""write: change a file; execute: run a command, or type into one that runs; fetch: read from the network."""
+""""write": change a file. "execute": run a command, or type into a running one. "fetch": read from the network."""
 Verdict: TypeAlias = Literal["allow", "ask", "deny"]
 _OPERATORS = {";", "&&", "||", "|"}
 
 
 class PermissionsError(Exception):
-    """A rule that cannot be read: says which, and what one looks like."""
+    """A rule cannot be parsed; the message says which, and what a rule looks like."""
 
 
 class Denied(RequestRefused):
-    """The user, or a rule of the user's, did not allow it; the text is for the model."""
+    """The user, or one of the user's rules, did not allow it; the text is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the agent wants to do."""
+    """An action that the agent wants to take."""
 
     kind: Kind
     what: str
-    """The whole command, the path within the folder, or the address."""
+    """The whole command, the path within the folder, or the URL."""
     shown: str = ""
-    """With write, the difference that it would make; with input for a command, the command."""
+    """Shown to the user as well: the diff of a write, or the running command that input is for."""
     plain: bool = True
-    """False for input to a command that runs: its words are no command."""
+    """False for input to a running command, whose words are not a command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     allowed: bool
     always: bool = False
-    """Also for what `always_rules` says, as long as the session lasts."""
+    """Also allow what `always_rules` returns, for the rest of the session."""
     remember: bool = False
-    """With `always`: in later sessions on this folder too."""
+    """With `always`: also in later sessions on this folder."""
     instead: str = ""
-    """The command that the user made of it."""
+    """The command as the user rewrote it; empty if unchanged."""
     reason: str = ""
-    """What the agent is told with a no."""
+    """What the agent is told if the answer is no."""
 
 
 AskUser: TypeAlias = Callable[[Wish], Awaitable[Answer]]
@@ -65,9 +65,9 @@ AskUser: TypeAlias = Callable[[Wish], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`kind`, or `kind:pattern`. The pattern of write is a path as glob takes it (`src/**`), that of execute the words
-    that a command begins with (`git status`) or, after `=`, a whole command, that of fetch a host (`*.python.org`) or
-    the beginning of an address."""
+    """A rule, written `kind` or `kind:pattern`. The pattern of a write rule is a glob for paths (`src/**`). That of an
+    execute rule is the words that a command begins with (`git status`), or `=` and a whole command. That of a fetch
+    rule is a host (`*.python.org`) or the beginning of a URL."""
 
     kind: Kind
     pattern: str = ""
@@ -87,7 +87,7 @@ class Rule:
         return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
 
     def allows(self, wish: Wish) -> bool:
-        """Whether it covers all of the wish; of a command of several, see `Permissions`."""
+        """Whether the rule covers the whole wish. For a line with several commands, see `Permissions.verdict`."""
         if wish.kind != self.kind:
             return False
         if not self.pattern:
@@ -99,7 +99,7 @@ class Rule:
         return self.pattern == f"={wish.what}"
 
     def begins(self, words: list[str]) -> bool:
-        """Whether it covers a simple command."""
+        """Whether the rule covers a simple command, given as its words."""
         if self.kind != "execute" or not self.pattern or self.pattern.startswith("="):
             return False
         try:
@@ -109,7 +109,7 @@ class Rule:
         return words[: len(wanted)] == wanted
 
     def touches(self, wish: Wish) -> bool:
-        """Whether it covers any part of the wish, as far as that can be told: for rules that deny or ask."""
+        """Whether the rule covers any part of the wish, as far as can be told. Used by deny and ask rules."""
         if self.allows(wish):
             return True
         if wish.kind != self.kind or wish.kind != "execute" or not wish.plain:
@@ -117,7 +117,7 @@ class Rule:
         found = commands_in(wish.what)
         if found is not None:
             return any(self.begins(words) for words in found)
-        # Of what the shell makes of the rest nothing is known: better one question too many.
+        # What the shell makes of this command is unknown: better one question too many.
         return not self.pattern.startswith("=") and self.pattern in wish.what
 
 
@@ -129,9 +129,9 @@ class Permissions:
     allow: list[Rule] = field(default_factory=list)
     deny: list[Rule] = field(default_factory=list)
     asked: list[Rule] = field(default_factory=list)
-    """To be asked about even where another rule allows it."""
+    """Rules for what must be asked even where another rule allows it."""
     remember: Callable[[list[Rule]], None] | None = None
-    """Keeps rules for later sessions."""
+    """Saves rules for later sessions."""
     _one_question: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def verdict(self, wish: Wish) -> Verdict:
@@ -147,12 +147,13 @@ class Permissions:
         return "ask"
 
     async def agree(self, wish: Wish) -> Wish:
-        """What may be done: the wish, or the command that the user made of it. Denied if nothing may."""
+        """Return what may be done: the wish, or the command as the user rewrote it. Raises Denied if it may not be
+        done."""
         async with self._one_question:
             return await self._agree(wish)
 
     async def _agree(self, wish: Wish) -> Wish:
-        # Only now: the answer to an earlier question may be one for always.
+        # Judged only now: the answer to an earlier question may have added rules.
         verdict = self.verdict(wish)
         if verdict == "allow":
             return wish
@@ -173,7 +174,7 @@ class Permissions:
 
 
 class AskedWeb:
-    """A way to the web (`Outside.web`), each page and each search of it after a yes."""
+    """Web access (`Outside.web`) that needs permission for each page and each search."""
 
     def __init__(self, web: Web, permissions: Permissions) -> None:
         self._web, self._permissions = web, permissions
@@ -188,7 +189,8 @@ class AskedWeb:
 
 
 def always_rules(wish: Wish) -> list[Rule]:
-    """What a yes for always allows: all files of the folder, commands that begin with these words, this host."""
+    """Rules that an "always" answer adds: all files of the folder, commands that begin with these words, or this
+    host."""
     if wish.kind == "write":
         return [Rule("write")]
     if wish.kind == "fetch":
@@ -200,8 +202,8 @@ def always_rules(wish: Wish) -> list[Rule]:
 
 
 def commands_in(command: str) -> list[list[str]] | None:
-    """The words of each simple command in a line, where a shell can read nothing else in it; None where it might:
-    substitutions, redirections, groups, jobs, assignments, several lines."""
+    """Split a command line into the words of each simple command; None if a shell might read anything else in it:
+    substitutions, redirections, groups, background jobs, assignments, several lines."""
     command = command.strip()
     if any(sign in command for sign in "$`<>(){}\\#!") or any(ord(sign) < 32 or ord(sign) == 127 for sign in command):
         return None
@@ -216,7 +218,7 @@ def commands_in(command: str) -> list[list[str]] | None:
                 return None
             else:
                 found[-1].append(word)
-    except ValueError:  # a quote that nothing closes
+    except ValueError:  # an unclosed quote
         return None
     if not all(found) or any(_assigns(words[0]) for words in found):
         return None
@@ -235,7 +237,7 @@ _WORDS_OF_THE_SHELL = {
     "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "function", "time",
     "coproc", "select", "eval", "exec", "source", ".", "alias", "trap", "command", "builtin", "env", "[[", "!",
 }  # fmt: skip
-"""At the beginning of a command: what follows is not just its arguments."""
+"""Words that, at the beginning of a command, make what follows more than its arguments."""
 
 
 def _address(pattern: str, address: str) -> bool:

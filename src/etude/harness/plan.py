@@ -1,4 +1,4 @@
-"""From the recipe to what one run needs: the only place where the harness reads it."""
+"""Turns the recipe into what one run needs: budgets, limits, profile, tool schemas and format."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def tool_limits(recipe: SandboxRecipe, *, edits: int | None = None, strict: bool
 
 
 def told_limits(recipe: SandboxRecipe) -> str:
-    """What the agent is told of what its commands may use."""
+    """One line that tells the agent what its commands may use."""
     seconds, memory = recipe.command_seconds, recipe.memory_mb
     return f"a command has {seconds:g} seconds, {memory} MB of memory, {recipe.processes} processes and no network"
 
 
 def profile_of(recipe: HarnessRecipe, without: Collection[str] = ()) -> Profile:
-    """`without`: tools that are missing besides those that the recipe leaves out."""
+    """The recipe's profile. `without` names tools to leave out besides those that the recipe leaves out."""
     profile = load_profile(recipe.profile).without({*recipe.without, *without})
     return profile if recipe.compaction == "self" else replace(profile, summary_request=compaction_request())
 
 
 def session_schemas(recipe: HarnessRecipe) -> tuple[ToolSchema, ...]:
-    """The tools that a policy must offer."""
+    """Schemas of the tools that a policy must offer."""
     return profile_of(recipe).schemas()
 
 
 def format_of(recipe: HarnessRecipe, tokenizer: Path) -> Format:
-    """How the model is spoken to; `tokenizer` is the run's own, used where the recipe names no other. Every token
-    policy gets its format here, and declares its own tools in it. TokenizerError for a tokenizer that does not go with
-    the format."""
+    """The format in which the model is prompted. `tokenizer` is the run's own, used where the recipe names no other.
+    Every token policy gets its format here, and declares its own tools in it. Raises TokenizerError if the tokenizer
+    does not go with the format."""
     if recipe.format == "compact":
         return CompactFormat(Tokenizer.load(tokenizer))
     published = PretrainedTokenizer.load(Path(recipe.tokenizer).expanduser() if recipe.tokenizer else tokenizer)

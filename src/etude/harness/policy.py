@@ -1,7 +1,8 @@
-"""The Policy noun: what acts. The loop sees only `policy.act(conversation) -> Turn` and never asks which kind it has.
+"""The Policy interface: what decides the next turn. The loop sees only `policy.act(conversation) -> Turn` and never
+asks which kind of policy it has.
 
-A token policy owns rendering and ids, a chat policy (any OpenAI-compatible endpoint) owns messages, a scripted one
-serves tests and oracles.
+A token policy owns rendering and token ids, a chat policy (any OpenAI-compatible endpoint) owns messages, a scripted
+policy serves tests and oracles.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import Protocol, runtime_checkable
 
 
 class PolicyError(Exception):
-    """The policy could not act (engine lost, endpoint down). Infrastructure: the rollout becomes an error."""
+    """The policy could not act (engine lost, endpoint down). This is an infrastructure failure: the rollout ends as an
+    error."""
 
 
 class ContextFull(Exception):
-    """The conversation fills the model's context: the loop summarises or stops."""
+    """The conversation fills the model's context. The run stops with StopCause.CONTEXT."""
 
 
 class Role(StrEnum):
@@ -33,9 +35,9 @@ class ToolCall:
     arguments: dict[str, object] | None
     """None when the call did not parse."""
     raw: str
-    """What the model wrote, byte for byte: malformed calls survive."""
+    """What the model wrote, byte for byte, so that malformed calls are preserved."""
     problem: str = ""
-    """Why it did not parse, as the agent will read it."""
+    """Why the call did not parse, in the words shown to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,11 @@ class Turn:
     call_tokens: int = 0
     message_tokens: int = 0
     cut_off: bool = False
-    """The token budget of the turn or the context ended it."""
+    """True if the turn's token budget or the context limit ended the turn."""
     prompt_tokens: int = 0
-    """That it was sampled behind; 0 where nobody said."""
+    """Length of the prompt the turn was sampled from; 0 if the policy does not know it."""
     cached_tokens: int = 0
-    """Of them, those that were not read again."""
+    """Prompt tokens that came from the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Message:
     turn: Turn | None = None
     """For assistant messages: the turn itself, so that nothing has to be parsed or rendered twice."""
     call: ToolCall | None = None
-    """For tool messages: the call that this answers."""
+    """For tool messages: the call that this message answers."""
 
 
 @dataclass(slots=True)
@@ -74,20 +76,20 @@ class Conversation:
     id: str
     messages: list[Message] = field(default_factory=list)
     task: str = ""
-    """What was asked, as a self-summary carries it over."""
+    """The user's request; a self-summary carries it over into the new conversation."""
     parent: Conversation | None = None
     summaries: int = 0
-    """Self-summaries that led here."""
+    """Number of self-summaries before this conversation."""
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """The contract (tests/contract/policy.py).
+    """The policy contract, checked by tests/contract/policy.py.
 
-    - `act` is given a conversation whose last message is not the assistant's, and returns the next turn; the loop
-      appends it. Messages already given are never changed, so each prompt extends the last one.
-    - `tokens` is the length of the conversation as this policy counts it, for the summary trigger and budgets.
-    - Failures of infrastructure raise PolicyError; a conversation that no longer fits raises ContextFull.
+    - `act` gets a conversation whose last message is not the assistant's, and returns the next turn; the loop appends
+      it. Earlier messages never change, so each prompt extends the previous one.
+    - `tokens` is the length of the conversation as this policy counts it, used for the summary trigger and budgets.
+    - Infrastructure failures raise PolicyError; a conversation that no longer fits raises ContextFull.
     """
 
     @property
@@ -98,5 +100,5 @@ class Policy(Protocol):
     def tokens(self, conversation: Conversation) -> int: ...
 
     def count(self, text: str) -> int:
-        """Tokens of a text, for budgets of tool output."""
+        """Number of tokens in a text, used to bound tool output."""
         ...

@@ -1,6 +1,6 @@
-"""A profile: everything the harness says to the model, as data.
+"""A profile: every text that the harness says to the model, as data.
 
-`compact` is for tiny models, `full` for those that read prose.
+`compact` is for tiny models, `full` for models that can read prose.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 from etude.harness.surroundings import Surroundings
 
 MOST_READ = 40
-"""Files that a self-summary's new context names as read."""
+"""Most files that the context after a self-summary lists as read."""
 FACTS = frozenset({"system", "limits", "status", "recent", "rules"})
 
 
@@ -26,29 +26,29 @@ class Profile:
     name: str
     tools: tuple[str, ...]
     system: str
-    """May hold {tools}, one line per tool."""
+    """The system prompt. {tools} is replaced by one line per tool."""
     summary_request: str
     summary_resume: str
-    """The user message that a new context starts from: {task}, {summary}, {count}, {edited}, {turns}, {todo},
-    {jobs}, {read}."""
+    """The user message that starts the context after a self-summary, with the fields {task}, {summary}, {count},
+    {edited}, {turns}, {todo}, {jobs}, {read}."""
     nothing: str
-    """Said where a list of what is carried over is empty."""
+    """Stands for an empty list in `summary_resume`."""
     cut_off: str
-    """Said after a turn that was cut off before it called a tool."""
+    """Sent after a turn that was cut off before it called a tool."""
     wording: dict[str, str]
-    """What tools say, by occasion."""
+    """Texts of the tools, by occasion."""
     silent: str = ""
-    """Said after an empty message; without it such a message is an answer like any other."""
+    """Sent after an empty message; without this text an empty message is a final answer like any other."""
     repeated: str = ""
-    """Said after the same calls with the same answers, {count} times in a row."""
+    """Sent after the same calls with the same results, {count} times in a row."""
     facts: dict[str, str] = field(default_factory=dict)
-    """How each of FACTS is told, with {text} and, for rules, {path}; what is not named here is not told."""
+    """Template for each of FACTS, with {text} and, for rules, {path}. A fact without a template is not told."""
 
     def schemas(self) -> tuple[ToolSchema, ...]:
         return tuple(builtin_schema(name) for name in self.tools)
 
     def without(self, names: Collection[str]) -> Profile:
-        """The same with fewer tools; SchemaError for a name that no tool of the harness has."""
+        """The profile without these tools. Raises SchemaError for a name that no tool of the harness has."""
         for name in names:
             builtin_schema(name)
         return (
@@ -61,18 +61,18 @@ class Profile:
         return self.system.format(tools="\n".join(schema.usage() for schema in self.schemas()))
 
     def say(self, occasion: str, **values: object) -> str:
-        """A profile with few tools has no words for what others meet: there it refuses."""
+        """The text for an occasion. A profile with few tools may lack it; the text of "refused" is used then."""
         words = self.wording.get(occasion, self.wording["refused"])
         return words.format(**{"problem": occasion, **values})
 
     def say_if_known(self, occasion: str, otherwise: str, **values: object) -> str:
-        """For occasions that a profile need not have words for."""
+        """The text for an occasion that a profile need not have; `otherwise` if it has none."""
         return self.say(occasion, **values) if occasion in self.wording else otherwise
 
     def open(
         self, task: str, conversation_id: str = "conversation", surroundings: Surroundings | None = None
     ) -> Conversation:
-        """A fresh conversation: the system prompt, with what the agent is told of where it works, and the task."""
+        """Start a conversation: the system prompt, with what the agent is told about its surroundings, and the task."""
         conversation = Conversation(conversation_id, task=task)
         system = "\n\n".join([self.system_text(), *self.told(surroundings or Surroundings())])
         conversation.messages += [Message(Role.SYSTEM, system), Message(Role.USER, task)]
@@ -104,9 +104,9 @@ class Profile:
         read: Sequence[str] = (),
         cut_off: bool = False,
     ) -> Conversation:
-        """The conversation that follows a self-summary: system prompt, task, summary and carried state. What the agent
-        thought before it wrote is not carried. A summary that is empty, or `cut_off` by its token limit, is said to be
-        so where the profile has words for it."""
+        """Start the conversation after a self-summary: system prompt, task, summary and carried state, without the
+        thinking before the summary. An empty summary, or one `cut_off` by its token limit, is marked as such if the
+        profile has a text for that."""
         count = old.summaries + 1
         if not summary:
             summary = self.say_if_known("no_summary", summary)
@@ -128,8 +128,8 @@ class Profile:
         return new
 
     def texts(self) -> list[str]:
-        """Every fixed text of the profile and the names of its tools, without the places to fill: what a tokenizer
-        must know well."""
+        """Every fixed text of the profile, without its fields, and the names of its tools: the text that a tokenizer
+        must encode well."""
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
         templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
@@ -137,7 +137,7 @@ class Profile:
 
 
 def _latest(paths: Sequence[str]) -> str:
-    """The last ones, and how many there were before."""
+    """The last MOST_READ paths, and how many came before."""
     more = len(paths) - MOST_READ
     shown = " ".join(paths[-MOST_READ:])
     return f"{shown} (and {more} before)" if more > 0 else shown
@@ -173,6 +173,7 @@ def load_profile(name: str) -> Profile:
 
 @cache
 def compaction_request() -> str:
-    """The long instruction that stands for a profile's short request where a recipe asks for the baseline."""
+    """The long summary instruction that replaces the profile's short one when a recipe asks for the compaction
+    baseline."""
     file = resources.files("etude.harness") / "profiles" / "compaction.txt"
     return file.read_text(encoding="utf-8").strip()

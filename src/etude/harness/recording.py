@@ -1,6 +1,6 @@
-"""Records what another policy writes, as if it had been sampled: how demonstrations become traces.
+"""Records another policy's turns as if they had been sampled; this is how demonstrations become traces.
 
-The turn that the loop carries out is parsed back from the recorded ids, under the same limits that a model has: a
+The turn that the loop carries out is parsed back from the recorded token ids, under the same limits that a model has: a
 demonstration never does anything that its tokens do not say.
 """
 
@@ -20,7 +20,7 @@ from etude.trace.trace import UNSAMPLED_VERSION
 
 
 class RecordingPolicy:
-    """Wraps a policy that writes text. Its tokens count as sampled, with log-probability 0 and no version."""
+    """Wraps a policy that writes text. Its tokens count as sampled, with log-prob 0 and no policy version."""
 
     def __init__(
         self, inner: Policy, form: Format, schemas: Sequence[ToolSchema], context: int, recorder: TraceBuilder

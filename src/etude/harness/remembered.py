@@ -1,6 +1,6 @@
-"""Rules that users asked to keep: one file, the rules of each folder in it.
+"""Permission rules that users asked to remember, per folder, in one file.
 
-Only rules that allow are kept, and only where a user said so at a prompt. The file is its owner's alone.
+Only rules that allow are kept, and only if a user said so at a prompt. Only its owner can read the file.
 """
 
 from __future__ import annotations

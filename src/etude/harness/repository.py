@@ -1,8 +1,8 @@
-"""What git knows of the user's folder: its state, and which files were worked on last.
+"""What git knows of the user's folder: its status and the recently changed files.
 
-Asked on the host, before the agent begins: a view of the folder holds no version control. It only reads: git takes no
-lock, and runs neither a hook nor a monitor of the file system. Where there is no git, or no repository, nothing is
-known, and that is no error.
+Runs git on the host before the agent begins, since the agent's view of the folder has no version control. It only
+reads: git takes no lock, and runs neither a hook nor a file system monitor. Where there is no git or no repository the
+answers are empty, which is no error.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.
 
 
 async def state_of(folder: Path) -> list[str]:
-    """The branch, and what is not committed, in git's own words."""
+    """The branch and the uncommitted changes, as `git status --short --branch` prints them."""
     return (await _said(folder, "status", "--short", "--branch", "--", ".")).splitlines()
 
 
 async def recent_files(folder: Path) -> list[str]:
-    """Those of the last commits that are still there, the latest first."""
+    """Files changed by the last commits that still exist, latest first."""
     named = await _said(folder, "log", f"-{_COMMITS}", "--format=", "--name-only", "--relative", "-z", "--", ".")
     paths = dict.fromkeys(path.strip("\n") for path in named.split("\0"))
     return [path for path in paths if path and (folder / path).is_file()][:MOST_RECENT]

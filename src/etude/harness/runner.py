@@ -1,9 +1,9 @@
-"""Where the commands of an overlay run: in a box that is made when the first command needs it.
+"""Runs the commands of an overlay workspace in a box that is made when the first command needs it.
 
-In a box without network a command that reads neither the clock nor random numbers is a function of the files it sees,
-and a worker may share its result between rollouts (`ExecMemo`). Which commands are such is not guessed: whoever made
-the task names them. What is shared is proven on the run that was real: the command left every file, mode and name as it
-was, here and in the scratch folders. A rollout that ran a command which did not never asks the memo again.
+In a box without network, a command that reads neither the clock nor random numbers is a function of the files it sees,
+so a worker may share its result between rollouts (`ExecMemo`). Such commands are not guessed: the task's author lists
+them. A result is shared only if the real run had no side effect: it left every file, mode and name as it was, in the
+workspace and in the scratch folders. A rollout that ran a command with side effects never uses the memo again.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from etude.harness.workspace import (
 from etude.sandbox.contract import Box, ExecResult
 
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
-"""Where a command could leave something behind."""
+"""Folders in which a command could leave something behind."""
 _MAX_KEPT_BYTES = 65_536
 MAX_READ_FILES = 20_000
 MAX_READ_BYTES = 200_000_000
-"""What commands run over is held in memory as a whole, more than once."""
+"""Limits on the files that commands run over, which are all held in memory, more than once."""
 
 ExecKey = tuple[str, bytes, str, float]
 
 
 class ExecMemo(Memo[ExecKey, ExecResult]):
-    """Results by image, files, command and time limit."""
+    """Command results by image, files, command and time limit."""
 
     def __init__(self, size: int = 4096) -> None:
         super().__init__(size)
         self.fresh_layouts: dict[str, bytes] = {}
-        """What a new box of an image looks like."""
+        """Layout of a new box, per image."""
 
 
 class BoxRunner(BoxedCommands):
-    """A box that is created by the first command that nobody has run before."""
+    """Runs commands in a box that is created by the first command whose result is not in the memo."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class BoxRunner(BoxedCommands):
         memo: ExecMemo | None = None,
         deterministic: Collection[str] = (),
     ) -> None:
-        """Only the results of the commands in `deterministic` are given to the memo."""
+        """Only results of the commands in `deterministic` are stored in the memo."""
         super().__init__()
         self._image = image
         self._start = start
@@ -69,9 +69,9 @@ class BoxRunner(BoxedCommands):
         self._deterministic = deterministic
         self._scratch: BoxScratch | None = None
         self._held: Mapping[str, bytes] = start
-        """What the box's files are (or will be, when it is created)."""
+        """The files that are in the box, or will be when it is created."""
         self._layout: bytes | None = None
-        """As of the last look, while nothing can have changed it since."""
+        """The box's layout at the last look; None if something may have changed it since."""
 
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
@@ -93,7 +93,7 @@ class BoxRunner(BoxedCommands):
             self._layout = None
             pure = after is files and before is not None and before == await self._look(after)
             if not pure:
-                # From here on the box may hold what the files do not show.
+                # From here on the box may contain changes that the workspace's files do not show.
                 self._memo = None
             small = len(result.stdout) + len(result.stderr) <= _MAX_KEPT_BYTES
             shared = command in self._deterministic
@@ -103,12 +103,12 @@ class BoxRunner(BoxedCommands):
         return result, after
 
     async def enter(self, files: Mapping[str, bytes]) -> Place:
-        # What runs on in a terminal may leave anything behind, at any time.
+        # A process that keeps running in a terminal may leave anything behind, at any time.
         self._memo = None
         return await super().enter(files)
 
     async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        # The scratch tree stays in the box, for any later command to see.
+        # The scratch tree stays in the box, where later commands can see it.
         self._memo = None
         async with self._box_may_die():
             box = await self._entered(states[-1])
@@ -121,7 +121,7 @@ class BoxRunner(BoxedCommands):
             self._layout = self._memo.fresh_layouts.get(self._image) if self._memo else None
         for path in self._held.keys() - files.keys():
             self._layout = None
-            # The agent may have taken it away by a command of its own.
+            # The agent may already have deleted it with a command.
             with suppress(FileNotFoundError):
                 await delete_file(self._box, path)
         for path, data in files.items():
@@ -174,18 +174,19 @@ def lazy_workspace(
     workdir: str = WORKDIR,
     searcher: Searcher | None = None,
 ) -> OverlayWorkspace:
-    """The files of an image in memory; `open_box` makes a box of it when a command needs one. `memo` shares results of
-    the commands in `deterministic`, whose output depends on the files alone."""
+    """A workspace with an image's files in memory; `open_box` makes a box of the image when a command needs one. `memo`
+    shares the results of the commands in `deterministic`, whose output depends on the files alone."""
     return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic), workdir, searcher)
 
 
 def folder_workspace(folder: Path) -> OverlayWorkspace:
-    """A copy-on-write view of a folder, read as it is asked for, without a shell."""
+    """A copy-on-write view of a folder that reads files when asked for them, without a shell."""
     files = FolderFiles(folder)
     return OverlayWorkspace(files, searcher=searcher_of(files))
 
 
 def hold_for_commands(files: FolderFiles) -> None:
-    """Commands are given every file, and all are looked at after each: FolderTooLarge where that is too much."""
+    """Read all files into memory: every command gets all of them, and all are checked after it. Raises FolderTooLarge
+    if they are too many."""
     why = f"all of it would be kept in memory for commands: {SMALLER}"
     files.keep_all(max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES, why=why)

@@ -1,6 +1,6 @@
-"""A tool's schema, read from a data file: what the model may call, with which arguments in which order.
+"""Tool schemas, read from data files: what the model may call, with which arguments in which order.
 
-`check` is the single door: arguments reach a tool only in the declared names and types, whoever parsed them.
+All arguments pass through `check`: they reach a tool only with declared names and types, whatever parsed them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etude.text.calls import TO_THE_END, CallSchema, Parameter, unnumbered
 
 
 class SchemaError(Exception):
-    """A tool's or profile's data file cannot be used: names file, field and expectation."""
+    """The data file of a tool or profile cannot be used; the message names file, field and what was expected."""
 
 
 class BadArguments(Exception):
@@ -31,9 +31,10 @@ ToolKind: TypeAlias = Literal["word", "int", "line", "numbered", "rest", "text",
 class ToolParameter:
     name: str
     kind: ToolKind
-    """"word": no spaces. "int". "line": up to the end of the line. "rest": everything that follows, lines included.
-    "numbered": the same, each line beginning with a number. Where calls are JSON alone, since the compact grammar
-    has no place for them: "text": any text, "flag": true or false, "number": a whole number."""
+    """"word": no spaces. "int": a whole number. "line": up to the end of the line. "rest": everything that follows,
+    several lines included. "numbered": like "rest", each line beginning with a number. Three kinds exist only where
+    calls are JSON, since the compact grammar cannot express them: "text" (any text), "flag" (true or false), "number"
+    (a whole number)."""
     description: str = ""
     required: bool = True
 
@@ -44,12 +45,13 @@ class ToolSchema:
     description: str
     parameters: tuple[ToolParameter, ...] = ()
     access: Access = "all"
-    """What a call may touch, which decides what may run beside it."""
+    """What a call may touch; this decides which calls can run in parallel."""
     place: str = ""
-    """The parameter that names the file or folder it touches; without one it is the whole workspace."""
+    """The parameter that names the file or folder the call touches; if empty, a call touches the whole workspace."""
 
     def call_schema(self) -> CallSchema:
-        """For the call grammar of the compact format. What it cannot say is missing there, and the call is told so."""
+        """Schema for the compact format's call grammar. It omits parameters that the grammar cannot express; a call
+        that uses one is told so."""
         positional = [
             Parameter(p.name, p.kind, p.required)
             for p in self.parameters
@@ -58,7 +60,7 @@ class ToolSchema:
         return CallSchema(self.name, tuple(positional))
 
     def openai(self) -> dict[str, Any]:
-        """As a function of the OpenAI chat protocol."""
+        """The schema as a function of the OpenAI chat protocol."""
         properties = {
             p.name: {"type": _JSON_TYPES.get(p.kind, "string"), "description": p.description} for p in self.parameters
         }
@@ -70,13 +72,13 @@ class ToolSchema:
         }
 
     def usage(self) -> str:
-        """One line for a system prompt."""
+        """One line for the system prompt."""
         arguments = "".join(f" {p.name}" if p.required else f" [{p.name}]" for p in self.parameters)
         return f"{self.name}{arguments}: {self.description}"
 
     def check(self, arguments: Mapping[str, object], *, strict: bool = False) -> dict[str, Any]:
-        """The arguments in their declared types, without the absent ones; BadArguments otherwise. Many models write
-        `null` for an argument that they leave out: strictly, that is none."""
+        """Return the arguments in their declared types, without absent ones; raise BadArguments otherwise. Many models
+        write `null` for an argument that they leave out: with `strict` that is an error."""
         known = {p.name: p for p in self.parameters}
         for name in arguments:
             if name not in known:
@@ -103,14 +105,14 @@ def _typed(name: str, kind: ToolKind, value: object) -> str | int:
             raise BadArguments(f"{name} must be true or false")
         return value
     if kind in ("int", "number"):
-        # bool is an int to Python, but never a line number.
+        # In Python bool is an int, but it is never a line number.
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadArguments(f"{name} must be a whole number")
         return value
     if not isinstance(value, str):
         raise BadArguments(f"{name} must be text")
     if not value.isascii() and any(0xD800 <= ord(character) < 0xE000 for character in value):
-        # JSON can spell halves of surrogate pairs; no file, command or request can hold them.
+        # JSON can express unpaired surrogates, which no file, command or request can hold.
         raise BadArguments(f"{name} is not valid Unicode")
     if kind == "word" and not value.strip():
         raise BadArguments(f"{name} is empty")

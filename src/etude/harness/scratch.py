@@ -1,8 +1,9 @@
-"""A second tree beside a workspace, which goes through states of its files: what commands write there nobody sees.
+"""A second file tree beside a workspace, set to one state of its files after another to run a command over each. What
+the commands write there never reaches the workspace.
 
-Invariant: when a command runs, the tree's own files are those of the state that it is to see. Folders of installed
-packages, links and large files are the workspace's. What is written is newer than all before it, since programs with a
-cache ask a file's time (in whole seconds) whether it changed.
+Invariant: when a command runs, the tree holds exactly the files of the state that the command should see. Folders of
+installed packages, symlinks and large files are links to the workspace's. Every write gets a newer timestamp than all
+before it, because programs with a cache compare timestamps (in whole seconds) to see whether a file changed.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from pathlib import Path, PurePosixPath
 from etude.sandbox.contract import Box, DiskFull, ExecResult, RequestRefused
 
 SCRATCH = "/tmp/etude-scratch"
-"""Where commands and their output see the tree."""
+"""Path at which commands, and the paths in their output, see the tree."""
 PREPARE_SECONDS = 60.0
 LINKED = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox"})
-"""Folders of installed packages."""
+"""Folders of installed packages, which the tree links to."""
 _CARGO_BUILDS = "target"
 _AT_ONCE = 200
 _MAX_TREE_FILES, _MAX_TREE_BYTES = 100_000, 1 << 30
 
-# What a workspace does not hold as text, and nobody changes, the tree has by links. For an empty .git folder programs
-# respect .gitignore.
+# What a workspace does not hold as text, and nobody changes, is linked into the tree. The empty .git folder makes
+# programs respect .gitignore.
 _PREPARE = r"""
 tree=$1
 [ -z "$2" ] || rm -rf "$tree"
@@ -53,7 +54,7 @@ true
 
 
 def is_own(path: str, files: Mapping[str, bytes]) -> bool:
-    """Not of an installed package, and not built by cargo."""
+    """Whether a file is the project's own: not in an installed package, and not built by cargo."""
     parts = path.split("/")[:-1]
     if LINKED.intersection(parts):
         return False
@@ -65,19 +66,19 @@ def is_own(path: str, files: Mapping[str, bytes]) -> bool:
 
 class BoxScratch:
     def __init__(self, box: Box, env: Mapping[str, str], too_large: bytes) -> None:
-        """`too_large` stands for contents that are not known: such a file stays as it is."""
+        """`too_large` is the placeholder for unknown contents; such a file is left as it is in the tree."""
         self._box = box
         self._env = dict(env)
         self._too_large = too_large
         self._held: Mapping[str, bytes] | None = None
-        """None while nobody knows."""
+        """The files in the tree; None if not known."""
         self._clock = _Clock()
 
     async def run(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        """The command over each state. The last one is what the workspace holds."""
+        """Run the command over each state. The last one must be what the workspace holds."""
         prepare = ["sh", "-c", _PREPARE, "prepare", SCRATCH, "" if self._held is not None else "anew"]
         made = await self._box.exec(prepare, timeout=PREPARE_SECONDS)
-        if made.code:  # also when it takes too long
+        if made.code:  # also if it takes too long
             words = " ".join(made.stderr.decode("utf-8", "replace").split())
             raise RequestRefused(f"no files can be put beside the workspace, in {SCRATCH}: {words}")
         if b"fresh" in made.stdout:
@@ -105,7 +106,8 @@ class BoxScratch:
 
 
 HostExec = Callable[[str, Path, float, bytes], Awaitable[ExecResult]]
-"""Command, folder, seconds, and what stands for the folder's name in the output."""
+"""Runs a command: command, folder, time limit in seconds, and the text that replaces the folder's path in the
+output."""
 
 
 class HostScratch:
@@ -157,7 +159,7 @@ class HostScratch:
 
 
 class _Clock:
-    """Whole seconds, each later than the last and than the present."""
+    """Timestamps in whole seconds, each later than the previous one and than the present."""
 
     def __init__(self) -> None:
         self._last = 0

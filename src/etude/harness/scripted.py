@@ -1,4 +1,4 @@
-"""A policy that plays back turns: for tests, examples and replays. Deterministic, needs no model."""
+"""A policy that plays back given turns, for tests, examples and replays. It is deterministic and needs no model."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from etude.harness.profile import Profile
 from etude.text.calls import call_name, parse_call
 
 Step = Turn | str | Callable[[Conversation], Turn | str]
-"""A turn, a line to be parsed (`call` lines begin with "> "), or a function of the conversation that gives one."""
+"""A turn, a text to parse (lines that begin with "> " are calls), or a function from the conversation to either."""
 
 
 class ScriptedPolicy:
-    """Plays `steps` in order; running out of them is a PolicyError, since the script is then wrong.
+    """Plays `steps` in order. Running out of steps raises PolicyError, since the script is then wrong.
 
-    In a step given as text every line that begins with "> " is a tool call of the compact grammar, the rest is message.
-    Tokens are counted as words.
+    In a step given as text, every line that begins with "> " is a tool call in the compact grammar, the rest is the
+    message. Tokens are counted as words.
     """
 
     def __init__(self, steps: Iterable[Step], profile: Profile, *, name: str = "scripted") -> None:

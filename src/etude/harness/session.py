@@ -1,7 +1,7 @@
 """A chat session: the agent works on a copy-on-write view of a folder; nothing reaches the folder before `apply`.
 
-Invariant: the user's files are written by `apply` alone, only where `diff` showed a change, and only if they are still
-what the agent started from. With `permissions` the agent works in the folder itself, and each change is agreed to.
+Invariant: only `apply` writes the user's files, only where `diff` showed a change, and only if they are still what the
+agent started from. With `permissions` the agent works in the folder itself, and the user agrees to each change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ ON_THE_HOST = "commands run on the user's own machine, in the user's own files; 
 
 
 class ChatSession:
-    """`async with ChatSession(...) as session`: `run` per request, `diff` to look, `apply` to keep.
+    """Use as `async with ChatSession(...) as session`: `run` for each request, `diff` to look at the changes, `apply`
+    to keep them.
 
     `policy` must have been made with `session_schemas(harness)`. Without `sandboxes` there is no shell.
     """
@@ -60,8 +61,8 @@ class ChatSession:
         permissions: Permissions | None = None,
         outside: Outside | None = None,
     ) -> None:
-        """`record` is written as the session goes on; `saved` is one that goes on here, with its own record. With
-        `permissions` commands run on the host, in the folder, and `sandboxes` are not used."""
+        """`record` logs the session while it runs. `saved` is an earlier session to resume here; it brings its own
+        record. With `permissions`, commands run on the host, in the folder, and `sandboxes` are not used."""
         self.folder = folder
         self.conversation: Conversation | None = saved.conversation if saved else None
         self._policy = policy
@@ -79,7 +80,7 @@ class ChatSession:
         self._permissions = permissions
         self._outside = outside
         self._before: Mapping[str, bytes] | None = None
-        """The files when the last request began, if there was one."""
+        """The files when the last request began; None before the first request."""
         self._note = _told_back(saved.taken_back) if saved else ""
 
     async def __aenter__(self) -> ChatSession:
@@ -110,11 +111,11 @@ class ChatSession:
 
     @property
     def place(self) -> Path | None:
-        """Where it is kept."""
+        """Folder of the session's record; None if the session is not recorded."""
         return self._record.folder if self._record is not None else None
 
     def contents(self) -> Mapping[str, bytes]:
-        """The files as they are now; equal objects are equal files."""
+        """The current files. If two calls return the same object, no file has changed in between."""
         return self._workspace.contents() if self._workspace is not None else {}
 
     @property
@@ -123,17 +124,18 @@ class ChatSession:
 
     @property
     def interrupted(self) -> bool:
-        """It was killed while a request was being worked on: `go_on` before the next one."""
+        """True if the saved session was killed while working on a request: call `go_on` before the next `run`."""
         return self._saved is not None and self.conversation is not None and not self._saved.stop
 
     @property
     def unfinished(self) -> bool:
-        """A kill, the user, the clock or a failure of ours ended its last request: `go_on` goes on with it."""
+        """True if the saved session's last request was ended by a kill, the user, the clock or a failure of ours:
+        `go_on` resumes it."""
         ended = self._saved.stop if self._saved is not None else ""
         return self.interrupted or (ended not in ("", REBASED) and StopCause(ended).ours)
 
     async def run(self, text: str) -> Outcome:
-        """One request; a later one goes on in the same conversation. Each has budgets of its own."""
+        """Run one request. Later requests continue the same conversation; each has its own budgets."""
         workspace = await self._open()
         text, self._note = self._note + text, ""
         if self.conversation is None:
@@ -149,8 +151,8 @@ class ChatSession:
         return await self._act(self.conversation, TraceUsage())
 
     async def go_on(self) -> Outcome:
-        """The request that a session was working on when it was killed or cancelled, from its last whole turn, with
-        what is left of its budgets."""
+        """Resume the request that the session was working on when it was killed or cancelled, from its last complete
+        turn, with what is left of its budgets."""
         assert self.unfinished, "nothing was interrupted"
         assert self._saved is not None
         assert self.conversation is not None
@@ -193,13 +195,14 @@ class ChatSession:
         )
 
     async def diff(self) -> str:
-        """Everything that `apply` would write; of files that are no text it says only that they changed."""
+        """The diff of everything that `apply` would write. For files that are not text it says only that they
+        changed."""
         workspace = await self._open()
         before, after = _sides(workspace, _known(workspace.changed()))
         return unified_diff(before, after) + binary_changes(before, after)
 
     async def changes(self) -> dict[str, str]:
-        """The same by file."""
+        """Same as `diff`, one entry per file."""
         workspace = await self._open()
         shown = {}
         for path, data in _known(workspace.changed()).items():
@@ -208,13 +211,14 @@ class ChatSession:
         return shown
 
     async def left_out(self) -> list[str]:
-        """Files that the agent made too large to be read: they are not applied."""
+        """Files that the agent made too large to read: `apply` skips them."""
         changed = (await self._open()).changed()
         return sorted(changed.keys() - _known(changed).keys())
 
     async def apply(self, paths: Collection[str] | None = None) -> list[str]:
-        """Writes the changes, or those of some files, into the folder, and returns the paths. Later changes count from
-        there. Where the agent works in the folder itself, they are there already, and are settled."""
+        """Write all changes, or those of the given files, into the folder, and return their paths. Later changes count
+        from there. Where the agent works in the folder itself the changes are already there, and are only marked as
+        accepted."""
         workspace = await self._open()
         changed = _chosen(_known(workspace.changed()), paths)
         if not isinstance(workspace, FolderWorkspace):
@@ -227,26 +231,27 @@ class ChatSession:
         return list(changed)
 
     async def refuse(self) -> None:
-        """The user does not want the changes; they stay in the session's view."""
+        """Record that the user does not want the changes. They stay in the session's view."""
         if self._record is not None:
             self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
 
     def agree_to_training(self) -> None:
-        """For one that goes on: as it would be when one begins. What the user has said of this very session stands."""
+        """Record consent to training for a resumed session, as for a new one. Anything the user has said about this
+        session takes precedence."""
         saved = self._saved
         if self._record is not None and saved is not None and not saved.consent and saved.said_of_training is None:
             self._record.signal("consent", given=True)
 
     async def take_back(self, paths: Collection[str] | None = None) -> list[str]:
-        """Makes the files, or some of them, what they were at the start, or when they were last applied; the agent is
-        told with the next request. ApplyConflict where the user has changed them since."""
+        """Revert all changed files, or the given ones, to what they were at the start or when last applied. The agent
+        is told with the next request. Raises ApplyConflict if the user has changed them since."""
         workspace = await self._open()
         changed = _chosen(workspace.changed(), paths)
         await self._put_back(workspace, {path: workspace.start.get(path) for path in changed})
         return list(changed)
 
     async def undo(self) -> list[str]:
-        """Takes back what the last request changed."""
+        """Revert what the last request changed."""
         workspace = await self._open()
         if self._before is None:
             return []
@@ -294,8 +299,8 @@ async def _view(files: FolderFiles, sandboxes: Sandboxes | None, recipe: Sandbox
 
 
 async def _restore(workspace: OverlayWorkspace, saved: SavedSession) -> None:
-    """The files as the session had them; ApplyConflict if what it changed is neither what it started from nor what it
-    made of it."""
+    """Bring the workspace to the state the saved session left. Raises ApplyConflict if a file that the session changed
+    is now neither what it started from nor what it made of it."""
     changed = saved.changed()
     if isinstance(workspace, FolderWorkspace):
         workspace.count_from(changed)
@@ -330,8 +335,8 @@ def _known(changed: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
 
 
 def write_sample(folder: Path) -> Path:
-    """Writes the sample micro-repository (two modules, and a check that fails) into a folder. It is of the kind that
-    `recipes/tiny.toml` trains on, so that so small an agent has a chance."""
+    """Write the sample micro-repository (two modules and a failing check) into a folder. It resembles the tasks that
+    `recipes/tiny.toml` trains on, so that an agent that small has a chance."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in (resources.files("etude.harness") / "sample").iterdir():
         if file.name.endswith(".txt"):

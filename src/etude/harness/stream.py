@@ -1,7 +1,7 @@
-"""Answers of an OpenAI-compatible endpoint that come in pieces: told as they come, and put together again.
+"""Streamed answers of an OpenAI-compatible endpoint: passes pieces on as they come, and assembles the whole answer.
 
-Invariant: the whole that `Assembly` gives is the completion that the endpoint would have answered at once, so whoever
-reads completions need not know which of the two it was.
+Invariant: `Assembly.whole` is the completion that the endpoint would have sent without streaming, so callers need not
+know which of the two it was.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a turn, while it is being said. What counts is the turn: pieces are for people who watch."""
+    """Part of a turn while it is streamed, for people who watch. Only the complete turn counts."""
 
     kind: Literal["thinking", "text", "call", "again"]
-    """call: of the arguments of a tool call; again: what was told of this turn is void, it is said anew."""
+    """"call": part of a tool call's arguments. "again": discard the pieces of this turn so far, it is sampled again."""
     text: str = ""
     name: str = ""
-    """Of the tool, with each piece of its call."""
+    """Name of the tool, on each piece of its call."""
     place: int = 0
-    """Which call of the turn."""
+    """Index of the call within the turn."""
 
 
 OnPiece = Callable[[Piece], None]
@@ -33,7 +33,8 @@ class StreamBroken(Exception):
 
 
 async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
-    """The objects of a stream of server-sent events, up to its end mark. StreamBroken if what comes is none."""
+    """Yield the JSON objects of a server-sent event stream until its end mark. Raises StreamBroken for anything
+    else."""
     async for line in lines:
         if not line.startswith("data:"):
             continue
@@ -50,7 +51,8 @@ async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
 
 
 class Assembly:
-    """TypeError, KeyError and AttributeError mean that an event is no part of a chat completion."""
+    """Assembles stream events into one completion. `take` raises TypeError, KeyError or AttributeError for an event
+    that is not part of a chat completion."""
 
     def __init__(self, tell: OnPiece) -> None:
         self._tell = tell
@@ -68,7 +70,7 @@ class Assembly:
             for key, kind in _KINDS:
                 if text := delta.get(key):
                     self._said.setdefault(key, []).append(text)
-                    # Some endpoints say their thinking under both names.
+                    # Some endpoints send their thinking under both names.
                     if key != "reasoning" or not delta.get("reasoning_content"):
                         self._tell(Piece(kind, text))
             for call in delta.get("tool_calls") or []:
@@ -76,7 +78,7 @@ class Assembly:
             self.finish = choice.get("finish_reason") or self.finish
 
     def _call(self, delta: dict[str, Any]) -> None:
-        # Some endpoints leave the index out where a call comes in one piece.
+        # Some endpoints omit the index if a call comes in one piece.
         place = delta.get("index")
         place = len(self._calls) if place is None else int(place)
         call = self._calls.setdefault(place, {"id": None, "function": {"name": "", "arguments": ""}})

@@ -1,8 +1,8 @@
-"""What an agent is told of where it works before it begins: the system, its limits, the repository's state and rules.
+"""What an agent is told about its environment before it begins: system, limits, repository status and rules files.
 
-Everything comes from the workspace, so that it is told the same in training, where that is a box, and in a user's
-folder. It is a snapshot, told once: what changes later is for tools to find out. Equal workspaces give equal text, but
-for the user's own history (`recent`), which only a session has.
+Everything comes from the workspace, so that the agent is told the same in training, in a box, and in a user's folder.
+It is a snapshot, told once; later changes are for tools to find out. Equal workspaces give equal text, except for the
+user's recent files (`recent`), which only a session has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from etude.harness.workspace import NoShell, Workspace
 from etude.sandbox.contract import RequestRefused
 
 RULES = ("AGENTS.md", "CLAUDE.md", ".cursorrules", ".github/copilot-instructions.md", "GEMINI.md")
-"""Names under which repositories keep what they ask of agents; of several that hold the same text, the first counts."""
+"""File names in which repositories keep rules for agents. Of several files in a folder with the same text, the first is
+used."""
 RULES_FOLDER = ".cursor/rules"
 RULE_TOKENS = 4_000
 STATUS_LINES = 40
@@ -28,15 +29,16 @@ COMMAND_SECONDS = 10.0
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     system: str = ""
-    """One line: the operating system and the shell."""
+    """One line with the operating system and the shell."""
     limits: str = ""
     """What commands may use, in words."""
     status: tuple[str, ...] = ()
-    """git's own words about the work tree, or about the user's folder; empty where there is no repository."""
+    """Output of `git status` for the working tree or the user's folder; empty without a repository."""
     recent: tuple[str, ...] = ()
     """Files that the user changed last."""
     rules: tuple[tuple[str, str], ...] = field(default=())
-    """Path and text, outermost folder first: what lies deeper holds for its folder, and overrules."""
+    """Path and text of each rules file, outermost folder first. Rules in a deeper folder apply to that folder and take
+    precedence."""
 
     def __bool__(self) -> bool:
         return bool(self.system or self.limits or self.status or self.recent or self.rules)
@@ -52,8 +54,8 @@ async def look_around(
     recent: Sequence[str] = (),
     commands: bool = True,
 ) -> Surroundings:
-    """`commands`: whether commands may be run to find out what is not given; where a user must agree to each, they are
-    not."""
+    """Collect the facts. `commands` says whether commands may be run to find out what is not given; they may not where
+    the user must agree to each."""
     if commands:
         system = system or " ".join(await _said(workspace, "uname -sm; echo ${SHELL:-/bin/sh}"))
         status = status or await _said(workspace, "git status --short --branch 2>/dev/null")
@@ -63,13 +65,13 @@ async def look_around(
 
 
 def system_of_host() -> str:
-    """What `look_around` would find, where commands run on the user's own machine."""
+    """Same as `look_around`'s `system`, for commands that run on the user's own machine."""
     host = os.uname()
     return f"{host.sysname} {host.machine} {os.environ.get('SHELL', '/bin/sh')}"
 
 
 async def find_rules(workspace: Workspace, count: Count) -> tuple[tuple[str, str], ...]:
-    """Every rules file, each cut to its first RULE_TOKENS tokens."""
+    """Find all rules files; each is cut to its first RULE_TOKENS tokens."""
     found: list[tuple[str, str]] = []
     seen: set[tuple[str, str]] = set()
     paths = [path for path in await workspace.files() if _is_rules(path)]
@@ -93,7 +95,7 @@ def _is_rules(path: str) -> bool:
 
 
 def _folder(path: str) -> str:
-    """Where the rules hold."""
+    """The folder that a rules file applies to."""
     name = next((name for name in RULES if f"/{path}".endswith(f"/{name}")), "")
     if name:
         return path.removesuffix(name).rstrip("/")

@@ -1,11 +1,12 @@
-"""Shells that remember, and commands that go on: what an agent runs in a terminal.
+"""The agent's terminal: a persistent shell, and background jobs.
 
-One shell takes the commands one after another, so that folders and variables last. Nothing hangs it: a command that is
-not done when its wait is over becomes a job, to be looked at, written to or ended, and the next command gets a fresh
-shell in the same folder. What a terminal paints (colours, progress bars, wiped lines) is reduced to what it means.
+One shell runs the commands one after another, so that its folder and variables persist. No command can hang it: one
+that is not done when its wait is over becomes a job, which can be polled, written to or killed, and the next command
+gets a fresh shell in the same folder. Terminal output (colours, progress bars, rewritten lines) is reduced to plain
+text.
 
-How the end of a command is seen: the shell is a small driver that sources one file per command and then prints a mark
-that holds a random key; what commands print cannot hold it by chance.
+How the end of a command is detected: the shell is a small driver that sources one file per command and then prints a
+marker with a random key, which no command prints by chance.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ TAMED = {
     "VISUAL": "true",
     "GIT_EDITOR": "true",
 }
-"""Programs that ask their surroundings before they page, paint or prompt are told not to."""
+"""Environment variables that tell programs not to page, paint or prompt."""
 SIZE = Terminal(rows=50, columns=200)
 JOB_SECONDS = 6 * 3600.0
-"""After which a job is ended, if its box lives so long."""
+"""A job is killed after this long, if its box lives that long."""
 OPEN_SECONDS = 30.0
 KEPT_BYTES = 4_000_000
-"""Of what a command has said and nobody has read yet; the oldest go first."""
+"""Unread output kept per command; beyond this the oldest bytes are dropped."""
 FOLDER = "/tmp/etude-shell"
 
 _DRIVER = r"""
@@ -62,7 +63,7 @@ _PAINT = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[
 
 
 class Place(Protocol):
-    """Where terminals are opened: a box, or what stands for one. Methods as the box's."""
+    """Where terminals are opened: a box, or a stand-in with the same methods."""
 
     async def start(
         self, command: list[str], *, timeout: float, cwd: str | None, env: dict[str, str], terminal: Terminal
@@ -73,17 +74,18 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a command has said since the last look."""
+    """Output of a command since the last look."""
 
     text: str
     code: int | None
-    """None while it runs."""
+    """Exit code; None while the command runs."""
     job: int | None = None
-    """By which it can be asked again, if it still runs."""
+    """Number of the job, if the command still runs."""
     skipped: int = 0
-    """Bytes that were thrown away."""
+    """Number of output bytes that were dropped."""
     seconds: float = 0.0
-    """That it was waited for, on a host that was not short of time; not those in which a user was asked."""
+    """How long the command was waited for. 0 while the host is short of CPU time; time in which the user was asked does
+    not count."""
 
 
 @dataclass(slots=True)
@@ -91,7 +93,8 @@ class _Running:
     process: Process
     command: str
     key: bytes = b""
-    """Of a shell: what its marks hold. Empty for a command of its own, which ends with its process."""
+    """The key in a shell's end markers. Empty for a command that runs as its own process, whose end is that process's
+    end."""
     said: bytearray = field(default_factory=bytearray)
     skipped: int = 0
     code: int | None = None
@@ -103,7 +106,7 @@ class _Running:
         self.said.clear()
 
     async def hear(self, seconds: float) -> None:
-        """Until it is done, at most so long."""
+        """Collect output until the command is done, for at most so long."""
         until, watch = time.monotonic() + seconds, Watch()
         while self.code is None:
             left = until - time.monotonic()
@@ -131,7 +134,7 @@ class _Running:
         del self.said[begin:]
 
     def take(self, job: int | None) -> Heard:
-        # The beginning of a mark may have come without its end.
+        # The output may end with the first part of a marker.
         cut = self.said.rfind(b"\n\x01") if self.key and self.code is None else -1
         text = plain(bytes(self.said if cut < 0 else self.said[:cut]))
         del self.said[: len(self.said) if cut < 0 else cut]
@@ -141,7 +144,8 @@ class _Running:
 
 
 class Terminals:
-    """The shell of one agent and its jobs. `scripts` is a folder for commands on their way to the shell."""
+    """The shell of one agent and its jobs. `scripts` is the folder where command files are written for the shell to
+    source."""
 
     def __init__(self, place: Place, env: dict[str, str], scripts: str = FOLDER) -> None:
         self.place = place
@@ -153,7 +157,7 @@ class Terminals:
         self._jobs: dict[int, _Running] = {}
 
     async def run(self, command: str, *, seconds: float) -> Heard:
-        """In the shell. What is not done after so long goes on as a job."""
+        """Run a command in the shell. One that is not done after `seconds` continues as a job."""
         shell = self._shell = self._shell or await self._open()
         self._commands += 1
         name = str(self._commands)
@@ -163,7 +167,7 @@ class Terminals:
         try:
             await shell.hear(seconds)
         except asyncio.CancelledError:
-            # Nobody waits for it any more, and the next command must not be typed into it.
+            # The caller is gone, and the next command must not be typed into this one.
             self._shell = None
             with suppress(SandboxError):
                 await asyncio.shield(shell.process.kill())
@@ -178,20 +182,20 @@ class Terminals:
         return shell.take(None)
 
     async def start(self, command: str, *, seconds: float) -> Heard:
-        """As a job from the beginning, looked at after so long."""
+        """Run a command as a job from the start, and look at it after `seconds`."""
         running = await self._started([command], command)
         number = self._keep(running)
         await running.hear(seconds)
         return running.take(number)
 
     async def look(self, job: int, *, seconds: float) -> Heard:
-        """KeyError for a job that is not there. With seconds, waits so long for its end."""
+        """Get a job's new output, waiting up to `seconds` for its end. Raises KeyError for an unknown job."""
         running = self._jobs[job]
         await running.hear(seconds)
         return running.take(job)
 
     async def write(self, job: int, data: bytes) -> bool:
-        """False if it cannot be written to any more."""
+        """Write to a job's terminal. Return False if it no longer accepts input."""
         try:
             await self._jobs[job].process.write(data)
         except RequestRefused:
@@ -205,14 +209,14 @@ class Terminals:
         return running.take(job)
 
     async def keep(self, folder: str, text: str) -> str:
-        """Writes a text beside the workspace, where commands can read it; the path."""
+        """Write a text to a file outside the workspace that commands can read; return its path."""
         self._texts += 1
         path = f"{folder}/{self._texts}.txt"
         await self.place.write_file(path, text.encode())
         return path
 
     def jobs(self) -> list[tuple[int, str, int | None]]:
-        """Number, command and exit code of each; None for one that runs, as far as was looked."""
+        """Number, command and exit code of each job; the code is None if the job was running when last looked at."""
         return [(number, running.command, running.code) for number, running in self._jobs.items()]
 
     def _keep(self, running: _Running) -> int:
@@ -223,21 +227,22 @@ class Terminals:
     async def _open(self) -> _Running:
         key = secrets.token_hex(8)
         shell = await self._started([_DRIVER, "shell", key, f"{self._scripts}/{key}"], "", key.encode())
-        # Until it says that it is there, the terminal would repeat what is written to it.
+        # Wait for the first marker: before `stty -echo` has run, the terminal would echo what is written to it.
         await shell.hear(OPEN_SECONDS)
         if shell.folder is None:
             raise SandboxUnavailable(f"no shell came up within {OPEN_SECONDS:g} s: {plain(bytes(shell.said))}")
         return shell
 
     async def _started(self, script: list[str], shown: str, key: bytes = b"") -> _Running:
-        """`script` and its arguments, for the best shell there is."""
+        """Start `script`, a command and its arguments, in the best shell there is."""
         command = ["/bin/sh", "-c", _BEST_SHELL, "sh", *script]
         process = await self.place.start(command, timeout=JOB_SECONDS, cwd=self._folder, env=self._env, terminal=SIZE)
         return _Running(process, shown, key)
 
 
 def plain(said: bytes) -> str:
-    """What a terminal would show at the end, line by line: no colours, of a line that was rewritten its last state."""
+    """Reduce terminal output to what would remain on screen, line by line: no colours, and the last state of a
+    rewritten line."""
     text = _PAINT.sub("", said.decode("utf-8", "replace").replace("\r\n", "\n"))
     return "\n".join(_line(line) for line in text.split("\n")).strip("\n")
 

@@ -1,4 +1,4 @@
-"""The policy that owns token ids: what it asks the engine for, and what comes back, is what training will see."""
+"""The policy that owns token ids: the ids it sends to the engine and gets back are exactly what training will see."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from etude.trace.builder import TraceBuilder
 @dataclass(frozen=True, slots=True)
 class TokenSampling:
     context: int
-    """Tokens that the engine's context holds."""
+    """Number of tokens that fit the engine's context."""
     temperature: float = 1.0
-    """0 is greedy."""
+    """0 means greedy."""
     seed: int = 0
 
 
 class TokenPolicy:
-    """One per rollout: it holds the rollout's ids. `conversation` names the rollout to the engine."""
+    """A policy for one rollout, whose ids it holds. `conversation` identifies the rollout to the engine."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class TokenPolicy:
         return self._form.count(text)
 
     async def close(self) -> None:
-        """Tells the engine that no further request will come."""
+        """Tell the engine that no further request will come."""
         with suppress(EngineError):
             await self._engine.close(self._conversation)
 
 
 def _seed(seed: int, turn: int) -> int:
-    """Differs per turn, and is the same in every run."""
+    """A seed that differs per turn and is the same in every run."""
     return int.from_bytes(hashlib.blake2b(f"{seed}:{turn}".encode(), digest_size=4).digest()) >> 1

@@ -1,7 +1,7 @@
-"""The tools of one run: checks every call, carries it out in the workspace, bounds what comes back.
+"""The tools of one run: check each call, run it in the workspace, bound its output.
 
-Whatever the model writes, `run` returns: a call that cannot be carried out becomes an answer to the model, counted as
-invalid when the call itself was malformed. Only failures of infrastructure (SandboxError) leave it. Outputs hold no
+Whatever the model writes, `run` returns: a call that cannot be carried out becomes an answer to the model, and counts
+as invalid if the call itself was malformed. Only infrastructure failures (SandboxError) propagate. Outputs contain no
 times, temporary paths or addresses, so that equal runs read equal text.
 """
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
     command_seconds: float = 10.0
-    """Declared limit of one shell command: a command that reaches it failed, and is told so, unless the host gave
-    it no time."""
+    """Time limit of one shell command. A command that reaches it has failed, and the model is told so, unless the host
+    gave the command no time."""
     edits: int | None = None
     """Successful edits allowed in the whole run."""
     strict: bool = False
-    """A file is changed only if the agent has read it; `null` is no argument left out; a patch must fit to the letter,
-    and what `read` is asked for must be there."""
+    """Strict checks: a file can be changed only after the agent has read it; an argument of `null` is an error instead
+    of counting as left out; a patch must match exactly; and the lines that `read` is asked for must exist."""
 
 
 @dataclass(slots=True)
@@ -49,12 +49,12 @@ class ToolResult:
 
 
 class ToolProblem(Exception):
-    """What was asked cannot be done; the text is the answer to the model."""
+    """The call cannot be carried out; the text is the answer to the model."""
 
 
 @dataclass(slots=True)
 class Output:
-    """What a tool says, by lines, and which part of it matters most when it has to be cut."""
+    """A tool's output as lines, with which end to keep when it has to be cut."""
 
     lines: Sequence[str]
     keep_end: bool = False
@@ -62,18 +62,18 @@ class Output:
     valid: bool = True
     """False when the call itself was malformed: unknown tool, arguments that do not parse."""
     finished: bool = False
-    """The run is over."""
+    """True if this call ends the run."""
     seconds: float = 0.0
-    """That a command ran, by the clock that bounds it; 0 on a host that was short of time."""
+    """How long a command ran, by the clock that enforces its time limit; 0 on a host that was short of CPU time."""
     reread: bool = False
-    """A file that was read in an earlier context, before a self-summary, and not yet in this one."""
+    """True if the call read a file that was last read before a self-summary, so not yet in this context."""
 
 
 Tool = Callable[["Toolbox", dict[str, Any]], Awaitable[Output]]
 
 
 class Toolbox:
-    """`tools` adds implementations for schemas beyond the built-in ones."""
+    """The tools of one run over one workspace. `tools` adds implementations for schemas beyond the built-in ones."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Toolbox:
         outside: Outside | None = None,
         after_edit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`after_edit` is called when a tool has changed a file, before anything else changes one."""
+        """`after_edit` is called after each change of a file by a tool, before anything else changes one."""
         from etude.harness.tools import BUILTIN
 
         implementations = {**BUILTIN, **(tools or {})}
@@ -98,25 +98,25 @@ class Toolbox:
         self.limits = limits
         self.say = profile.say
         self.edited: dict[str, int] = {}
-        """Successful edits per file, in order of the first."""
+        """Number of successful edits per file, in order of each file's first edit."""
         self.todo: list[str] = []
         self.jobs: list[tuple[int, str]] = []
-        """Number and command of those that run, as far as was looked."""
+        """Number and command of each background job that was still running when last checked."""
         self.lints = Lints()
         self.context = 0
-        """Self-summaries so far; the loop says."""
+        """Number of self-summaries so far, set by the loop."""
         self.outside = outside or Outside()
         self.chunk_index: ChunkIndex | None = None
-        """Made by the first search."""
+        """The search index, created by the first search."""
         self._tools = implementations
         self._after_edit = after_edit
         self._shown: dict[str, bytes] = {}
-        """Digests of files as the agent last saw them."""
+        """Digest of each file's contents as the agent last saw them."""
         self._read: dict[str, int] = {}
-        """The context in which each file was last read, in the order of those reads."""
+        """The value of `context` when each file was last read, ordered by last read."""
 
     async def has_edited(self, path: str, data: bytes | None) -> None:
-        """Every tool that changes a file says so here; None: it is gone."""
+        """Record a change of a file; every tool that makes one calls this. `data` is None for a deleted file."""
         self.edited[path] = self.edited.get(path, 0) + 1
         self.has_shown(path, data)
         if data is None:
@@ -125,53 +125,55 @@ class Toolbox:
             await self._after_edit()
 
     def require_edits(self, files: int = 1) -> None:
-        """Every tool asks this before it changes files."""
+        """Raise ToolProblem if `files` more edits would exceed the limit; every tool calls this before it changes
+        files."""
         if self.limits.edits is not None and sum(self.edited.values()) + files > self.limits.edits:
             raise ToolProblem(self.say("no_edits_left"))
 
     async def agree(self, changes: Mapping[str, bytes | None]) -> None:
-        """Every tool that changes several files asks this before the first: what belongs together is one question."""
+        """Ask the user about a set of changes, where the workspace asks. A tool that changes several files calls this
+        before the first change, so that they become one question."""
         if isinstance(self.workspace, AsksFirst):
             await self.workspace.agree(changes)
 
     def has_shown(self, path: str, data: bytes | None) -> None:
-        """What the agent knows a file to be, from having read or written it."""
+        """Record the contents the agent has seen, by reading or writing the file."""
         if data is None:
             self._shown.pop(path, None)
         else:
             self._shown[path] = xxhash.xxh3_128_digest(data)
 
     def has_read(self, path: str, data: bytes) -> bool:
-        """The agent looked into a file. Whether it had done so before a self-summary, and not since."""
+        """Record a read. Return True if the file was last read before a self-summary, so not yet in this context."""
         self.has_shown(path, data)
         before = self._read.pop(path, self.context)
         self._read[path] = self.context
         return before < self.context
 
     def open_files(self) -> list[str]:
-        """Those that the agent has read and that are still there, the last one last."""
+        """Files that the agent has read and not deleted, last read last."""
         return list(self._read)
 
     def knows(self, path: str, data: bytes) -> bool:
-        """Whether a file is still what the agent saw. Of one that it never saw it believes nothing that could be wrong,
-        unless it must look first."""
+        """Whether the file still has the contents that the agent saw. A file it never saw counts as known, since
+        nothing it believes can be wrong, unless `strict` requires a read first."""
         shown = self._shown.get(path)
         return not self.limits.strict if shown is None else shown == xxhash.xxh3_128_digest(data)
 
     def carried(self) -> dict[str, Any]:
-        """What it has to know again when a session goes on, as JSON."""
+        """State as JSON that a resumed session needs; `carry` restores it."""
         shown = {path: digest.hex() for path, digest in self._shown.items()}
         return {"edited": dict(self.edited), "todo": list(self.todo), "shown": shown, "read": dict(self._read)}
 
     def carry(self, state: Mapping[str, Any]) -> None:
-        """The opposite of `carried`."""
+        """Restore what `carried` returned."""
         self.edited = dict(state.get("edited", {}))
         self.todo = list(state.get("todo", []))
         self._read = dict(state.get("read", {}))
         self._shown = {path: bytes.fromhex(digest) for path, digest in state.get("shown", {}).items()}
 
     def reach(self, call: ToolCall) -> Reach:
-        """What a call may touch, as far as it can be told before it runs."""
+        """Return what the call may touch, as far as that can be told before it runs."""
         schema = self.schemas.get(call.name)
         if schema is None or call.arguments is None:
             return Reach("none")
@@ -187,7 +189,8 @@ class Toolbox:
         return self.bounded(await self.carry_out(call), max_tokens=max_tokens, count=count)
 
     async def carry_out(self, call: ToolCall) -> Output:
-        """What the call says, whole: how much of it the model reads is decided when all calls of its turn are done."""
+        """Run the call and return its whole output. How much of it the model reads is decided when all calls of the
+        turn are done."""
         schema = self.schemas.get(call.name)
         if schema is None:
             return _refusal(self.say("unknown_tool", name=call.name, tools=", ".join(self.schemas)), valid=False)

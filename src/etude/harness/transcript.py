@@ -1,10 +1,10 @@
-"""The ids of a conversation, as the model saw and wrote them: what a token policy is given to extend.
+"""The token ids of a conversation, exactly as the model saw and wrote them; a token policy extends them.
 
-Invariant (exact prefix): inside one segment every prompt is the last prompt, plus the ids that were sampled, plus the
-end marker if they were cut off, plus the ids of what was said since. Nothing sampled is encoded again. All of it is
-recorded in a TraceBuilder, one segment per conversation; a format that follows a template which rewrites history begins
-a further one (`SegmentKind.REWRITTEN`) where that template no longer shows what was sampled, and so does a conversation
-that was cut back, as by an interrupted summary (`SegmentKind.FORK`).
+Invariant (exact prefix): within one segment every prompt is the previous prompt, plus the sampled ids, plus the end
+marker if they were cut off, plus the ids of the messages since. Sampled ids are never re-encoded. Everything is
+recorded in a TraceBuilder, one segment per conversation. Two things start a further segment: a chat template that
+rewrites history and no longer shows what was sampled (`SegmentKind.REWRITTEN`), and a conversation that was cut back,
+as by an interrupted summary (`SegmentKind.FORK`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from etude.trace.trace import SegmentKind
 
 
 class _Next(NamedTuple):
-    """The next prompt."""
+    """The next prompt and how it relates to the previous one."""
 
     exchanges: list[Exchange]
-    """All that came before in this conversation."""
+    """All earlier exchanges of this conversation."""
     given: list[int]
-    """What has to follow them, up to where the assistant begins."""
+    """Ids that follow the exchanges, up to where the assistant begins."""
     begins: SegmentKind | None
-    """None where the prompt extends the last one; `fresh` are then the ids that it adds."""
+    """Kind of the new segment that this prompt starts; None if it extends the previous prompt by the ids in `fresh`."""
     fresh: list[int]
 
     @property
@@ -47,18 +47,18 @@ class Transcript:
         self._schemas = schemas
         self._exchanges: list[Exchange] = []
         self._length = 0
-        """Ids that `_exchanges` hold."""
+        """Total number of ids in `_exchanges`."""
         self._conversation: str | None = None
         self._segment: int | None = None
         self._given = 0
-        """Messages of the conversation that `_exchanges` hold."""
+        """Number of the conversation's messages that `_exchanges` cover."""
         self._last: Message | None = None
-        """The last message before the turn that `_exchanges` end with."""
+        """The last message before the turn at the end of `_exchanges`."""
         self._pending: tuple[str, int, Message, _Next] | None = None
         self._experts_from = 0
 
     def prompt(self, conversation: Conversation) -> list[int]:
-        """The ids to extend; the conversation's last message is not the assistant's."""
+        """The prompt's ids. The conversation's last message must not be the assistant's."""
         return self._next(conversation).prompt
 
     def length(self, conversation: Conversation) -> int:
@@ -66,7 +66,7 @@ class Transcript:
         return self._length + len(following.fresh) if following.begins is None else len(following.prompt)
 
     def experts_from(self, conversation: Conversation) -> int:
-        """The first position whose experts are not recorded yet."""
+        """The first position whose expert choices are not recorded yet."""
         return self._experts_from if self._next(conversation).begins is None else 0
 
     def sampled(
@@ -78,7 +78,8 @@ class Transcript:
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
     ) -> None:
-        """The policy extended `prompt(conversation)` by these tokens; the loop will append the turn as one message."""
+        """Record the tokens that the policy sampled after `prompt(conversation)`. The loop then appends the turn as one
+        message."""
         following = self._next(conversation)
         if following.begins is None:
             self._recorder.extend(following.fresh)
@@ -92,7 +93,7 @@ class Transcript:
         self._given = len(conversation.messages) + 1
         self._last = conversation.messages[-1]
         self._pending = None
-        # The last sampled token was never fed to the network: its experts come with the next request.
+        # The last sampled token was never fed to the network: its expert choices come with the next request.
         self._experts_from = self._length - 1
 
     def _next(self, conversation: Conversation) -> _Next:
@@ -102,7 +103,7 @@ class Transcript:
             if conversation.id != self._conversation:
                 following = self._begun(conversation)
             elif len(messages) < self._given or messages[self._given - 2] is not self._last:
-                # It was cut back to before the last turn, and goes on from there.
+                # The conversation was cut back to before the last turn, and continues from there.
                 following = self._begun(conversation)._replace(begins=SegmentKind.FORK)
             else:
                 following = self._continued(messages)
@@ -129,14 +130,14 @@ class Transcript:
     def _said(
         self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
     ) -> tuple[list[Exchange], list[int], int]:
-        """What the messages from `start` on add to exchanges that `ids` follow: the exchanges, the ids after them, and
-        how many of the exchanges lie before the last user message here."""
+        """Add the messages from `start` on to the exchanges in `before`, which are followed by `ids`. Return the
+        exchanges, the ids after them, and how many exchanges precede the last of these user messages."""
         exchanges = list(before)
         past, calls = 0, calls_in(messages[:start])
         for role, group in groupby(messages[start:], key=lambda message: message.role):
             said = list(group)
             if role is Role.ASSISTANT:
-                # Only in a history that this transcript did not witness: not sampled here, so not trained on.
+                # Only in a history that this transcript did not record: not sampled here, so not trained on.
                 for message in said:
                     turn = message.turn or Turn(message.text)
                     written = written_turn(self._form, turn, self._schemas, calls)
@@ -154,7 +155,7 @@ class Transcript:
         return exchanges, ids, past
 
     def _without_answering(self, ids: list[int]) -> list[int]:
-        """Where somebody else speaks next, the assistant's beginning goes."""
+        """Drop the assistant's opening ids, for when someone else speaks next."""
         answering = list(self._form.answering)
         return ids[: -len(answering)] if ids[-len(answering) :] == answering else ids
 

@@ -1,4 +1,4 @@
-"""Turns to token ids and back, in any format."""
+"""Converts turns to token ids and back, in any format."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from etude.text.calls import CallSchema
 from etude.text.format import Format
 
 CUT_OFF = "cut off"
-"""The problem of a call that the token limit interrupted: it may be half of what was meant, so it is not run."""
+"""The problem of a call that the token limit cut off: it may be only half of what was meant, so it is not run."""
 
 NOT_CLOSED = "it has no end"
-"""The problem of a call that was left open by a turn that ended."""
+"""The problem of a call that was still open when its turn ended."""
 
 
 def calls_in(messages: Sequence[Message]) -> int:
@@ -20,9 +20,9 @@ def calls_in(messages: Sequence[Message]) -> int:
 
 
 def written_turn(form: Format, turn: Turn, schemas: Mapping[str, CallSchema], number: int) -> list[int]:
-    """The ids of a turn that was not sampled in this format, after `number` calls. A call keeps its raw text where the
-    format reads it as the same call; another format's is spelled anew. One that this format cannot express, or that
-    did not parse, goes in as it was written: the agent is told what is wrong with it."""
+    """Token ids of a turn that was not sampled in this format; `number` calls came before it. A call keeps its raw text
+    if this format reads that as the same call; otherwise it is written anew. A call that this format cannot express, or
+    that did not parse, keeps its raw text: the agent is told what is wrong with it."""
 
     def spelled(call: ToolCall, number: int) -> str:
         schema = schemas.get(call.name)
@@ -39,7 +39,7 @@ def written_turn(form: Format, turn: Turn, schemas: Mapping[str, CallSchema], nu
 
 
 def parse_turn(form: Format, sampled: Sequence[int], schemas: Mapping[str, CallSchema], label: str) -> Turn:
-    """The turn that the sampled ids say; any ids give one."""
+    """Parse sampled ids into a turn. Any ids give one."""
     parsed = form.parse(sampled)
     calls = []
     for place, call in enumerate(parsed.calls):

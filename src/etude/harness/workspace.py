@@ -1,8 +1,9 @@
-"""The Workspace noun: the files the agent works on, and a place to run commands beside them.
+"""The Workspace interface: the files the agent works on, and a place to run commands over them.
 
-Three kinds with one meaning: `BoxWorkspace` asks a box for everything, `OverlayWorkspace` keeps the files in memory and
-needs a runner (a box) only for commands, `FolderWorkspace` is a folder of the user's, who is asked. All
-paths are relative to the workspace; nothing outside it can be named.
+There are three implementations with the same meaning. `BoxWorkspace` asks a sandbox box for everything.
+`OverlayWorkspace` keeps the files in memory and needs a runner (a box) only for commands. `FolderWorkspace` is the
+user's own folder, and asks the user before each change. All paths are relative to the workspace; nothing outside it can
+be named.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ T = TypeVar("T")
 WORKDIR = "/work"
 DELETE_SECONDS = 10.0
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 3072
-"""The kernel's limits, with room for the folder that the workspace lies in."""
+"""The kernel's limits, minus some room for the path of the folder that holds the workspace."""
 
 AGENT_ENV = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
-"""Makes commands repeatable and keeps caches out of the workspace."""
+"""Environment of every agent command: makes commands repeatable and keeps caches out of the workspace."""
 
 
 class OutsideWorkspace(Exception):
-    """A path that does not lie inside the workspace, or that no file system could hold."""
+    """The path does not lie inside the workspace, or no file system could hold it."""
 
 
 class NoShell(Exception):
@@ -38,51 +39,54 @@ class NoShell(Exception):
 
 @runtime_checkable
 class Workspace(Protocol):
-    """`read` raises FileNotFoundError, IsADirectoryError, RequestRefused (too large) and OutsideWorkspace; every method
-    raises SandboxError for failures that are not the agent's."""
+    """What tools need of a workspace. `read` raises FileNotFoundError, IsADirectoryError, RequestRefused (file too
+    large) and OutsideWorkspace; every method raises SandboxError for failures that are not the agent's."""
 
     @property
     def workdir(self) -> str:
-        """Where commands see the workspace: an absolute path below it means the file there."""
+        """Absolute path at which commands see the workspace; a path below it names the file there."""
         ...
 
     async def files(self) -> list[str]:
-        """Every regular file, sorted."""
+        """Paths of all regular files, sorted."""
         ...
 
     async def read(self, path: str) -> bytes: ...
 
     async def write(self, path: str, data: bytes) -> None:
-        """Raises IsADirectoryError where a folder lies, NotADirectoryError where a file lies on the way."""
+        """Write a file. Raises IsADirectoryError if a folder has that path, NotADirectoryError if a file is among its
+        parents."""
         ...
 
     async def delete(self, path: str) -> None:
-        """Raises FileNotFoundError and IsADirectoryError. A folder whose last file goes, goes too."""
+        """Delete a file, and any parent folder that this leaves empty. Raises FileNotFoundError and
+        IsADirectoryError."""
         ...
 
     async def exec(self, command: str, *, timeout: float) -> ExecResult: ...
 
     async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
-        """Around every use of the workspace's terminals: commands see the files as they are, and what commands have
-        changed is seen afterwards."""
+        """Run `use` on the workspace's terminals. Commands see the files as they are when `use` begins, and the
+        workspace has the commands' changes when it ends."""
         ...
 
     @property
     def start(self) -> Mapping[str, bytes]:
-        """The files that `diff` starts from."""
+        """The original files, which `diff` compares with."""
         ...
 
     async def snapshot(self) -> Mapping[str, bytes]:
-        """The files as they are."""
+        """A copy of the current files."""
         ...
 
     async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        """The command over each of these states of the files, the last of which is a fresh `snapshot`, in a tree beside
-        the workspace (`etude.harness.scratch`), whose files it may change as it likes. Only one call at a time."""
+        """Run the command once over each of these states of the files, in a separate tree beside the workspace
+        (`etude.harness.scratch`) that the command may change freely. The last state must be a fresh `snapshot`. Only
+        one call may run at a time."""
         ...
 
     async def diff(self) -> str:
-        """A unified diff of every text file against the start."""
+        """Unified diff of all text files against the start."""
         ...
 
     async def close(self) -> None: ...
@@ -93,7 +97,7 @@ class AsksFirst(Protocol):
     """A workspace whose user is asked before a file changes."""
 
     async def agree(self, changes: Mapping[str, bytes | None]) -> None:
-        """One question for changes that belong together; RequestRefused if the answer is no."""
+        """Ask one question for changes that belong together. Raises RequestRefused if the answer is no."""
         ...
 
 
@@ -103,26 +107,28 @@ class Runner(Protocol):
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        """Makes the place hold exactly `files`, runs the command there, returns its result and the files after it."""
+        """Write exactly `files` to the place where commands run, run the command, and return its result and the files
+        after it."""
         ...
 
     async def enter(self, files: Mapping[str, bytes]) -> Place:
-        """The place, holding exactly `files`; NoShell where it opens no terminals."""
+        """Write exactly `files` to the place where commands run, and return that place. Raises NoShell if it opens no
+        terminals."""
         ...
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """The files as they are there now."""
+        """Read the files back from the place where commands run."""
         ...
 
     async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
-        """As a workspace's; the last state is what the place is to hold."""
+        """Same as `Workspace.aside`; the last state is what the place itself must hold."""
         ...
 
     async def close(self) -> None: ...
 
 
 def clean_path(path: str, workdir: str = WORKDIR) -> str:
-    """The path relative to the workspace, normalised; "." is the workspace itself."""
+    """Return the path relative to the workspace, normalised; "." is the workspace itself."""
     pure = PurePosixPath(path)
     if not path or "\0" in path:
         raise OutsideWorkspace(path)
@@ -149,7 +155,8 @@ def _bytes(name: str) -> bytes:
 
 
 class OverlayWorkspace:
-    """Files in memory over a shared start state; commands go to the runner, which is given the files as they are."""
+    """Keeps changed files in memory, over a shared start state. Commands go to the runner, which is given the current
+    files."""
 
     def __init__(
         self,
@@ -158,7 +165,7 @@ class OverlayWorkspace:
         workdir: str = WORKDIR,
         searcher: Searcher | None = None,
     ) -> None:
-        """`searcher` finds lines where `start` are the files of a folder."""
+        """`searcher` greps the files on disk; pass one where `start` is a folder's files."""
         self.workdir = workdir
         self.start: Mapping[str, bytes] = start
         if not isinstance(start, FolderFiles):
@@ -216,7 +223,7 @@ class OverlayWorkspace:
             self._files = await self._runner.leave(self._files)
 
     async def find(self, query: Query, most: int) -> list[Line] | None:
-        """As `Searcher.search`; None where the files do not lie in a folder on disk that ripgrep can search."""
+        """Same as `Searcher.search`; None if the files are not in a folder on disk that ripgrep can search."""
         if self.searcher is None:
             return None
         return await self.searcher.search(query, self.changed(), self._files.__contains__, most)
@@ -234,7 +241,7 @@ class OverlayWorkspace:
         return await self._runner.aside(states, command, timeout=timeout)
 
     def changed(self) -> dict[str, bytes | None]:
-        """Contents of the files that differ from the start; None for a deleted one."""
+        """Contents of the files that differ from the start; None for a deleted file."""
         if self._files is self.start:
             return {}
         if isinstance(self._files, Layered):
@@ -245,15 +252,15 @@ class OverlayWorkspace:
         return {path: self._files.get(path) for path in sorted(either) if is_source(path)}
 
     def sides(self) -> dict[str, tuple[bytes | None, bytes | None]]:
-        """The same with what each was at the start."""
+        """Start and current contents of each changed file; None where the file does not exist."""
         return {path: (self.start.get(path), data) for path, data in self.changed().items()}
 
     def contents(self) -> Mapping[str, bytes]:
-        """All files as they are now; later changes do not change what was given."""
+        """All current files. The returned mapping does not follow later changes."""
         return self._files
 
     def rebase(self, paths: Collection[str]) -> None:
-        """Takes these files as they are for their new start."""
+        """Make the current contents of these files their new start."""
         if isinstance(self.start, FolderFiles):
             for path in paths:
                 self.start.rebase(path, self._files.get(path))
@@ -274,7 +281,7 @@ class OverlayWorkspace:
 
 
 class BoxWorkspace:
-    """Every question goes to the box. `start` are the files of its image, where they are known."""
+    """Asks the box for everything. `start` is the files of the box's image, where they are known."""
 
     workdir = WORKDIR
 
@@ -286,7 +293,7 @@ class BoxWorkspace:
 
     @classmethod
     async def open(cls, box: Box) -> BoxWorkspace:
-        """For a box whose image is not known here: reads all files once."""
+        """Open a workspace on a box whose image is not known here: read all files once."""
         return cls(box, await read_tree(box, {}))
 
     async def files(self) -> list[str]:
@@ -337,7 +344,7 @@ exit 0
 
 
 async def delete_file(box: Box, path: str) -> None:
-    """With the folders that it leaves empty: a workspace knows files alone."""
+    """Delete a file, and the parent folders that this leaves empty: a workspace knows only files."""
     result = await box.exec(["sh", "-c", _DELETE, "delete", path], timeout=DELETE_SECONDS)
     match result.code:
         case 0:
@@ -350,8 +357,9 @@ async def delete_file(box: Box, path: str) -> None:
 
 
 async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:
-    """All files of a box's workspace. Files too large to be read count as empty text: they never enter a diff. A file
-    that its agent has closed to itself stays as it was `last`; a name that is no text is left out."""
+    """Read all files of a box's workspace. A file too large to read becomes TOO_LARGE, which is not text and so never
+    enters a diff. A file that the agent made unreadable keeps its contents from `last`. Names that are not valid text
+    are skipped."""
     tree: dict[str, bytes] = {}
     for path in await box.list_files("."):
         if not is_source(path) or not is_text_name(path):
@@ -364,9 +372,9 @@ async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:
             if path in last:
                 tree[path] = last[path]
         except OSError:
-            continue  # What was there a moment ago is gone: the agent's background commands go on.
+            continue  # The file vanished since the listing: the agent's background commands are still running.
     return tree
 
 
 TOO_LARGE = b"\0 too large to be read"
-"""Stands for the contents of a file that is not read; not a text, so it is left out of diffs."""
+"""Stands for the contents of a file that is too large to read. It is not text, so it is left out of diffs."""

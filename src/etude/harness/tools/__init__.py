@@ -1,4 +1,4 @@
-"""The built-in tools: one schema (a data file) and one small function each."""
+"""The built-in tools: each is one schema (a data file) and one small function."""
 
 from etude.harness.tools.change import delete, move, patch, replace, write
 from etude.harness.tools.files import edit, list_files, read

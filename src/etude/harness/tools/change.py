@@ -1,6 +1,7 @@
-"""write, replace, patch, move, delete: for models that know a file's text by heart and say it exactly.
+"""write, replace, patch, move, delete: edits by exact text, for models that can repeat a file's text exactly.
 
-Nothing is changed unless all that was asked fits, and nothing that was read before somebody else changed it.
+Nothing is changed unless everything that was asked for fits, and no file is changed that somebody else changed since
+the agent read it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from etude.harness.tools.known import require_known
 from etude.harness.workspace import clean_path
 
 SHOWN_AROUND = 3
-"""Lines shown before and after a replacement."""
+"""Number of lines shown before and after a replacement."""
 
 
 async def write(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
@@ -126,7 +127,7 @@ async def _put(toolbox: Toolbox, path: str, data: bytes) -> None:
 
 
 async def _require_places(toolbox: Toolbox, after: Mapping[str, str | None]) -> None:
-    """Before the first of them is written: no file comes to lie where a folder is, nor below a file."""
+    """Check, before the first file is written, that none lands where a folder is, nor below a file."""
     written = {path for path, text in after.items() if text is not None}
     there = {*await toolbox.workspace.files(), *written} - (after.keys() - written)
     for path in written:
@@ -137,7 +138,7 @@ async def _require_places(toolbox: Toolbox, after: Mapping[str, str | None]) -> 
 
 
 async def _bytes(toolbox: Toolbox, path: str) -> bytes:
-    """Of a file that is to go."""
+    """Contents of a file that is about to be deleted or moved."""
     if not await exists(toolbox, path):
         raise ToolProblem(toolbox.say("no_file", path=path, hint=""))
     data = await toolbox.workspace.read(path)
@@ -147,7 +148,7 @@ async def _bytes(toolbox: Toolbox, path: str) -> bytes:
 
 
 async def _current(toolbox: Toolbox, path: str) -> str:
-    """The file's text, if it is what the agent believes it to be."""
+    """The file's text, if it is still what the agent saw."""
     text = await read_text(toolbox, path)
     require_known(toolbox, path, text.encode())
     return text

@@ -1,8 +1,8 @@
-"""list, read, edit: what a line is, and what an edit keeps, is decided here once.
+"""list, read, edit. This is the one place that defines what a line is and what an edit keeps.
 
-Lines end at \\n only. An edit names each line that it replaces by its number; the old line's indentation is kept unless
-the text is itself indented, so that a model need not count spaces it cannot see. One edit may name lines that stay as
-they are: who cannot tell which line is wrong writes a function anew.
+Lines end at \\n only. An edit names each line that it replaces by its number. The old line's indentation is kept unless
+the new text is itself indented, so that a model need not count spaces it cannot see. An edit may also name lines that
+stay the same, so a model that cannot tell which line is wrong can rewrite a whole function.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def edit(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
 
 
 def by_number(text: str) -> dict[int, str]:
-    """What takes the place of each line that an edit names."""
+    """The new text for each line that an edit names."""
     wanted: dict[int, str] = {}
     for number, new in numbered_lines(text):
         wanted[number] = f"{wanted[number]}\n{new}" if number in wanted else new
@@ -77,7 +77,7 @@ def by_number(text: str) -> dict[int, str]:
 
 
 def replacement(old: str, text: str) -> list[str]:
-    """The lines that take the place of `old`: with its indentation and its carriage return, where the text has none."""
+    """The lines that replace `old`. They take over its indentation and carriage return if they have none."""
     new = text.removesuffix("\n").split("\n")
     indentation = old[: len(old) - len(old.lstrip(" \t"))]
     if not new[0].startswith((" ", "\t")):
@@ -96,7 +96,8 @@ def numbered(lines: list[str], first: int, last: int) -> list[str]:
 
 
 def _close_to(path: str, files: list[str]) -> list[str]:
-    """Likely meant instead. Of many files those of the same name alone are compared, since each takes its time."""
+    """Paths that were probably meant. In a workspace with many files only those with the same name are compared, since
+    each comparison takes time."""
     if len(files) > MANY_FILES:
         name = PurePosixPath(path).name
         files = [each for each in files if each == name or each.endswith(f"/{name}")][:MANY_FILES]

@@ -1,7 +1,7 @@
-"""glob: files by name.
+"""glob: find files by name.
 
-`*` and `?` stay inside a folder's name, `**` goes through folders, `[...]` is one of its letters. A pattern without a
-slash looks in every folder.
+`*` and `?` match within one path component, `**` matches across folders, `[...]` matches one of the listed characters.
+A pattern without a slash is searched for in every folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def glob(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
 
 
 def braced(pattern: str) -> list[str]:
-    """The patterns that one with `{this,that}` stands for; one alone where nothing is in braces."""
+    """Expand `{this,that}` into several patterns; a pattern without braces gives itself."""
     begin, opened, rest = pattern.partition("{")
     inside, closed, end = rest.partition("}")
     if not (opened and closed):
@@ -31,7 +31,7 @@ def braced(pattern: str) -> list[str]:
 
 
 def name_pattern(pattern: str) -> re.Pattern[str]:
-    """Any text is a pattern: what is no wild card stands for itself."""
+    """Compile a glob pattern. Any text is valid: what is no wildcard stands for itself."""
     parts: list[str] = []
     for piece in _PIECES.findall(pattern):
         if piece == "**/":
@@ -50,5 +50,5 @@ def name_pattern(pattern: str) -> re.Pattern[str]:
             parts.append(re.escape(piece))
     try:
         return re.compile("".join(parts), re.DOTALL)
-    except re.error:  # letters that are no range: [z-a]
+    except re.error:  # an invalid range, such as [z-a]
         return re.compile(re.escape(pattern))

@@ -1,7 +1,7 @@
-"""grep: every line of every text file that holds the pattern, as `file:line text`.
+"""grep: every line of every text file that matches the pattern, as `file:line text`.
 
-In a folder on disk ripgrep finds them, in other workspaces RE2 does (`lines.py` says why). What the tool says has one
-form and one order for both.
+Ripgrep searches workspaces that are a folder on disk, RE2 all others (`lines.py` says why). The output has the same
+form and order for both.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _inside(path: str, place: str) -> bool:
 
 
 async def _with_context(toolbox: Toolbox, found: Sequence[Line], context: int) -> list[str]:
-    """As ripgrep says it: `file-line text` for a line beside a match, `--` between what does not join."""
+    """Format matches like ripgrep: `file-line text` for a context line, `--` between groups that are not adjacent."""
     said: list[str] = []
     for path, group in groupby(found, key=lambda line: line.path):
         matches = {line.number: line.text for line in group}
@@ -119,5 +119,5 @@ async def _lines(toolbox: Toolbox, path: str) -> list[str]:
     try:
         data = await toolbox.workspace.read(path)
     except (RequestRefused, FileNotFoundError):
-        return []  # gone since: the matches alone are told
+        return []  # deleted meanwhile: show the matches alone
     return data.decode("utf-8", "replace").removesuffix("\n").split("\n")

@@ -1,4 +1,4 @@
-"""What an agent must have seen before it changes a file. Where a profile has no words for it, the call is refused."""
+"""Checks that the agent has seen the current contents of a file before it changes it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from etude.harness.toolbox import Toolbox, ToolProblem
 
 
 def require_known(toolbox: Toolbox, path: str, data: bytes) -> None:
-    """The file is what the agent believes it to be."""
+    """Raise ToolProblem unless the file still is what the agent saw."""
     if not toolbox.knows(path, data):
         raise ToolProblem(toolbox.say("stale", path=path))

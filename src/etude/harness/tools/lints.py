@@ -1,4 +1,4 @@
-"""lints: what the repository's linters say, new problems first. A linter that gave no answer is named."""
+"""lints: the problems that the repository's linters report, new ones first. A linter that gave no answer is named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from etude.harness.toolbox import Output, Toolbox, ToolProblem
 from etude.harness.workspace import clean_path
 
 MOST_SHOWN = 100
-"""Of the new problems, and of the older ones; what the turn has no room for is cut after that."""
+"""Most new and most older problems to show. What then exceeds the turn's bound on output is cut as well."""
 
 
 async def lints(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:

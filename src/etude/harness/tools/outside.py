@@ -1,4 +1,4 @@
-"""ask, web_search, web_fetch: what is known outside the workspace."""
+"""ask, web_search, web_fetch: questions to the user and the web."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""search: the pieces of code that fit a description, each as `file:first-last name` and its first lines.
+"""search: find the code that fits a description. Each hit is shown as `file:first-last name` and its first lines.
 
-By words, and by meaning as well where `Outside` has an embedder. The index is made by the first search and kept for the
-run; each search sees the files as they are.
+The search goes by words, and by meaning as well if `Outside` has an embedder. The index is made by the first search and
+kept for the run; each search sees the current files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""shell: one command in the workspace's folder, its output and its exit code. No times: equal runs read equal text.
+"""shell: run one command in the workspace's folder; return its output and exit code, without times, so that equal runs
+read equal text.
 
-A command that reaches its time limit has failed, and is told so. Where the host gave it no time, the failure is ours
-and ends the run.
+A command that reaches its time limit has failed, and the model is told so. If the host gave it no CPU time the failure
+is ours and ends the run.
 """
 
 from __future__ import annotations
@@ -32,6 +33,6 @@ async def shell(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
 
 def _printable(stream: bytes) -> str:
     text = stream.decode("utf-8", "replace").replace("\r\n", "\n")
-    # A progress bar rewrites its line: only the last state was meant to be read.
+    # A progress bar rewrites its line: only the last state is meant to be read.
     text = "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
     return text if not text or text.endswith("\n") else f"{text}\n"

@@ -1,6 +1,7 @@
-"""bash, job, job_input, job_kill: commands in a shell that remembers, and those that go on behind it.
+"""bash, job, job_input, job_kill: commands in a persistent shell, and background jobs.
 
-A command that is not done in time has not failed: it goes on as a job. What is too long to be read is kept in a file.
+A command that is not done in time has not failed: it continues as a job. Output that is too long to read is also kept
+in a file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from etude.harness.toolbox import Output, Toolbox, ToolProblem
 MOST_SECONDS = 600
 JOB_LOOK_SECONDS = 1.0
 KEPT_CHARACTERS = 16_000
-"""Of an output; a longer one is kept whole in a file as well."""
+"""Output longer than this is also kept whole in a file."""
 OUTPUTS = "/tmp/etude-outputs"
 
 

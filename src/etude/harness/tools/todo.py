@@ -1,6 +1,6 @@
-"""todo: the agent's own list, kept over self-summaries.
+"""todo: the agent's own list, which is kept across self-summaries.
 
-Each call writes it anew: what is not repeated is done with.
+Each call replaces the whole list: an item that is not repeated is dropped.
 """
 
 from __future__ import annotations
