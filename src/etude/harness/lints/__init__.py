@@ -1,6 +1,7 @@
-"""Lints: what the linters that a repository uses say of its files, with what is new told from what was there before.
+"""Lints: the problems that a repository's own linters report, new ones told apart from those that were there before.
 
-Linters are data (`linters/*.toml`); `Lints.look` runs those that a workspace's files ask for."""
+Linters are data (`linters/*.toml`); `Lints.look` runs those that a workspace's files are configured for.
+"""
 
 from etude.harness.lints.compare import unmatched
 from etude.harness.lints.diagnostic import Diagnostic

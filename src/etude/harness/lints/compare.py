@@ -1,9 +1,9 @@
-"""New problems told from old ones, although lines move.
+"""Tells new lint problems from old ones, although lines move.
 
-An old and a new problem are the same if linter, rule and message are (numbers of lines in it aside), and so is their
-place: the same line of an unchanged piece, else a line of the same text, else a line of the piece that was changed in
-place of the old one. Each old problem answers for one new one at most. So what only moves is never new, and of two
-equal problems where there was one, one is new.
+An old and a new problem are the same if linter, rule and message are equal (ignoring line numbers in the message) and
+their places correspond: the same line of an unchanged block, else a line with the same text, else a line of the changed
+block that replaced the old one. Each old problem matches at most one new one. So a problem that only moved is never
+new, and if there are two equal problems where there was one, one is new.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from etude.harness.lints.diagnostic import Diagnostic
 
 Files: TypeAlias = Mapping[str, bytes]
 MOST_COMPARED = 4_000_000
-"""Pairs of lines of a changed piece: a larger one is not compared line by line."""
+"""Most pairs of lines to compare within a changed block; a larger block counts as replaced as a whole."""
 MOST_PAIRS = 400
-"""Of files that came and files that went: where there are more, only files of one name are compared."""
+"""Most pairs of an added and a deleted file to compare for renames; beyond that only files with the same name are
+compared."""
 ALIKE = 0.5
-"""Share of its lines that a file under a new name must have in common with one that is gone."""
+"""Fraction of lines that an added file must share with a deleted one to count as its new name."""
 
 _LINE_NUMBERS = re.compile(r"(\blines? |:)\d+(?::\d+)?|\(\d+,\d+\)")
 
 
 def unmatched(before: Sequence[Diagnostic], after: Sequence[Diagnostic], old: Files, new: Files) -> list[Diagnostic]:
-    """Those of `after` that nothing in `before` answers for; `old` and `new` are the files of then and now."""
+    """The problems in `after` that match none in `before`; `old` and `new` are the files then and now."""
     names = renamed(old, new)
     left_before, left_after = list(before), list(after)
     comparisons: dict[str, Comparison] = {}
@@ -74,7 +75,7 @@ def _kind(problem: Diagnostic) -> tuple[str, str, str]:
 
 
 class Comparison:
-    """Where the lines of one file were before. Lines count from 1."""
+    """Maps the lines of one file to where they were before. Lines count from 1."""
 
     def __init__(self, old: Sequence[str], new: Sequence[str]) -> None:
         self._old, self._new = old, new
@@ -89,7 +90,7 @@ class Comparison:
                 self._new_piece.update(dict.fromkeys(range(begin + 1, end + 1), number))
 
     def old_line(self, line: int) -> int | None:
-        """None for a line that was not there; what names no line stays what it is."""
+        """The old number of a line; None if the line was not there. 0 (no line) stays 0."""
         return self._was.get(line) if line else 0
 
     def old_piece(self, line: int) -> int | None:
@@ -106,7 +107,7 @@ class Comparison:
 
 
 def _text(lines: Sequence[str], line: int) -> str:
-    """Without its indentation, which changes when a piece is moved. A line after the last is empty."""
+    """A line's text without indentation, which changes when a block is moved. Empty beyond the last line."""
     return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
 
@@ -114,7 +115,7 @@ Opcode: TypeAlias = tuple[str, int, int, int, int]
 
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """As difflib's; what is equal at both ends is found without it."""
+    """Opcodes like difflib's; the equal head and tail are found without it."""
     shorter = min(len(old), len(new))
     head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
     tail = next((at for at in range(shorter - head) if old[-1 - at] != new[-1 - at]), shorter - head)
@@ -129,7 +130,7 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
 
 
 def renamed(old: Files, new: Files) -> dict[str, str]:
-    """For each file that came in place of one that is gone, what it was called: the one that it is most like."""
+    """Map each added file to the deleted file it was probably renamed from: the most similar one."""
     gone = {path: Counter(_lines(old[path])) for path in old.keys() - new.keys()}
     come = sorted(new.keys() - old.keys())
     few = len(gone) * len(come) <= MOST_PAIRS
@@ -158,5 +159,5 @@ def _lines(data: bytes | None) -> list[str]:
 
 
 def in_order(problems: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Each once, by place."""
+    """Deduplicate and sort by place."""
     return sorted(set(problems))

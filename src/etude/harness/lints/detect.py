@@ -1,6 +1,6 @@
-"""Which linters a repository uses, and where: the folders whose files configure one.
+"""Finds which linters a repository uses, and where: the folders with a configuration file.
 
-The nearest configured folder above a file is the one that counts for it, as the linters themselves have it.
+For each file the nearest configured folder above it counts, as in the linters themselves.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Root:
     folder: str
     """"." is the workspace."""
     config: str
-    """The file that says so."""
+    """The configuration file."""
     has_targets: bool = False
-    """Its settings say what the linter looks at."""
+    """True if the configuration itself says which files to lint."""
 
 
 class Tree:
-    """The files of one state, by name; those of installed packages are left out."""
+    """The files of one state, indexed by file name, without those of installed packages."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = files
@@ -43,7 +43,7 @@ class Tree:
 
 
 def find_roots(linter: Linter, tree: Tree) -> list[Root]:
-    """By folder; those where there is nothing for the linter to look at are left out."""
+    """The linter's configured folders, sorted. Folders without any file for the linter are left out."""
     found: dict[str, Root] = {}
     for config in linter.configs:
         exact = "*" not in config.name
@@ -61,7 +61,7 @@ def find_roots(linter: Linter, tree: Tree) -> list[Root]:
 
 
 def nearest(path: str, folders: Iterable[str]) -> str | None:
-    """The deepest of these folders that holds it."""
+    """The deepest of these folders that contains the path."""
     holding = [folder for folder in folders if within(path, folder)]
     return max(holding, key=_depth, default=None)
 
@@ -79,7 +79,7 @@ def above(folder: str, path: str) -> bool:
 
 
 def relative(path: str, folder: str) -> str:
-    """A path of the workspace as seen from a folder that holds it."""
+    """A workspace path relative to a folder that contains it."""
     return PurePosixPath(path).relative_to(folder).as_posix()
 
 
@@ -88,7 +88,7 @@ def _depth(folder: str) -> int:
 
 
 def _table(name: str, data: bytes, config: Config) -> Mapping[str, object] | None:
-    """What a file says of the linter; None if it says nothing."""
+    """The linter's settings in a configuration file; None if it has none."""
     text = as_text(data)
     if not config.table:
         return {}
@@ -97,7 +97,7 @@ def _table(name: str, data: bytes, config: Config) -> Mapping[str, object] | Non
     try:
         table = _parsed(name, text)
     except (ValueError, configparser.Error, RecursionError):
-        # It is broken. If it names the linter, the linter is asked, and says itself what is wrong.
+        # The file is broken. If it names the linter, the linter is run and reports what is wrong.
         return {} if ".".join(config.table) in text or f'"{config.table[-1]}"' in text else None
     for key in config.table:
         if not isinstance(table, Mapping) or key not in table:

@@ -1,4 +1,4 @@
-"""The Diagnostic noun: one problem that one linter has with one place. Its texts are single lines of bounded length."""
+"""Diagnostic: one problem that one linter reports at one place. Its texts are single lines of bounded length."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ MESSAGE_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True, order=True)
 class Diagnostic:
-    """Ordered by place."""
+    """One lint problem, ordered by place."""
 
     path: str
     """Relative to the workspace."""
     line: int
-    """From 1; 0 where no line is named."""
+    """Line from 1; 0 if the linter names none."""
     column: int
-    """From 1, as the linter counts; 0 where none is named."""
+    """Column from 1, as the linter counts; 0 if it names none."""
     severity: Severity = field(compare=False)
     code: str
-    """The rule's name; empty where the linter names none."""
+    """Name of the rule; empty if the linter names none."""
     message: str
     linter: str
 
@@ -32,6 +32,6 @@ class Diagnostic:
 
 
 def one_line(text: str) -> str:
-    """A linter's words as one line that cannot flood."""
+    """Make a linter's text one printable line of bounded length."""
     words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return words if len(words) <= MESSAGE_CHARACTERS else f"{words[:MESSAGE_CHARACTERS]}..."

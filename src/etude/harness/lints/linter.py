@@ -1,4 +1,4 @@
-"""The Linter noun: how a linter is recognised, called and understood, as data (`linters/*.toml`)."""
+"""Linter: how a linter is detected, called and its output parsed, as data (`linters/*.toml`)."""
 
 from __future__ import annotations
 
@@ -19,46 +19,47 @@ Roots = Literal["outermost", "every"]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A file that says that its folder uses the linter."""
+    """A configuration file that marks its folder as using the linter."""
 
     name: str
-    """May hold `*`."""
+    """File name; may contain `*`."""
     table: tuple[str, ...] = ()
-    """Which the file must hold; TOML, JSON and INI files are understood."""
+    """Table (key path) that the file must contain; TOML, JSON and INI files are understood."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linter:
     name: str
     programs: tuple[str, ...]
-    """The first of them that is installed is called."""
+    """Program names; the first that is installed is called."""
     command: str
-    """In the folder of its configuration, with {program} and {targets}."""
+    """Command, run in the folder of the configuration, with {program} and {targets}."""
     parser: str
-    """One of PARSERS."""
+    """Name of the output parser, one of PARSERS."""
     configs: tuple[Config, ...]
     found: tuple[int, ...]
-    """Exit codes, beside 0, of a run that got through and found something. Any other code, or one of these without a
-    problem that can be read, is a run that failed."""
+    """Exit codes, besides 0, of a run that completed and found problems. Any other code, or one of these without a
+    problem that can be parsed, means that the run failed."""
     scope: Scope
-    """"files": each file for itself, so a part can be looked at alone. "project": everything, since a change in one
-    file shows in others."""
+    """"files": files are linted independently, so a part can be linted alone. "project": everything is linted, since a
+    change in one file can cause problems in others."""
     roots: Roots
-    """"every": each configured folder is looked at by itself. "outermost": one run sees to the folders below."""
+    """"every": each configured folder is linted separately. "outermost": one run covers the configured folders below as
+    well."""
     suffixes: tuple[str, ...]
-    """Of the files that it looks at; a folder that has none of them is left alone."""
+    """Suffixes of the files that it lints; a folder with none of them is skipped."""
     stopped: tuple[int, ...] = ()
-    """Exit codes of a run that found something and therefore did not look at the rest."""
+    """Exit codes of a run that found problems and therefore skipped the rest."""
     pattern: str = ""
-    """For the parser "lines": what a line with a problem looks like, with the groups path, line, message and, where
-    there are such, column, code and severity."""
+    """For the parser "lines": regular expression of a line with a problem, with the groups path, line and message and,
+    optionally, column, code and severity."""
     severity: Severity = "error"
-    """Where its output names none."""
+    """Severity of problems whose output names none."""
     own_targets: tuple[str, ...] = ()
-    """Keys of its table, any of which says what it looks at: then it is given no targets."""
+    """Keys in its configuration, any of which sets what it lints; it is then called without targets."""
     env: dict[str, str] = field(default_factory=dict)
     seconds: float = 60.0
-    """Declared limit of one run: a linter that reaches it gave no answer."""
+    """Time limit of one run; a linter that reaches it gave no answer."""
 
 
 def parse_linter(text: str, source: str) -> Linter:
@@ -79,7 +80,7 @@ def parse_linter(text: str, source: str) -> Linter:
 
 @cache
 def builtin_linters() -> tuple[Linter, ...]:
-    """Those that ship with the harness, by name."""
+    """The linters that ship with the harness, by name."""
     folder = resources.files("etude.harness.lints") / "linters"
     files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
     linters = [parse_linter(file.read_text(encoding="utf-8"), file.name) for file in files]

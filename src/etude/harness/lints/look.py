@@ -1,6 +1,6 @@
-"""One linter in one configured folder: its command, and what the result of it means.
+"""One linter in one configured folder: builds its command and interprets the result.
 
-Invariant: an answer without a failure is that of a run that got through, or says that it did not.
+Invariant: an answer without a failure comes from a run that completed, or is marked as stopped early.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PROGRAMS = ("node_modules/.bin", ".venv/bin", "venv/bin")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one linter said of one folder in one state of the files."""
+    """Result of one linter in one folder, for one state of the files."""
 
     problems: tuple[Diagnostic, ...] = ()
     failure: str = ""
-    """Why there is no answer."""
+    """Why there is no answer; empty if there is one."""
     stopped: bool = False
-    """It found something that kept it from looking at the rest."""
+    """True if it found a problem that kept it from checking the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,16 @@ class Look:
     linter: Linter
     root: Root
     folders: tuple[str, ...]
-    """All that are configured for this linter."""
+    """All folders that are configured for this linter."""
     path: str
-    """What was asked for."""
+    """The file or folder that the caller asked about."""
     was_configured: bool
-    """At the start."""
+    """Whether the folder was already configured at the start."""
     start: Mapping[str, bytes]
 
     @property
     def target(self) -> str:
-        """What the linter is to look at, from its folder."""
+        """What the linter should check, relative to its folder."""
         below = self.path != self.root.folder and within(self.path, self.root.folder)
         return relative(self.path, self.root.folder) if below and self.linter.scope == "files" else "."
 
@@ -56,12 +56,13 @@ class Look:
 
     @property
     def was_there(self) -> bool:
-        """Whether there was anything to look at when the agent began."""
+        """Whether there was anything to check when the agent began."""
         target = self.path if self.target != "." else self.root.folder
         return self.was_configured and any(within(path, target) for path in self.start)
 
     def command(self) -> str:
-        """For the scratch tree. The project's own programs come before those of the system."""
+        """The shell command, to be run in the scratch tree. The project's own programs take precedence over the
+        system's."""
         depth = 0 if self.root.folder == "." else self.root.folder.count("/") + 1
         places = [f"$PWD/{'../' * up}{programs}" for up in range(depth + 1) for programs in _PROGRAMS]
         found = " || ".join(f"command -v {program}" for program in self.linter.programs)
@@ -75,7 +76,7 @@ class Look:
         )
 
     def answer(self, result: ExecResult, files: Mapping[str, bytes]) -> Answer:
-        """Of a run over `files`. HostOverloaded if it had no time to run."""
+        """Interpret the result of a run over `files`. Raises HostOverloaded if the host gave the run no time."""
         seconds = self.linter.seconds
         if result.starved:
             raise HostOverloaded(
@@ -105,7 +106,7 @@ class Look:
         return Answer(tuple(in_order(filter(None, problems))), stopped=result.code in self.linter.stopped)
 
     def remarks(self, was: Answer, now: Answer) -> list[str]:
-        """What has to be known beside the problems."""
+        """Remarks that the reader needs besides the problems."""
         name = self.linter.name if self.root.folder == "." else f"{self.linter.name} in {self.root.folder}"
         if now.failure:
             return [f"{name} gave no answer: {now.failure}."]
@@ -121,7 +122,8 @@ class Look:
         return found
 
     def _problem(self, finding: Finding, files: Mapping[str, bytes]) -> Diagnostic | None:
-        """None for what lies outside of the workspace, in a package, or in a folder that is looked at by itself."""
+        """Convert a finding; None if it lies outside the workspace, in an installed package, or in a folder that is
+        checked separately."""
         path = self._place(finding.path, files)
         if path is None or not is_own(path, files) or nearest(path, self.folders) != self.root.folder:
             return None
@@ -136,7 +138,7 @@ class Look:
             return _clean(printed.removeprefix(f"{SCRATCH}/")) if printed.startswith(f"{SCRATCH}/") else None
         folder = self.root.folder
         here = place = _clean(f"{folder}/{printed}")
-        # Cargo names files as its workspace sees them, which may lie above.
+        # Cargo prints paths relative to its workspace, which may be a folder above.
         while place not in files and folder != ".":
             folder = folder.rpartition("/")[0] or "."
             place = _clean(f"{folder}/{printed}")

@@ -1,7 +1,7 @@
-"""What linters print, read: one function per dialect, from text to findings, or `Unreadable`.
+"""Parsers for linter output: one function per dialect, from text to findings, or `Unreadable`.
 
-Nothing that a linter prints can do more than be wrong: types are checked, numbers and texts bounded. Paths come as they
-were printed; whose they are is decided by the caller.
+Whatever a linter prints, the worst it can do is be wrong: types are checked, numbers and texts are bounded. Paths are
+kept as printed; the caller decides which file they mean.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from etude.harness.lints.diagnostic import Severity, one_line
 
 
 class Unreadable(Exception):
-    """A linter's output is not what it should be."""
+    """A linter's output does not have the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     path: str
-    """As printed; empty where no file is named."""
+    """Path as printed; empty if the problem names no file."""
     line: int
     column: int
     severity: Severity
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a run of a linter printed, and what its data file says of how to read it."""
+    """Output of a linter run, and the settings from the linter's data file for parsing it."""
 
     stdout: str
     stderr: str
@@ -53,12 +53,12 @@ def _read(kind: type[T], text: str) -> T:
 
 
 def _number(text: str | None) -> int:
-    # No file has so many lines, and Python refuses to read endless numbers.
+    # No file has more lines than this, and Python refuses to parse very long numbers.
     return int(text) if text and len(text) < 10 else 0
 
 
 def lines(said: Said) -> list[Finding]:
-    """A problem per line; what does not look like one is left out, as the lines that explain the one above."""
+    """Parse one problem per line. Lines of another form are skipped, such as explanations of the problem above."""
     shape = re.compile(said.pattern)
     found = []
     for line in said.stdout.split("\n"):
@@ -98,7 +98,7 @@ def ruff(said: Said) -> list[Finding]:
     for line in filter(None, said.stdout.split("\n")):
         entry = _read(_RuffLine, line)
         code = entry.code or "invalid-syntax"
-        # Older versions give a syntax error no code at all. All else is a matter of rules.
+        # Older versions give syntax errors no code. Everything else is a rule.
         severity: Severity = "error" if code == "invalid-syntax" or code.startswith("E9") else "warning"
         place = entry.location or _RuffPlace(row=0, column=0)
         found.append(Finding(entry.filename, place.row, place.column, severity, code, one_line(entry.message)))
@@ -159,7 +159,7 @@ def eslint(said: Said) -> list[Finding]:
     for file in _read(list[_EslintFile], said.stdout):
         for entry in file.messages:
             if entry.ruleId is None and entry.line is None and entry.severity == 1:
-                continue  # that a file is ignored by its settings is no problem of the file
+                continue  # a file that is ignored by the configuration is not a problem
             severity: Severity = "error" if entry.severity == 2 else "warning"
             place = (file.filePath, entry.line or 0, entry.column or 0)
             found.append(Finding(*place, severity, entry.ruleId or "", one_line(entry.message)))
@@ -176,7 +176,8 @@ _VET_LINE = re.compile(rf"(?:vet: )?{_POSITION.pattern}: (?P<message>.*)")
 
 
 def go_vet(said: Said) -> list[Finding]:
-    """An object per package, on stdout or, in older versions, on stderr; what does not compile comes as lines."""
+    """Parse JSON objects, one per package, from stdout or (older versions) stderr. Compile errors come as plain
+    lines."""
     found = []
     for text in (said.stdout, said.stderr):
         for block in _blocks(text):
@@ -199,7 +200,7 @@ def _at(match: re.Match[str], code: str, message: str) -> Finding:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """JSON objects, which begin and end at the begin of a line, and the lines between them."""
+    """Yield the JSON objects, which begin and end at the start of a line, and the lines between them."""
     block: list[str] = []
     for line in text.split("\n"):
         if block or line.startswith("{"):
@@ -239,7 +240,7 @@ class _CargoLine(BaseModel):
 def cargo(said: Said) -> list[Finding]:
     found = []
     for line in filter(None, said.stdout.split("\n")):
-        # Build scripts of the project may print beside it.
+        # The project's build scripts may print to stdout as well.
         if not line.startswith('{"reason"'):
             continue
         entry = _read(_CargoLine, line)
@@ -247,7 +248,7 @@ def cargo(said: Said) -> list[Finding]:
         if entry.reason != "compiler-message" or words is None or words.level not in _SEVERITIES:
             continue
         if not words.spans:
-            continue  # sums and hints: "3 warnings emitted"
+            continue  # totals and hints: "3 warnings emitted"
         span = next((span for span in words.spans if span.is_primary), words.spans[0])
         code = words.code.code if words.code else ""
         place = (span.file_name, span.line_start, span.column_start)

@@ -1,8 +1,8 @@
-"""Runs what a repository uses over its files as they are and as they were, and tells what is new.
+"""Runs a repository's linters over its current and its original files, and reports which problems are new.
 
-Both are looked at in one scratch tree, so the linters' own leftovers and caches stay out of the workspace. What was
-found over equal files is not looked for again. A linter that gave no answer is always told as such: nobody takes its
-silence for "no problems".
+Both states are checked in one scratch tree, so the linters' caches and leftovers stay out of the workspace. Results for
+unchanged files are reused. A linter that gave no answer is always named, so that its silence is not taken for "no
+problems".
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from etude.harness.workspace import Workspace
 
 Files: TypeAlias = Mapping[str, bytes]
 MOST_ROOTS = 20
-"""Configured folders that one call looks at, for each linter."""
+"""Most configured folders to check in one call, per linter."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What a look found. `fresh` and `old` are in order of place."""
+    """Result of one look. `fresh` and `old` are ordered by place."""
 
     fresh: list[Diagnostic] = field(default_factory=list)
     old: list[Diagnostic] = field(default_factory=list)
     elsewhere: int = 0
-    """New ones outside of the path that was asked for."""
+    """Number of new problems outside the requested path."""
     answered: list[str] = field(default_factory=list)
     """Linters that gave an answer."""
     remarks: list[str] = field(default_factory=list)
-    """What has to be known beside it: who gave no answer, and why."""
+    """What the reader needs to know besides the problems: which linter gave no answer, and why."""
 
 
 class Lints:
-    """Of one run: remembers its answers."""
+    """The linters of one run. It remembers their answers."""
 
     def __init__(self, linters: Sequence[Linter] | None = None) -> None:
         self.linters = tuple(linters if linters is not None else builtin_linters())
@@ -47,8 +47,8 @@ class Lints:
         self._lock = asyncio.Lock()
 
     async def look(self, workspace: Workspace, path: str = ".") -> Report:
-        """At a file or folder; "." is everything. NoShell, HostOverloaded, RequestRefused and what ends a run leave
-        it."""
+        """Lint a file or folder; "." is everything. Raises NoShell, HostOverloaded, RequestRefused and infrastructure
+        errors."""
         async with self._lock:
             start, now = workspace.start, await workspace.snapshot()
             trees = Tree(start), Tree(now)
@@ -76,7 +76,7 @@ class Lints:
         was = self._known(True, look, start) if look.was_there else Answer()
         answer = self._known(False, look, now)
         if was is None or answer is None:
-            # The tree has to end at what is now.
+            # The scratch tree must end up holding the current files.
             states = [start, now] if was is None else [now]
             results = await workspace.aside(states, look.command(), timeout=look.linter.seconds)
             answer = self._kept_now(False, look, now, look.answer(results[-1], now))
@@ -97,7 +97,7 @@ class Lints:
         return kept[1] if kept is not None and kept[0] == files else None
 
     def _kept_now(self, at_start: bool, look: Look, files: Files, answer: Answer) -> Answer:
-        # What is not installed may be, the next time.
+        # Failures are not remembered: a linter that is not installed now may be the next time.
         if not answer.failure:
             self._kept[at_start, *look.key] = (files, answer)
         return answer

@@ -1,6 +1,7 @@
-"""Search in large folders: an index picks the files that may match, ripgrep itself decides on them.
+"""Grep for large folders: an index picks the files that may match, and ripgrep itself searches them.
 
-What is found is always what ripgrep finds in the folder as it is at that moment."""
+The result is always what ripgrep finds in the folder as it is at that moment.
+"""
 
 from etude.harness.search.grep import Grep
 from etude.harness.search.query import Pattern

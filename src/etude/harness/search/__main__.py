@@ -1,5 +1,7 @@
-"""Builds the index of a folder: `python -m etude.harness.search FOLDER PLACE RIPGREP`. Gives way to other processes,
-and ends when its input does: with whoever asked for it."""
+"""Builds the index of a folder: `python -m etude.harness.search FOLDER PLACE RIPGREP`.
+
+It runs at low priority, and ends when its stdin is closed, so together with the process that started it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def _end_with_input() -> None:
 
 @contextmanager
 def _turn(place: Path) -> Iterator[bool]:
-    """One builder at a time, since sessions of one folder ask at once; tells whether another has built it meanwhile."""
+    """Hold the build lock, since several sessions on one folder start builders at once. Yields True if another process
+    built the index meanwhile."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     before = state_of(place)
     with place.with_suffix(".lock").open("w") as lock:

@@ -1,7 +1,8 @@
-"""What a text holds, in short: a bitmap of the hashes of its grams, the pieces of four bytes.
+"""Signatures of texts: a bitmap of the hashes of a text's grams, its 4-byte substrings.
 
-A signature never denies a gram that the text holds; it claims others by chance, each about once in eight. Letters are
-folded (ASCII only), so that one signature serves searches with and without regard to case.
+A signature never misses a gram that the text contains. It claims a gram that is not there with a chance of about one in
+eight. Letters are folded to lower case (ASCII only), so that one signature serves case-sensitive and case-insensitive
+searches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 GRAM = 4
 LEAST_BITS, MOST_BITS = 1 << 8, 1 << 20
 FULLEST = 0.25
-"""A signature is halved as long as at most this share of its bits is set: it then has 4 to 8 bits for each gram."""
+"""A signature is halved while at most this fraction of its bits would be set, which leaves 4 to 8 bits per gram."""
 
 _FOLDED = bytes(range(256)).lower()
 
@@ -25,17 +26,17 @@ def fold(text: bytes) -> bytes:
 
 
 def hashes(text: bytes) -> Hashes:
-    """One for each gram of the text, in no order."""
+    """Hashes of all grams of the text, in no particular order."""
     folded = fold(text)
     count = max(0, len(folded) - GRAM + 1)
     found = np.empty(count, np.uint32)
     at = 0
-    # Whole words at each of the four alignments are together all grams.
+    # The 32-bit words at all four alignments together are all grams.
     for start in range(min(GRAM, count)):
         words = np.frombuffer(folded, "<u4", (len(folded) - start) // GRAM, start)
         found[at : at + len(words)] = words
         at += len(words)
-    # The low bits of a product know only the low bits of the factor: the high ones are brought down.
+    # The low bits of a product depend only on the low bits of the factor, so mix the high bits in.
     found *= np.uint32(0x9E3779B1)
     found ^= found >> np.uint32(15)
     found *= np.uint32(0x85EBCA77)
@@ -44,7 +45,7 @@ def hashes(text: bytes) -> Hashes:
 
 
 def signature(text: bytes) -> Bits:
-    """A power of two of bits: the bit `hash % len` is set for each of the text's hashes."""
+    """A bitmap whose length is a power of two; the bit `hash % len` is set for each of the text's hashes."""
     size = LEAST_BITS
     while size < min(2 * len(text), MOST_BITS):
         size *= 2

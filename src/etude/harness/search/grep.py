@@ -1,9 +1,9 @@
-"""Search below a folder: as ripgrep finds it now, and fast where the pattern is rare.
+"""Grep below a folder: always ripgrep's current result, and fast for rare patterns.
 
-An index names the files that may match, and ripgrep decides on them. Before each such search it is made certain which
-files have changed since they were indexed, and those count as files that may match. Where there is no index yet, or
-too many files may match, ripgrep searches them all. So the answer is always ripgrep's own, and an index that is
-missing, old or damaged costs time only.
+An index names the files that may match, and ripgrep searches those. Before each indexed search, files that have changed
+since they were indexed are found, and count as files that may match. If there is no index yet, or too many files may
+match, ripgrep searches all files. So the answer is always ripgrep's own, and a missing, old or damaged index costs only
+time.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from etude.harness.search.store import load, place_of, save
 from etude.harness.search.watch import CannotWatch, Changes, Watch
 
 LEAST_FILES = 3_000
-"""Ripgrep alone is done with fewer in a few hundredths of a second."""
+"""Smaller folders get no index: ripgrep alone searches them in a few hundredths of a second."""
 MOST_SHARE = 1 / 3
-"""Of the files; if more may match, an index saves nothing."""
+"""If more than this fraction of the files may match, an index saves nothing."""
 READ_AT_ONCE = 200
-"""Changed files that one search reads anew. The others stay files that may match, until their turn comes."""
+"""Most changed files that one search indexes again. The others count as files that may match until their turn comes."""
 
 
 class Grep:
-    """One thread at a time is served. `close` keeps what was learnt."""
+    """Searches below one folder; threads may share it. `close` saves the updated index."""
 
     def __init__(
         self,
@@ -46,18 +46,18 @@ class Grep:
         watching: bool = True,
         least_files: int = LEAST_FILES,
     ) -> None:
-        """Raises NoRipgrep. Without `watching` every file is looked at before each search, which takes a while."""
+        """Raises NoRipgrep. Without `watching`, every file is checked before each search, which takes a while."""
         self.root = os.fsencode(root.resolve(strict=True))
         self.ripgrep = ripgrep or Ripgrep()
         self.place = place_of(self.root, cache)
         self.index: Index | None = None
         self.not_watching = "" if watching else "not asked to"
-        """Why the kernel does not tell what changes."""
+        """Why there is no kernel watch for changes; empty if there is one."""
         self._least_files = least_files
         self._watch: Watch | None = None
         self._rules: Fingerprint = ()
         self._stale: set[bytes] = set()
-        """What was changed, or came, since it was indexed."""
+        """Files that were changed or added since they were indexed."""
         self._builder: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._opened = False
@@ -71,8 +71,8 @@ class Grep:
         changed: Mapping[str, bytes | None] | None = None,
         seconds: float = LIMIT_SECONDS,
     ) -> Found:
-        """`changed` are files held in memory in the place of those on disk, None for a deleted one. Raises BadPattern
-        and SearchFailed."""
+        """Search all files. `changed` are files held in memory that replace those on disk, None for a deleted one.
+        Raises BadPattern and SearchFailed."""
         place = Path(os.fsdecode(self.root))
         found = Found([])
         if not scope.below or (place / scope.below).exists():
@@ -84,7 +84,7 @@ class Grep:
         return search_over(found, self.ripgrep, place, changed, pattern, globs=globs, scope=scope, seconds=seconds)
 
     def build(self) -> Index:
-        """Reads every file that ripgrep would search; keeps the index on disk."""
+        """Index every file that ripgrep would search, and save the index to disk."""
         with self._lock:
             self._watch_anew()
             self.index = Index.build(self.root, self.ripgrep.files(self.root))
@@ -94,7 +94,7 @@ class Grep:
             return self.index
 
     def wait(self) -> None:
-        """For the process that builds the index, if there is one."""
+        """Wait for the process that builds the index, if there is one."""
         with self._lock:
             if self._builder is not None:
                 self._builder.wait()
@@ -121,7 +121,7 @@ class Grep:
         self.close()
 
     def _is_beyond(self, scope: Scope) -> bool:
-        """Whether it may hold files that the index does not know since the rules hide them."""
+        """Whether the scope may contain files that are not in the index because ignore rules hide them."""
         if scope.everything:
             return True
         self._open()
@@ -144,7 +144,7 @@ class Grep:
         return self.index is None or len(found) > max(READ_AT_ONCE, MOST_SHARE * len(self.index.ids))
 
     def _open(self) -> None:
-        """Takes the index from disk, or has it built beside us."""
+        """Load the index from disk, or start a process that builds it."""
         if self._builder is not None:
             if self._builder.poll() is None:
                 return
@@ -164,10 +164,10 @@ class Grep:
             self._compare()
 
     def _build_beside(self) -> None:
-        # -P: where we were started may be the folder itself, and nothing that lies there is to be imported.
+        # -P: the current folder may be the searched folder itself, and no code from there may be imported.
         command = [sys.executable, "-P", "-m", "etude.harness.search", os.fsdecode(self.root), str(self.place)]
         command.append(self.ripgrep.program)
-        # Its input ends with us, however we end, and it with its input.
+        # Its stdin closes when we end, however we end, and it ends when its stdin closes.
         self._builder = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -178,7 +178,7 @@ class Grep:
         builder.wait()
 
     def _refresh(self) -> None:
-        """Makes certain that `_stale` holds every file that is not as the index knows it."""
+        """Update `_stale`, so that it contains every file that differs from what the index knows."""
         assert self.index is not None
         changes = self._watch.poll() if self._watch else Changes(lost=True)
         if changes.lost:
@@ -203,7 +203,9 @@ class Grep:
         self._stale = self.index.differing(self.root, self.ripgrep.files(self.root))
 
     def _list_anew(self) -> None:
-        """What ripgrep does not list it does not search: only new rules can change that, and they are noticed."""
+        """Restrict `_stale` to files that ripgrep lists or the index knows, and add listed files that are not indexed.
+        Other files can be dropped: only new ignore rules could make ripgrep search them, and a change of rules is
+        noticed."""
         assert self.index is not None
         listed = set(self.ripgrep.files(self.root))
         self._stale = {path for path in self._stale if path in listed or path in self.index.ids}

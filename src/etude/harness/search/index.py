@@ -1,8 +1,8 @@
-"""The index of a folder: which files may hold what.
+"""The index of a folder: which files may contain what.
 
-`candidates(need)` names every file of the index whose text meets the need, and few others, provided that the text is
-still the one that was read; `differing` finds by size, times and inode those whose text may not be. Files that cannot
-be indexed faithfully are candidates always. An index says nothing about files that it does not know.
+`candidates(need)` returns every indexed file whose text meets the need, and few others, provided that the text has not
+changed since it was read. `differing` finds, by size, times and inode, the files whose text may have changed. Files
+that cannot be indexed faithfully are always candidates. The index says nothing about files that are not in it.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from etude.harness.search.query import Need
 from etude.harness.search.shards import Shard, holds, most_files, shards_of
 
 MOST_BYTES = 32_000_000
-"""Larger files are searched each time."""
+"""Larger files are not indexed, but searched each time."""
 SETTLED_NS = 2_000_000_000
-"""A file that changed this recently may change again without its times telling, since these are coarse."""
+"""A file that changed less than this before it was read may change again without its timestamps showing it, since they
+are coarse."""
 
 _MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
-"""Byte order marks: ripgrep searches the text that follows in another form than it has on disk."""
+"""Byte order marks. Ripgrep decodes the text after them, so it searches other bytes than those on disk."""
 _FOLDING = ("\u017f".encode(), "\u212a".encode())
-"""The only characters beyond ASCII that are an ASCII letter (s, k) to a search that ignores case."""
+"""The only characters beyond ASCII that match an ASCII letter (s, k) in a case-insensitive search."""
 
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
-"""Gone, or a folder, link or pipe: ripgrep does not look into it."""
+"""Errors for a path that is gone, or is a folder, link or pipe: ripgrep does not search it."""
 
 UNSURE = (-1, -1, -1, -1)
 State = tuple[int, int, int, int]
-"""Size, time of the last change of the contents, of the inode, and the inode itself."""
+"""Size, mtime, ctime and inode."""
 
 
 @dataclass(slots=True)
 class Index:
     paths: list[bytes] = field(default_factory=list)
-    """By id. A path that was read anew has a new id, and its last one counts."""
+    """Paths by file id. A path that was read again gets a new id; only its last id counts."""
     states: list[State] = field(default_factory=list)
     always: set[int] = field(default_factory=set)
     linked: set[int] = field(default_factory=set)
-    """Files with several names: they may change under a name that is not watched."""
+    """Files with several hard links: they may change under a name that is not watched."""
     shards: list[Shard] = field(default_factory=list)
     loose: dict[int, Bits] = field(default_factory=dict)
-    """Signatures that came since the shards were made."""
+    """Signatures added since the shards were made."""
     ids: dict[bytes, int] = field(default_factory=dict)
-    """The id of each path that is known."""
+    """The current id of each known path."""
 
     @classmethod
     def build(cls, root: bytes, paths: Iterable[bytes]) -> Index:
@@ -68,11 +69,11 @@ class Index:
         return set(found)
 
     def update(self, root: bytes, paths: Iterable[bytes]) -> None:
-        """Reads these files anew; those that are gone are forgotten."""
+        """Index these files again; files that are gone are dropped."""
         self.loose.update(self._read_all(root, paths))
 
     def differing(self, root: bytes, paths: Iterable[bytes]) -> set[bytes]:
-        """Those of the paths that are not known, or not as they are now."""
+        """The paths that are not indexed, or changed since they were."""
         found = set()
         for path in paths:
             file = self.ids.get(path)
@@ -81,14 +82,14 @@ class Index:
         return found
 
     def same_file(self, inode: int) -> None:
-        """Another name was made for this file."""
+        """Note that the file with this inode got another hard link."""
         self.linked |= {file for file in self.ids.values() if self.states[file][3] == inode}
 
     def linked_paths(self) -> list[bytes]:
         return [self.paths[file] for file in self.linked if self._counts(file)]
 
     def compact(self) -> None:
-        """Takes loose signatures into shards, and drops what no longer counts."""
+        """Move loose signatures into shards, and drop outdated ids."""
         if not self.loose and len(self.ids) == len(self.paths):
             return
         dropped = np.ones(len(self.paths), np.bool_)
@@ -128,7 +129,7 @@ class Index:
             except OSError as error:
                 if error.errno in _NO_FILE:
                     continue
-                # Closed to us: ripgrep says what it thinks of it.
+                # No access: ripgrep reports the problem itself.
                 text, state, links = None, UNSURE, 1
             file = len(self.paths)
             self.paths.append(path)
@@ -154,7 +155,7 @@ def _as_it_is_searched(text: bytes) -> bool:
 
 
 def _read(path: bytes) -> tuple[bytes | None, State, int]:
-    """The contents (None if they are too long), what tells a later change of them, and how many names the file has."""
+    """Return the contents (None if too long), the state that tells a later change, and the number of hard links."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         before = os.fstat(handle)

@@ -1,8 +1,8 @@
-"""Search in files that are held in memory over a folder on disk.
+"""Searches files held in memory on top of a folder on disk.
 
-They are laid out in a folder of their own, with the ignore files of the place where they belong, searched there, and
-take the place of what was found on disk. An ignore file that is itself held in memory counts for the files held in
-memory; those on disk are searched by the rules on disk.
+They are written to a temporary folder, with the ignore files of the place where they belong, and searched there; the
+result replaces what was found in these files on disk. An ignore file that is itself held in memory applies to files
+held in memory only; files on disk are searched by the rules on disk.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ def search_over(
     scope: Scope = WHOLE,
     seconds: float = LIMIT_SECONDS,
 ) -> Found:
-    """What is `found` in the folder, but for the changed files (None: deleted); and what is found in these."""
+    """Merge the result for the folder (`found`), without the changed files (None: deleted), with the result for the
+    changed files."""
     named = {os.fsencode(path) for path in changed}
     files = [each for each in found.files if each[0] not in named]
     held = {path: data for path, data in changed.items() if data is not None}
     if not held:
         return Found(files, found.problems)
     with tempfile.TemporaryDirectory(prefix="etude-search-") as place:
-        # At the same path below another root, so that the rules of the folders above are found as they are there.
+        # At the same path below another root, so that the rules of parent folders apply in the same way.
         inside = Path(place) / root.relative_to("/")
         for path, data in held.items():
             (inside / path).parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ def search_over(
         for folder in {root, *root.parents, *_folders(root, held)}:
             _copy_rules(folder, Path(place) / folder.relative_to("/"))
         apart = ripgrep.search(os.fsencode(inside), pattern, globs=globs, scope=scope, seconds=seconds)
-    # Ignore files that were only lent are not what was asked for.
+    # Ignore files that were only copied here are not part of the result.
     files += [each for each in apart.files if each[0] in named]
     return Found(sorted(files, key=itemgetter(0)), found.problems + apart.problems)
 

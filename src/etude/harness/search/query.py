@@ -1,7 +1,7 @@
-"""From a pattern to what every line that it matches must hold.
+"""Derives from a pattern what a file must contain for any line to match.
 
-A need is a condition on the text of a file, in terms of folded strings: if the pattern matches some line of it, the
-need holds. The reverse is not asked for. ANY is the need that rules nothing out.
+A need is a condition on a file's text, in terms of case-folded strings: if the pattern matches some line, the need
+holds. The reverse is not required. ANY is the need that excludes nothing.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from etude.harness.search.grams import GRAM, Hashes, fold, hashes
 from etude.harness.search.regex import Choice, Node, Repeat, Sequence, Text, Unread, literal, parse
 
 MOST_LETTERS = 10_000
-"""Of a pattern that is read: one of a million would take minutes."""
+"""Longest pattern to analyse; one of a million characters would take minutes."""
 MOST_OPTIONS = 24
-"""Strings that a run may stand for before it is cut."""
+"""Most alternative strings for a piece of the pattern; the piece is cut when there would be more."""
 MOST_COPIES = 4
 MOST_LITERALS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What is looked for, in ripgrep's terms; never across a line end."""
+    """A search pattern, in ripgrep's terms. A match never crosses a line end."""
 
     text: str
     fixed: bool = False
@@ -33,7 +33,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """The text holds this string, whatever the case of its ASCII letters."""
+    """The text must contain this string, ignoring the case of ASCII letters."""
 
     text: bytes
     hashes: Hashes = field(compare=False, repr=False)
@@ -55,7 +55,7 @@ ANY = All()
 
 
 def need_of(pattern: Pattern) -> Need:
-    """ANY where the pattern is not understood, or says too little or too much."""
+    """The need of a pattern. ANY if the pattern is not understood, or says too little or too much."""
     if len(pattern.text) > MOST_LETTERS:
         return ANY
     read: Callable[..., Node] = literal if pattern.fixed else parse
@@ -81,8 +81,8 @@ def _need(node: Node) -> Need:
 
 
 class _Runs:
-    """Goes over a sequence from left to right. `current` are the strings that the text up to here, back to the last
-    place where anything may stand, can be; what is known of the text before that is in `needs`."""
+    """Walks a sequence from left to right. `current` is the set of strings that the text since the last wildcard can
+    be; `needs` holds what is known about the text before that."""
 
     def __init__(self) -> None:
         self.current: frozenset[bytes] = frozenset({b""})
@@ -104,7 +104,7 @@ class _Runs:
                 for _ in range(min(node.least, MOST_COPIES)):
                     self._extend(copy)
                 self._cut()
-                # The last copy stands beside what follows.
+                # The last copy is adjacent to what follows.
                 self._extend(copy)
         else:
             self._cut()
@@ -126,7 +126,7 @@ class _Runs:
 
 
 def _options(node: Node) -> frozenset[bytes] | None:
-    """The strings that a node stands for, if these are few."""
+    """The set of strings that a node matches; None if there are too many."""
     if isinstance(node, Text):
         return node.options if len(node.options) <= MOST_OPTIONS else None
     if isinstance(node, Sequence):

@@ -1,7 +1,7 @@
-"""Reads the common part of ripgrep's regular expressions; of anything else it says so.
+"""Parser for the common part of ripgrep's regular expressions; it raises Unread for anything else.
 
-What it reads it reads as ripgrep does, or more loosely: where a node stands for a set of strings, that set holds all
-that ripgrep would accept there. Whether an expression is valid at all is left to ripgrep.
+It reads an expression as ripgrep does, or more loosely: the set of strings of a node contains everything that ripgrep
+would accept there. Whether an expression is valid is left to ripgrep.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 MOST_DEPTH = 50
 MOST_MEMBERS = 8
-"""A class with more members counts as any text."""
+"""A character class with more members counts as any text."""
 
 _GROUPS = ("(?:", "(?P<", "(?<")
 _ASSERTIONS = "bBAz"
@@ -19,19 +19,19 @@ _CLASSES = "dDwWsS"
 
 
 class Unread(Exception):
-    """This part of the syntax is not known here."""
+    """This part of the syntax is not supported here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One of these strings, which hold no line ends."""
+    """Exactly one of these strings, which contain no line ends."""
 
     options: frozenset[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """Whatever text, also none."""
+    """Any text, also empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ NOTHING = Text(frozenset({b""}))
 
 
 def parse(pattern: str, *, ignore_case: bool = False) -> Node:
-    """Raises Unread."""
+    """Parse a pattern; raises Unread."""
     return _Parser(pattern, ignore_case).whole()
 
 
@@ -74,7 +74,7 @@ def _character(each: str, ignore_case: bool) -> Node:
 
 
 class _Parser:
-    """Recursive descent; `at` is the next character."""
+    """Recursive descent parser; `at` is the index of the next character."""
 
     def __init__(self, pattern: str, ignore_case: bool) -> None:
         self.pattern = pattern
@@ -107,7 +107,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts)) if parts else NOTHING
 
     def repeated(self, node: Node) -> Node:
-        """A quantifier may follow a quantifier: `a{2}?` is lazy, `a+*` a repetition of one."""
+        """A quantifier may follow a quantifier: `a{2}?` is lazy, `a+*` repeats a repetition."""
         while self.at < len(self.pattern) and self.pattern[self.at] in "*+?{":
             sign = self.next()
             if sign == "{":
@@ -179,7 +179,7 @@ class _Parser:
         raise Unread(f"the escape \\{each}")
 
     def members(self) -> Node:
-        """Plain characters, escaped ones and ranges; nothing nested, named or computed."""
+        """A character class of plain characters, escapes and ranges; nothing nested, named or computed."""
         negated = self.take("^")
         found: set[str] = set()
         wide, first = negated, True

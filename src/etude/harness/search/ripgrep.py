@@ -1,8 +1,8 @@
 """Runs ripgrep, which alone decides what is searched and what matches.
 
-`search(only=...)` narrows a search to some files without a word about how they are searched: a list of rules, which
-ripgrep puts below all others, hides the rest of the tree. A file that its own rules leave out stays out, and files are
-not named on the command line, since ripgrep treats a named file otherwise (binary or hidden).
+`search(only=...)` restricts a search to some files without changing how they are searched: a list of ignore rules with
+the lowest precedence hides the rest of the tree. So a file that ripgrep's own rules leave out stays out. The files are
+not named on the command line, since ripgrep treats a named file differently (binary or hidden).
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from etude.harness.search.query import Pattern
 
 LIMIT_SECONDS = 60.0
 PLACE = "./"
-"""The root, as it is named to ripgrep and begins every path that it prints."""
+"""How the root is named on ripgrep's command line; every path that it prints begins with this."""
 UNRULED = ["--no-ignore", "--hidden"]
 _LONGEST_PATH = 2 * 4096
 
 _SPECIAL = re.compile(rb"[\\*?\[\]{}!# \t]")
 _UNSAYABLE = re.compile(rb"[\r\n\x80-\xff]+")
-"""Rules are lines of UTF-8: what may not be is said by a star, which hides less, never more."""
+"""Bytes that a rule, a line of UTF-8, cannot contain. They are replaced by a star, which hides less, never more."""
 
 
 class NoRipgrep(Exception):
-    """It is not installed here."""
+    """Ripgrep is not installed."""
 
 
 class BadPattern(Exception):
-    """Ripgrep cannot read the pattern or a glob; the text is what it says."""
+    """Ripgrep rejects the pattern or a glob; the text is its own message."""
 
 
 class SearchFailed(Exception):
-    """Ripgrep came to no end, or died."""
+    """Ripgrep timed out or crashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What ripgrep printed, by file and in the order of their paths."""
+    """Ripgrep's output, by file and sorted by path."""
 
     files: Sequence[tuple[bytes, bytes]]
-    """Path, and `number:text` lines; a line without a number is a remark of ripgrep's about the file."""
+    """Path, and its lines as `number:text`; a line without a number is ripgrep's remark about the file."""
     problems: str = ""
-    """Files that it could not read."""
+    """Messages about files that it could not read."""
 
     def matches(self) -> Iterator[Match]:
         for path, block in self.files:
@@ -71,16 +71,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How far a search goes."""
+    """Which files to search, and how many matches to return."""
 
     below: str = ""
-    """A folder or file below the root: only there, also where the rules hide it."""
+    """Search only this file or folder below the root, even if ignore rules hide it."""
     everything: bool = False
-    """Also what the rules leave out."""
+    """Also search what the ignore rules leave out."""
     without: tuple[str, ...] = ()
     """With `everything`: names of files and folders to leave out all the same."""
     most: int = 0
-    """Matches in a file; 0 for all."""
+    """Most matches per file; 0 for all."""
 
     def options(self) -> list[str]:
         return UNRULED * self.everything + [f"--max-count={self.most}"] * bool(self.most)
@@ -109,8 +109,8 @@ class Ripgrep:
         scope: Scope = WHOLE,
         seconds: float = LIMIT_SECONDS,
     ) -> Found:
-        """Every match below the root, or of those in the files of `only`. With `globs`, `only` is what is searched,
-        whatever the rules say: it holds what `files` gave for the globs. Raises BadPattern and SearchFailed."""
+        """Search below the root, or only in the files of `only`. With `globs`, `only` must be what `files` returned for
+        them, and is searched regardless of ignore rules. Raises BadPattern and SearchFailed."""
         command = ["--line-number", "--heading", "--null", "--with-filename", "--color=never", *scope.options()]
         command += ["--fixed-strings"] * pattern.fixed + ["--word-regexp"] * pattern.word
         command += ["--ignore-case" if pattern.ignore_case else "--case-sensitive"]
@@ -125,12 +125,12 @@ class Ripgrep:
             self._check(root, command, done, seconds)
         problems = done.stderr.decode("utf-8", "replace") if done.returncode == 2 else ""
         files = _by_file(done.stdout)
-        if only is not None and globs:  # a rule with a star allows others too, which no glob leaves out here
+        if only is not None and globs:  # a rule with a star may allow other files too, and here no glob leaves them out
             files = [(path, lines) for path, lines in files if path in only]
         return Found(files, problems)
 
     def files(self, root: bytes, globs: Sequence[str] = (), *, seconds: float = LIMIT_SECONDS) -> list[bytes]:
-        """What a search would look into."""
+        """The files that a search would read."""
         command = ["--files", "--null", *(f"--glob={glob}" for glob in globs)]
         done = self._run(root, command, seconds)
         if done.returncode not in (0, 1) and not done.stdout and globs:
@@ -140,7 +140,8 @@ class Ripgrep:
     def _check(
         self, root: bytes, command: Sequence[str], done: subprocess.CompletedProcess[bytes], seconds: float
     ) -> None:
-        """Ripgrep ends with 2 also where it found nothing and could not read some file."""
+        """Raise if ripgrep failed. Exit code 2 alone does not mean that: ripgrep also returns it if it found nothing
+        and could not read some file."""
         if done.returncode < 0:
             raise SearchFailed(f"ripgrep died of signal {-done.returncode}")
         again = self._run(root, command, seconds, place="/dev/null")
@@ -156,7 +157,7 @@ class Ripgrep:
         place: str = PLACE,
     ) -> subprocess.CompletedProcess[bytes]:
         command = [self.program, "--no-config", *arguments]
-        # Files in memory rather than pipes: nobody has to read along, which for common patterns takes long.
+        # Files in memory instead of pipes: nobody has to read while it runs, which takes long for common patterns.
         with _memory("rules") as held, _memory("found") as found, _memory("problems") as problems:
             if rules is not None:
                 held.write(rules)
@@ -187,8 +188,9 @@ class Ripgrep:
 
 
 def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
-    """Hides everything but these files and the folders on the way to them. To allow a hidden name would make ripgrep
-    look into it; where it does so anyway, a rule above these has allowed it."""
+    """Return ignore rules that hide everything except these files and their parent folders. Hidden names are allowed
+    only with `hidden`: otherwise ripgrep would search them because of our rule. If it searches one anyway, a rule of
+    higher precedence allows it."""
     kept: set[bytes] = set()
     for path in paths:
         while path and path not in kept:
@@ -201,8 +203,9 @@ def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
 
 
 def _by_file(printed: bytes) -> list[tuple[bytes, bytes]]:
-    """A zero byte follows each path and stands nowhere else; a blank line parts two files. Blank lines in a path cannot
-    be mistaken for that, since it is the first one from where the path may begin at the earliest."""
+    """Split ripgrep's output by file. A zero byte follows each path and occurs nowhere else; a blank line separates two
+    files. A blank line inside a path is not mistaken for that, since the first one is taken after the earliest position
+    where the path can begin."""
     find = printed.find
     files: list[tuple[bytes, bytes]] = []
     begin, zero = 0, find(b"\0")
@@ -222,7 +225,7 @@ def _memory(name: str) -> BinaryIO:
 
 
 def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """As `wait` with a timeout, which would look only now and then."""
+    """Wait for the process; False if it timed out. Unlike `Popen.wait` with a timeout, this does not poll."""
     handle = os.pidfd_open(process.pid)
     try:
         end = select.poll()

@@ -1,6 +1,6 @@
-"""Files outside of a folder, or in its `.git`, that say which files below it ripgrep searches.
+"""Ignore rules outside a folder, or in its `.git`, that decide which of its files ripgrep searches.
 
-The ignore files inside are watched with all others; these few are looked at before each search.
+The ignore files inside the folder are watched like all other files; these few are checked before each search.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Fingerprint = tuple[tuple[str, int, int, int], ...]
 
 
 def fingerprint(root: bytes, repositories: Collection[bytes] = ()) -> Fingerprint:
-    """Equal as long as none of them changed."""
+    """Fingerprint of these files; equal as long as none of them changed."""
     return tuple(_known(path) for path in _files(Path(os.fsdecode(root)), repositories))
 
 
@@ -36,7 +36,8 @@ def _files(root: Path, repositories: Collection[bytes]) -> Iterator[Path]:
 
 
 def git_folder(git: Path) -> Path:
-    """A worktree's `.git` is a file that says where; what its worktrees share lies where `commondir` says."""
+    """The real git folder. A worktree's `.git` is a file that points to it, and what all worktrees share is where its
+    `commondir` says."""
     if git.is_dir():
         return git
     there = git.parent / _text(git).removeprefix("gitdir:").strip()
@@ -56,5 +57,5 @@ def _known(path: Path) -> tuple[str, int, int, int]:
         found = path.stat()
     except OSError:
         return str(path), -1, 0, 0
-    # A folder's times change with whatever happens in it; that it is there is what matters.
+    # A folder's times change with its contents; only its existence matters here.
     return (str(path), 0, 0, 0) if path.is_dir() else (str(path), found.st_size, found.st_mtime_ns, found.st_ino)

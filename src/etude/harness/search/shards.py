@@ -1,7 +1,7 @@
-"""Signatures of many files, turned on their side: to ask one thing of a thousand files is to read a few short rows.
+"""Transposed signatures of many files, so that a query over a thousand files reads only a few short rows.
 
-A shard holds signatures of one length. Row i has a bit for each file: bit i of that file's signature. A literal's
-candidates are the bitwise AND of the rows of its hashes.
+A shard holds signatures of one length. Row i has one bit per file: bit i of that file's signature. The candidates for a
+literal are the bitwise AND of the rows of its hashes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from etude.harness.search.query import All, Literal, Need
 
 MOST_FILES = 1024
 MOST_CELLS = 1 << 24
-"""Bits of one shard, so that long signatures are turned in small numbers."""
+"""Most bits in one shard, so that long signatures are transposed in small groups."""
 
 Ids = NDArray[np.int32]
 Packed = NDArray[np.uint8]
@@ -27,7 +27,7 @@ Packed = NDArray[np.uint8]
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
     rows: Packed
-    """One row for each bit of a signature, eight files to a byte."""
+    """One row per signature bit, eight files to a byte."""
     files: Ids
 
     def may_hold(self, need: Need) -> Ids:
@@ -45,11 +45,11 @@ class Shard:
         return reduce(np.bitwise_or, (self._hits(part) for part in need.parts))
 
     def columns(self) -> NDArray[np.bool_]:
-        """One row for each file again."""
+        """Transpose back: one row per file."""
         return np.unpackbits(self.rows, axis=1, count=len(self.files)).T.view(np.bool_)
 
     def without(self, dropped: NDArray[np.bool_]) -> Iterator[tuple[int, Bits]]:
-        """The signatures of the files that are not dropped (by id)."""
+        """The signatures of the files that are not dropped; `dropped` is indexed by file id."""
         columns = np.ascontiguousarray(self.columns())
         for file, bits in zip(self.files.tolist(), columns, strict=True):
             if not dropped[file]:
@@ -57,7 +57,7 @@ class Shard:
 
 
 def holds(bits: Bits, need: Need) -> bool:
-    """The same question of a single signature."""
+    """Same as `Shard.may_hold`, for a single signature."""
     if isinstance(need, Literal):
         return bool(bits[need.hashes & np.uint32(len(bits) - 1)].all())
     if isinstance(need, All):
@@ -66,7 +66,7 @@ def holds(bits: Bits, need: Need) -> bool:
 
 
 def shards_of(signatures: Iterable[tuple[int, Bits]]) -> Iterator[Shard]:
-    """Keeps at most one unfinished shard of each length in memory."""
+    """Group signatures into shards, with at most one unfinished shard per length in memory."""
     waiting: dict[int, list[tuple[int, Packed]]] = {}
     for file, bits in signatures:
         group = waiting.setdefault(len(bits), [])

@@ -1,7 +1,7 @@
-"""An index on disk: one file, replaced as a whole, believed only if every byte of it is as it was written.
+"""The index on disk: one file, replaced as a whole, and used only if its checksum is right.
 
-Reading maps the file, so that processes share its pages. Writers never wait for each other: the last one's file stays,
-and each is complete. What a file says of another root, or in another layout, is no index.
+The file is memory-mapped, so that processes share its pages. Writers never wait for each other: the last one's file
+stays, and each is complete. A file for another root or in another layout counts as no index.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _ALIGN = 64
 
 
 def place_of(root: bytes, cache: Path | None = None) -> Path:
-    """Outside of the folder, which is the user's: in the user's cache."""
+    """Path of a folder's index: in the user's cache, not in the folder, which is the user's."""
     base = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "etude" / "grep" / f"{hashlib.blake2b(root, digest_size=12).hexdigest()}.index"
 
 
 def save(index: Index, root: bytes, place: Path) -> None:
-    """The index as it is, loose signatures taken in."""
+    """Save the index, with loose signatures moved into shards."""
     index.compact()
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.stem}.")
@@ -57,7 +57,7 @@ def save(index: Index, root: bytes, place: Path) -> None:
 
 
 def load(root: bytes, place: Path) -> Index | None:
-    """None where there is no index, or one that cannot be believed: it is built anew then."""
+    """Load an index; None if there is none or it cannot be trusted, in which case it is built again."""
     try:
         with place.open("rb") as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -90,7 +90,7 @@ def _parts(index: Index, root: bytes) -> Iterator[bytes | memoryview]:
     ]
     for shard in index.shards:
         arrays += [shard.rows, shard.files]
-    # Where an array lies depends on the length of the head, which names the places: room for it is left.
+    # The head holds the array offsets, and they depend on its length: so space is reserved for it.
     at = first = _padded(256 + 96 * len(arrays) + 2 * len(root))
     places = []
     for array in arrays:

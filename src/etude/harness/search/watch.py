@@ -1,8 +1,8 @@
-"""What changed below a folder since the last look, told by the kernel (inotify).
+"""Reports what changed below a folder since the last poll, by inotify.
 
-Every file whose contents, name or mode changed before `poll` was called is in its answer, or the answer says that some
-were lost. Exceptions, because the kernel tells nothing: a store through a memory map (told when the file is
-closed and unmapped), and a write through another name of a file that lies outside of the folder.
+Every file whose contents, name or mode changed before `poll` was called is in its answer, or the answer says that
+changes were lost. There are exceptions, about which the kernel says nothing: a write through a memory map (reported
+when the file is closed and unmapped), and a write through a hard link outside the folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from etude.harness.search.rules import IGNORE_FILES
 
 RULES = frozenset({b".git", *map(os.fsencode, IGNORE_FILES)})
-"""Names that say what is searched."""
+"""Names of files and folders that decide which files are searched."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO = 0x2, 0x4, 0x8, 0x40, 0x80
 _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800
@@ -30,21 +30,21 @@ _HEAD = struct.Struct("iIII")
 _TELLING = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "f2fs", "zfs", "bcachefs", "overlay", "ramfs", "jfs", "reiserfs"}
 )
-"""File systems that nobody changes but through this kernel."""
+"""File systems that only this kernel can change."""
 
 
 class CannotWatch(Exception):
-    """The kernel, or the file system, does not tell of every change."""
+    """The kernel or the file system does not report every change."""
 
 
 @dataclass(slots=True)
 class Changes:
     paths: set[bytes] = field(default_factory=set)
-    """Relative to the root; some may be gone, or folders no more."""
+    """Changed paths relative to the root; some may be gone, or may be former folders."""
     rules: bool = False
-    """Of what is searched at all."""
+    """True if the rules that decide what is searched may have changed."""
     lost: bool = False
-    """Anything may have changed, and this watch is of no further use."""
+    """True if anything may have changed; this watch must then be replaced."""
 
 
 class Watch:
@@ -57,7 +57,7 @@ class Watch:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._folders: dict[int, bytes] = {}
         self.repositories: set[bytes] = set()
-        """Folders below the root that have a `.git` of their own."""
+        """Folders below the root with their own `.git`."""
         self._handle = self._libc.inotify_init1(_NONBLOCK | _CLOEXEC)
         if self._handle < 0:
             raise CannotWatch(os.strerror(ctypes.get_errno()))
@@ -87,7 +87,7 @@ class Watch:
     def _take(self, mask: int, name: bytes, folder: bytes, changes: Changes) -> None:
         path = _below(folder, name)
         if mask & (_MOVE_SELF | _DELETE_SELF):
-            # Of a folder below the root its parent tells, too.
+            # For a folder below the root, its parent reports the event as well.
             changes.lost |= folder == b"" or bool(mask & _MOVE_SELF)
             return
         if name in RULES:
@@ -97,8 +97,8 @@ class Watch:
         elif not mask & _IS_FOLDER:
             changes.paths.add(path)
         elif mask & (_MOVED_FROM | _ATTRIB):
-            # The watches of a moved folder went with it, and would go on to tell of a place that is no longer here;
-            # and one that was opened or closed to us may show or hide all that is in it.
+            # A moved folder keeps its watches, which would report paths that no longer exist; and a folder whose
+            # permissions changed may show or hide everything in it.
             changes.lost = True
         elif mask & (_CREATE | _MOVED_TO):
             try:
@@ -107,13 +107,13 @@ class Watch:
                 changes.lost = True
 
     def _add(self, top: bytes) -> Iterator[bytes]:
-        """Watches a folder and all below it; then yields the files that were there."""
+        """Watch a folder and all below it, and yield the files in it."""
         waiting = [top]
         while waiting:
             folder = waiting.pop()
             full = _below(self._root, folder)
             mask = _WANTED | _ONLY_FOLDERS | _NO_LINKS | _EXCLUDE_UNLINKED
-            # Watched before it is read: what comes between the two is told twice, never not at all.
+            # Watched before it is listed: what changes in between is reported twice instead of never.
             number = self._libc.inotify_add_watch(self._handle, ctypes.c_char_p(full), ctypes.c_uint32(mask))
             if number < 0:
                 problem = ctypes.get_errno()
@@ -148,7 +148,7 @@ class Watch:
 
 
 def file_systems(root: bytes, mounts: str | None = None) -> set[str]:
-    """The kinds of the file system that holds the root, and of those mounted below it."""
+    """Types of the file system that contains the root, and of those mounted below it."""
     place = os.fsdecode(root)
     kinds, holding, longest = set(), "", -1
     for line in (mounts or Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")).split(
