@@ -38,7 +38,7 @@ class Web(Protocol):
     async def search(self, query: str) -> list[Hit]: ...
 
     async def fetch(self, url: str) -> str:
-        """The page as text."""
+        """Fetch a page as text."""
         ...
 
 

@@ -71,7 +71,8 @@ class Message:
 
 @dataclass(slots=True)
 class Conversation:
-    """What the agent is shown, in order. A self-summary starts a new one whose `parent` is the old one."""
+    """The messages that the agent is shown, in order. A self-summary starts a new conversation whose `parent` is the
+    old one."""
 
     id: str
     messages: list[Message] = field(default_factory=list)

@@ -1,6 +1,7 @@
-"""Agents in the background: started, queued, looked at, and their changes applied when the folder has moved on.
+"""Background agents: started, queued, inspected, and their changes applied to a folder that may have changed meanwhile.
 
-All state lies on disk, in the folders of their sessions."""
+All state is on disk, in the folders of their sessions.
+"""
 
 from etude.harness.background.agent import Agent, Change, State, held, last_words, look, look_at_all, take_agent
 from etude.harness.background.applying import Changes, Fit, Step, count_lines, preview, steps, write

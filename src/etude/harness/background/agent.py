@@ -1,7 +1,7 @@
-"""One agent in the background, as its folder says at this moment.
+"""One background agent, as its folder describes it at this moment.
 
 Invariant: the state is derived, never stored: from the lock that the agent's process holds, the queue, the session's
-lines and `ended.json`. So no kill and no reboot can leave a state that is not true.
+lines and `ended.json`. So no kill and no reboot can leave a wrong state.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class State(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
-    """It came to an end: of its own, or of its budgets."""
+    """Ended by itself or by a budget."""
     STOPPED = "stopped"
-    """By its user."""
+    """Stopped by the user."""
     FAILED = "failed"
-    """The endpoint, a box, the disk: says nothing about the agent."""
+    """Ended by a failure of the endpoint, a box or the disk, which says nothing about the agent."""
     INTERRUPTED = "interrupted"
-    """Its process is gone without a word."""
+    """The process vanished without recording an end."""
     APPLIED = "applied"
     PARTLY = "partly applied"
     REJECTED = "rejected"
@@ -55,7 +55,7 @@ _REVIEWED = {"accepted": State.APPLIED, "rejected": State.REJECTED}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Of an agent: those that wait for a decision or, once all are applied, those."""
+    """Size of an agent's changes: those that wait for a decision or, if there are none, those that were applied."""
 
     files: int
     added: int
@@ -68,14 +68,14 @@ class Agent:
     order: Order
     state: State
     ahead: int
-    """While it is queued: those who are before it, running ones included."""
+    """Number of agents before this one in the queue, running ones included."""
     ended: Ended
     session: SavedSession | None
-    """None until it has begun."""
+    """None until the agent has begun."""
 
     @property
     def changes(self) -> Changes:
-        """What is neither applied nor withdrawn, without files that became too large to be read."""
+        """Changes that are neither applied nor reverted, without files that became too large to read."""
         return _open_changes(self.session) if self.session is not None else {}
 
     @property
@@ -85,12 +85,12 @@ class Agent:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """Prompts that the session does not know of yet."""
+        """Prompts that the session has not received yet."""
         return self.order.prompts[self.session.requests if self.session else 0 :]
 
     @property
     def unfinished(self) -> bool:
-        """There is something to go on with, without another prompt."""
+        """Whether the agent can continue without another prompt."""
         return bool(self.pending) or self.state in (State.STOPPED, State.FAILED, State.INTERRUPTED)
 
     def change(self) -> Change:
@@ -103,7 +103,7 @@ class Agent:
 
 
 def look(place: Path, *, at_rest: bool = False) -> Agent:
-    """`at_rest`: the caller holds the agent's lock, so its process does not."""
+    """Read an agent's state. `at_rest` means that the caller holds the agent's lock, so its process cannot."""
     order = read_order(place)
     lives = not at_rest and is_held(place / LOCK)
     session = load_session(place) if begun(place) else None
@@ -122,13 +122,13 @@ def look(place: Path, *, at_rest: bool = False) -> Agent:
 
 
 def look_at_all(sessions: Path) -> tuple[list[Agent], list[str]]:
-    """The newest first, and what is to say of those that cannot be read."""
+    """Return all agents, newest first, and the errors of those that cannot be read."""
     found, problems = [], []
     for place in agents(sessions):
         try:
             found.append(look(place))
         except SessionError as error:
-            # Somebody may have removed it meanwhile.
+            # Another process may have removed it meanwhile.
             if is_agent(place):
                 problems.append(str(error))
     return sorted(found, key=lambda agent: agent.order.begun, reverse=True), problems
@@ -136,7 +136,8 @@ def look_at_all(sessions: Path) -> tuple[list[Agent], list[str]]:
 
 @contextmanager
 def held(place: Path, doing: str) -> Iterator[None]:
-    """Keeps its process from being started again meanwhile; SessionError if it is alive, or another holds it."""
+    """Hold the agent's lock, so that its process cannot be started meanwhile. Raises SessionError if the lock is
+    already held, by the agent or by another command."""
     descriptor = take_agent(place, doing)
     try:
         yield
@@ -152,7 +153,8 @@ def take_agent(place: Path, doing: str) -> int:
 
 
 def begun(place: Path) -> bool:
-    """A session whose first line is not whole was killed before it began, and holds nothing."""
+    """Whether the agent's session has begun. A log without a complete first line was killed before that, and contains
+    nothing."""
     log = place / LOG
     if not log.exists():
         return False
@@ -165,14 +167,14 @@ def _open_changes(session: SavedSession) -> Changes:
 
 
 def _end_of(session: SavedSession | None) -> Ended:
-    """Of a process that went without a word: its session's, if that came to an end."""
+    """The end of a process that recorded none: that of its session, if the session has one."""
     if session is None:
         return Ended(stop="")
     return Ended(stop=session.stop, text=last_words(session))
 
 
 def last_words(session: SavedSession) -> str:
-    """What a finish said, or the last message."""
+    """The message of the finish call, or the last message."""
     if session.stop == StopCause.FINISHED and session.tools and session.tools[-1].output:
         return session.tools[-1].output
     messages = session.conversation.messages if session.conversation else []

@@ -1,7 +1,7 @@
-"""What an agent changed meets a folder that may have moved on since it started.
+"""Applies an agent's changes to a folder that may have changed since the agent started.
 
-Invariant: looking writes nothing; a step says what will lie in the folder, and against which content it was made, so
-that nothing is written over what has come since.
+Invariant: planning writes nothing. A step says what will be in the folder and which contents it expects there, so that
+newer contents are never overwritten.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from etude.harness.diff import as_text, binary_changes, unified_diff
 from etude.harness.workspace import TOO_LARGE
 
 Changes = Mapping[str, tuple[bytes | None, bytes | None]]
-"""Contents at the agent's start and now; None where there is no file."""
+"""Contents at the agent's start and now; None if there is no file."""
 
 
 class Fit(StrEnum):
     WRITES = "writes"
-    """The folder has what the agent started from."""
+    """The folder still has what the agent started from."""
     THERE = "there"
-    """The folder has it already."""
+    """The folder already has the agent's version."""
     MERGES = "merges"
-    """Both changed it, in different places."""
+    """The folder and the agent changed the file in different places."""
     CONFLICTS = "conflicts"
 
 
@@ -35,15 +35,15 @@ class Step:
     path: str
     fit: Fit
     found: bytes | None = None
-    """What lies in the folder now."""
+    """Contents in the folder now."""
     result: bytes | None = None
-    """What will lie there: of a conflict, what the agent made."""
+    """Contents after the step; for a conflict, the agent's version."""
     why: str = ""
-    """Of a conflict."""
+    """Reason for a conflict."""
 
 
 def steps(folder: Path, changes: Changes, only: Collection[str] = ()) -> list[Step]:
-    """One for each changed file; `only` some of them, if any is named. Files too large to be read are left out."""
+    """Plan one step per changed file, or only for those in `only`. Files too large to read are left out."""
     unknown = sorted(set(only) - changes.keys())
     if unknown:
         raise ApplyConflict(
@@ -79,7 +79,7 @@ def _step(folder: Path, path: str, before: bytes | None, now: bytes | None) -> S
 
 
 def preview(planned: Collection[Step]) -> str:
-    """What lies in the folder against what will, as a diff."""
+    """Diff from the folder's current contents to those after the steps."""
     before = {step.path: step.found for step in planned}
     after = {step.path: step.result for step in planned}
     old = {path: data for path, data in before.items() if data is not None}
@@ -88,7 +88,8 @@ def preview(planned: Collection[Step]) -> str:
 
 
 def write(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str]:
-    """All of them or, with ApplyConflict, none. Returns the paths; those that were there already count."""
+    """Write all steps, or none if ApplyConflict is raised. Return the paths, including those that the folder had
+    already."""
     if conflicts := [f"{step.path} {step.why}" for step in planned if step.fit is Fit.CONFLICTS]:
         raise ApplyConflict(
             f"nothing was written: {'; '.join(conflicts)}; choose other files, put it back, or let the agent do it "
@@ -107,7 +108,7 @@ def write(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str
 
 
 def count_lines(before: bytes | None, now: bytes | None) -> tuple[int, int]:
-    """Added and removed."""
+    """Numbers of added and removed lines."""
     old = {} if before is None else {"file": before}
     new = {} if now is None else {"file": now}
     lines = unified_diff(old, new).split("\n")[2:]

@@ -1,7 +1,8 @@
-"""Who is alive and who writes, told by locks that the kernel releases when their process ends, however it ends.
+"""File locks that show which process is alive or writing; the kernel releases them when the process ends, however it
+ends.
 
-Invariant: asking whether a lock is held never takes it, so nobody is refused because of a question. The locks belong to
-the open file, not to the process: who starts another process can hand a held lock on to it, with no moment between.
+Invariant: checking whether a lock is held never takes it, so a check cannot make anyone else fail. The locks belong to
+the open file, not to the process: a process can hand a held lock to a child without a gap.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from pathlib import Path
 from etude.harness.sessions import SessionError
 
 _FLOCK = "hhqqi4x"
-"""Linux's struct flock on 64-bit machines: type, whence, start, length (0: all of it), process."""
+"""Layout of Linux's struct flock on 64-bit machines: type, whence, start, length (0: the whole file), process."""
 _WHOLE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _LOOK_SECONDS = 0.05
 
 
 def take(path: Path) -> int | None:
-    """The descriptor that holds the lock until it is closed; None if somebody else holds it."""
+    """Take the lock. Return a descriptor that holds it until closed; None if another holder has it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE)
@@ -50,20 +51,20 @@ def is_held(path: Path) -> bool:
 
 
 def sign(descriptor: int) -> None:
-    """Says in the file who holds its lock from here on: this process."""
+    """Write into the lock file that this process now holds its lock."""
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()} {_started(os.getpid())}".encode(), 0)
 
 
 def holder(path: Path) -> int | None:
-    """The process that signed last; whether it still holds the lock is not said."""
+    """The process that signed last. It may no longer hold the lock."""
     number, _, _ = path.read_text().partition(" ")
     return int(number) if number else None
 
 
 def signal_holder(path: Path, number: int) -> bool:
-    """False if nobody holds the lock, or its holder has not signed yet. A process that has the number of one that is
-    gone began at another time; and from that look on the handle is of that process alone."""
+    """Send a signal to the lock's holder. Return False if nobody holds the lock or the holder has not signed yet. A
+    reused process number is recognised by its start time, and the pidfd then refers to that one process."""
     pid = holder(path)
     if pid is None or not is_held(path):
         return False
@@ -83,13 +84,14 @@ def signal_holder(path: Path, number: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    """In ticks since the machine started; the name before it may hold anything."""
+    """A process's start time, in ticks since boot. Parsed from the right, since the process name before it may contain
+    anything."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 @contextmanager
 def alone(path: Path, *, seconds: float, whom: str) -> Iterator[None]:
-    """Waits until nobody else holds the lock; SessionError names `whom` it has waited for."""
+    """Wait for the lock and hold it. After `seconds`, raises a SessionError that names `whom` it waited for."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     deadline = time.monotonic() + seconds
     while (descriptor := take(path)) is None:

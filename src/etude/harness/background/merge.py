@@ -1,9 +1,10 @@
-"""A merge of two changes to one text, by lines.
+"""Three-way merge of texts, by lines.
 
-Invariant: a region that only one side changed is that side's, one that both changed alike is what both made of it, and
-anything else is a conflict: changes that touch each other are never joined, since nobody has seen the result.
+Invariant: a region that only one side changed becomes that side's, one that both changed alike becomes what both made
+of it, and anything else is a conflict. Changes that touch each other are never joined, since nobody has seen the
+result.
 
-Why not `git merge-file`: it need not be there, and what may be written must not depend on that. Tests compare the two.
+Why not `git merge-file`: git need not be installed, and the result must not depend on that. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Lines = Sequence[str]
 
 
 def merge(start: bytes, ours: bytes, theirs: bytes) -> bytes | None:
-    """The text with both changes; None where they conflict, or where one of the three is no text."""
+    """The text with both changes; None if they conflict, or if one of the three is not text."""
     texts = [as_text(data) for data in (start, ours, theirs)]
     if ours == theirs or start == theirs:
         return ours
@@ -38,7 +39,7 @@ def merge(start: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 
 
 def _regions(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[Lines, Lines, Lines]]:
-    """All three texts cut at the same places: pieces that are equal in all, and what lies between them."""
+    """Cut all three texts at the same places: into pieces that are equal in all, and what lies between them."""
     at_base = at_left = at_right = 0
     for in_base, in_left, in_right, size in _common(base, left, right):
         yield base[at_base:in_base], left[at_left:in_left], right[at_right:in_right]
@@ -49,7 +50,7 @@ def _regions(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[Lines, Li
 
 
 def _common(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[int, int, int, int]]:
-    """Where in each of them, and how long, pieces lie that both sides kept."""
+    """Positions and lengths of the pieces that both sides kept."""
     kept_left, kept_right = _kept(base, left), _kept(base, right)
     i = j = 0
     while i < len(kept_left) and j < len(kept_right):
@@ -64,7 +65,7 @@ def _common(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[int, int, 
 
 
 def _kept(base: Lines, side: Lines) -> list[tuple[int, int, int]]:
-    # What begins and ends alike first: the rest is compared in time that grows with its square.
+    # Skip the common head and tail first: comparing the rest takes quadratic time.
     shorter = min(len(base), len(side))
     head = next((n for n in range(shorter) if base[n] != side[n]), shorter)
     tail = next((n for n in range(shorter - head) if base[-1 - n] != side[-1 - n]), shorter - head)

@@ -1,7 +1,7 @@
-"""What an agent was asked, in `agent.json` of its session's folder, and how its process ended, in `ended.json`.
+"""What an agent was asked (`agent.json` in its session's folder), and how its process ended (`ended.json`).
 
-Invariant: both files are whole or absent. `agent.json` is there before its process is; `ended.json` is written by a
-process that comes to an end in order, and goes when the agent is started again.
+Invariant: both files are complete or absent. `agent.json` exists before the process starts. `ended.json` is written by
+a process that ends in an orderly way, and is deleted when the agent is started again.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Order(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    """Six hexadecimal digits; any beginning that no other agent's shares will do."""
+    """Six hexadecimal digits. Users may give any prefix that no other agent shares."""
     name: str
-    """The user's own, or nothing."""
+    """Name given by the user; may be empty."""
     folder: Path
     model: str
     prompts: tuple[str, ...]
-    """In order; how many of them the session knows says which are still to be asked."""
+    """Prompts in order. Those beyond the number of requests in the session have yet to be asked."""
     at_once: int
-    """It runs once fewer than so many agents are before it."""
+    """The agent runs once fewer than this many agents are before it in the queue."""
     begun: float
     """Unix time."""
 
@@ -43,14 +43,14 @@ class Ended(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     stop: str
-    """A StopCause."""
+    """A StopCause, or empty."""
     error: str = ""
     text: str = ""
-    """The agent's last words to the user."""
+    """The agent's last message to the user."""
 
 
 def place_for(sessions: Path) -> tuple[str, Path]:
-    """A new id, and the folder that its session will have."""
+    """Return a new agent id and the folder for its session."""
     taken = {path.name.rpartition("-")[2] for path in agents(sessions)}
     while (new := secrets.token_hex(3)) in taken:
         pass
@@ -58,7 +58,7 @@ def place_for(sessions: Path) -> tuple[str, Path]:
 
 
 def agents(sessions: Path) -> Iterator[Path]:
-    """Their folders."""
+    """Folders of all agents."""
     return (path.parent for path in sessions.glob(f"*/{ORDER}"))
 
 
@@ -67,7 +67,7 @@ def is_agent(place: Path) -> bool:
 
 
 def readable(sessions: Path) -> dict[Path, Order]:
-    """By folder; one that cannot be read must not hide the others."""
+    """The orders of all agents, by folder. Unreadable ones are skipped, so that they do not hide the others."""
     found = {}
     for place in agents(sessions):
         with suppress(SessionError):
@@ -76,7 +76,7 @@ def readable(sessions: Path) -> dict[Path, Order]:
 
 
 def find(sessions: Path, word: str) -> Path:
-    """By its name, its folder's name, or a beginning of its id."""
+    """Find an agent by its name, its folder's name, or a prefix of its id."""
     orders = readable(sessions)
     exact = [place for place, order in orders.items() if word in (order.name, order.id, place.name)]
     found = exact or [place for place, order in orders.items() if word and order.id.startswith(word)]

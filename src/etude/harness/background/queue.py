@@ -1,8 +1,8 @@
-"""Who may run and who waits, without a daemon: tickets in a folder, drawn in order.
+"""A queue of agents without a daemon: numbered tickets in a folder.
 
-Invariant: of the living tickets, in order, only the first `at_once` run. A place before one's own is lost by nobody and
-gained by nobody, so who may run once may run until its end. A ticket lives as long as its agent holds its lock; those
-of the dead count for nothing, and go when the next one is drawn.
+Invariant: only the first `at_once` tickets of living agents run. The number of tickets before an agent's own never
+grows, so an agent that may run may run until its end. A ticket is alive while its agent holds its lock; dead tickets do
+not count, and are removed when the next one is drawn.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from pathlib import Path
 from etude.harness.background.locks import alone, is_held
 
 LOCK = "lock"
-"""In an agent's folder: held by the process that is the agent."""
+"""Lock file in an agent's folder, held by the agent's process."""
 _DRAW_SECONDS = 30.0
 
 
 class Queue:
-    """Of the agents whose folders lie in `sessions`. Tickets are links, named by number, to the folders' names."""
+    """The queue of the agents whose folders are in `sessions`. Tickets are symlinks, named by number, whose targets are
+    the folders' names."""
 
     def __init__(self, sessions: Path) -> None:
         self._sessions = sessions
         self._folder = sessions / "queue"
 
     def draw(self, agent: str) -> None:
-        """The last place, for an agent whose lock is held already."""
+        """Append an agent, whose lock must already be held, to the queue."""
         with alone(self._folder / "drawing", seconds=_DRAW_SECONDS, whom="another agent that is being started"):
             last = 0
             for number, name in self._tickets():
@@ -34,13 +35,13 @@ class Queue:
             self._place(last + 1).symlink_to(agent)
 
     def before(self, agent: str) -> int:
-        """How many living ones drew earlier."""
+        """Number of living agents that drew an earlier ticket."""
         found = 0
         for _, name in self._tickets():
             if name == agent:
                 return found
             found += self._lives(name)
-        return 0  # It has left, or never came.
+        return 0  # It has left the queue, or was never in it.
 
     def leave(self, agent: str) -> None:
         for number, name in self._tickets():
@@ -56,7 +57,7 @@ class Queue:
                 try:
                     found.append((int(path.name), str(path.readlink())))
                 except FileNotFoundError:
-                    continue  # It left while we looked.
+                    continue  # It left while we were reading.
         return sorted(found)
 
     def _lives(self, agent: str) -> bool:

@@ -1,6 +1,8 @@
-"""Search by words and by meaning: files as chunks, BM25 over their terms, vectors of an embedder where there is one.
+"""Code search by words and by meaning: files are split into chunks, ranked by BM25 over their terms and, with an
+embedder, by embedding vectors.
 
-Runs in our process, on the files of any workspace; no box is asked for anything but its files."""
+It runs in our own process, on the files of any workspace; a box is only asked for its files.
+"""
 
 from etude.harness.chunks.choice import usual_embedder
 from etude.harness.chunks.chunk import Chunk, chunks_of

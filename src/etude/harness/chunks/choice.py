@@ -1,4 +1,4 @@
-"""Which embedder a user gets: an endpoint that the environment names, else the model that ships, if it is installed.
+"""Chooses the user's embedder: an endpoint named in the environment, or else the shipped model, if it is installed.
 
 Code is sent to an endpoint only if ETUDE_EMBEDDINGS_URL is set.
 """
@@ -14,7 +14,8 @@ URL, MODEL, KEY = "ETUDE_EMBEDDINGS_URL", "ETUDE_EMBEDDINGS_MODEL", "ETUDE_EMBED
 
 
 def usual_embedder(environment: Mapping[str, str]) -> Embedder | None:
-    """None: search goes by words alone. An empty ETUDE_EMBEDDINGS_MODEL says so outright."""
+    """The user's embedder; None means that search goes by words alone. An empty ETUDE_EMBEDDINGS_MODEL asks for that
+    explicitly."""
     if url := environment.get(URL):
         return EndpointEmbedder(url, environment.get(MODEL, "default"), api_key=environment.get(KEY, ""))
     if environment.get(MODEL) == "" or not has_shipped_model():

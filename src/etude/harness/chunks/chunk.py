@@ -1,8 +1,8 @@
-"""A chunk: lines of one file that belong together, and the rule by which a file becomes chunks.
+"""Chunk: lines of one file that belong together; and the rule that splits a file into chunks.
 
-Every line of a text file lies in exactly one chunk, in order, whatever the file holds; a binary or huge one has none.
-With a grammar a chunk is a definition, or what is left of one when those inside of it are taken out; without one, and
-for what no definition holds, paragraphs are grouped by their blank lines and indentation.
+Every line of a text file is in exactly one chunk, in order, whatever the file contains; a binary or huge file has no
+chunks. With a grammar, a chunk is a definition, or what is left of one after the definitions inside it are taken out.
+Without a grammar, and outside definitions, paragraphs are grouped by blank lines and indentation.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from etude.harness.chunks.grammars import Definition, definitions
 from etude.harness.diff import as_text
 
 MAX_FILE_BYTES = 500_000
-"""A larger file is generated, or data."""
+"""A larger file has no chunks: it is generated, or data."""
 LONGEST = 80
-"""Lines of a chunk; what is longer is split."""
+"""Most lines of a chunk; longer ones are split."""
 PARAGRAPHS = 40
-"""Lines to which paragraphs are grouped where no definition holds them."""
+"""Most lines of a group of paragraphs outside definitions."""
 
 _NAMED = re.compile(
     r"(?:^|\s)(?:def|class|func|function|fn|struct|enum|trait|impl|interface|module|namespace|sub|procedure)\s+"
@@ -33,12 +33,12 @@ _CLOSES = re.compile(r"[\s)}\];,]*(?:end)?\s*")
 class Chunk:
     path: str
     first: int
-    """Its first line, from 1."""
+    """First line, from 1."""
     last: int
     name: str
-    """The qualified name of the definition; empty for what lies in none."""
+    """Qualified name of the definition; empty outside definitions."""
     kind: str
-    """function, class or text."""
+    """"function", "class" or "text"."""
     text: str
 
 
@@ -61,7 +61,8 @@ def chunks_of(path: str, data: bytes) -> list[Chunk]:
 
 
 def _owners(found: list[Definition], lines: int) -> list[int]:
-    """The innermost definition of each line. A function keeps those inside of it, unless it is long."""
+    """For each line, the index of its innermost definition, or -1. A function keeps the definitions inside it, unless
+    it is long."""
     owner = [-1] * lines
     kept: list[Definition] = []
     for number, each in enumerate(found):
@@ -76,7 +77,8 @@ def _owners(found: list[Definition], lines: int) -> list[int]:
 
 
 def _runs(owner: list[int], lines: list[str]) -> list[tuple[int, int]]:
-    """Neighbouring lines of one owner; blank ones, and brackets that only close, stay with what is before them."""
+    """Runs of adjacent lines with the same owner. Blank lines and lines of closing brackets stay with what precedes
+    them."""
     runs: list[tuple[int, int]] = []
     for number, line in enumerate(lines):
         if runs and (owner[number] == owner[runs[-1][0]] or _CLOSES.fullmatch(line)):
@@ -87,8 +89,8 @@ def _runs(owner: list[int], lines: list[str]) -> list[tuple[int, int]]:
 
 
 def _split(lines: list[str], first: int, last: int, longest: int) -> list[tuple[int, int]]:
-    """Pieces of at most `longest` lines, each ending before the line that best begins another: after a blank line,
-    little indented, late."""
+    """Split lines into pieces of at most `longest` lines. A cut is best after a blank line, then before a line with
+    little indentation, then late."""
     pieces: list[tuple[int, int]] = []
     while last - first + 1 > longest:
         places = range(first + longest // 2, first + longest + 1)
@@ -103,5 +105,5 @@ def _indent(line: str) -> int:
 
 
 def _name_in(piece: list[str]) -> str:
-    """Where no grammar tells: the first line that looks like the head of a definition."""
+    """The name of the first line that looks like the head of a definition, for when there is no grammar."""
     return next((match[1] for line in piece if len(line) < 500 and (match := _NAMED.search(line))), "")

@@ -1,7 +1,7 @@
-"""Embedder: texts become vectors, outside of every box, in our process or at an endpoint that somebody configured.
+"""Embedder: turns texts into vectors, outside every box, in our process or at a configured endpoint.
 
-Nothing is sent anywhere unless an `EndpointEmbedder` was made with that address. Whatever goes wrong is an
-EmbeddingFailed, whose text is one line for the agent.
+Nothing is sent anywhere unless an `EndpointEmbedder` was made with that address. Every failure raises EmbeddingFailed,
+whose text is one line for the agent.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ Vectors = NDArray[np.float32]
 
 
 class EmbeddingFailed(Exception):
-    """Texts could not be embedded; search goes on by words and says so."""
+    """Texts could not be embedded. Search continues by words alone, and says so."""
 
 
 @runtime_checkable
 class Embedder(Protocol):
     @property
     def name(self) -> str:
-        """Of the model: vectors of one name may be compared, and are kept on disk under it."""
+        """Name of the model. Vectors of one name can be compared, and are kept on disk under it."""
         ...
 
     @property
     def batch(self) -> int:
-        """Texts of one call: few enough that a call takes seconds."""
+        """Number of texts per call: few enough that a call takes only seconds."""
         ...
 
     @property
     def asks(self) -> str:
-        """What stands before a query, for models that want to be told; nothing before a text to be found."""
+        """Prefix for queries, for models that need one; the texts to be found get no prefix."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """A row per text, of length one; EmbeddingFailed."""
+        """Return one row per text, normalised to length one. Raises EmbeddingFailed."""
         ...
 
 
 class EndpointEmbedder:
-    """`/embeddings` of the OpenAI protocol. `url` is what stands before it."""
+    """An endpoint with `/embeddings` of the OpenAI protocol; `url` is the part before that."""
 
     batch = 64
     asks = ""

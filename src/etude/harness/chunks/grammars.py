@@ -1,7 +1,7 @@
-"""Where a file's definitions are, told by tree-sitter's grammars where they are (`pip install 'etude[search]'`).
+"""Finds the definitions in a file with tree-sitter's grammars, if they are installed (`pip install 'etude[search]'`).
 
 Nothing here fails: a file that does not parse gives the definitions that were recognised, a language without a grammar
-none. Grammars come inside of their wheels; nothing is fetched.
+gives none. Grammars come inside their wheels; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Definition:
     first: int
-    """Its lines, from 0, with the comments, decorators and attributes right before it."""
+    """First line, from 0, including the comments, decorators and attributes directly before it."""
     last: int
     name: str
     kind: str
-    """function or class: whatever holds definitions."""
+    """"function" or "class"; a class is whatever contains definitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +83,20 @@ _WRAPPERS = frozenset({"decorated_definition", "export_statement", "template_dec
 _BEFORE = frozenset({"comment", "line_comment", "block_comment", "attribute_item", "decorator"})
 _ASSIGNED = frozenset({"arrow_function", "function_expression", "generator_function", "class"})
 _DEEPEST = 200
-"""Definitions lie nowhere near so deep; hostile files do."""
+"""Deepest nesting to follow: real definitions are nowhere near as deep, hostile files are."""
 
 
 def definitions(suffix: str, data: bytes) -> list[Definition]:
-    """Outer ones before those inside of them, in the order of the file."""
+    """All definitions in file order, outer ones before those inside them."""
     language = LANGUAGES.get(suffix.lower())
     grammar = _grammar(language) if language else None
     if language is None or grammar is None:
         return []
     core, known = grammar
     found: list[Definition] = []
-    # A parser of its own for each file: one must not be used by two threads.
+    # A new parser per file: a parser must not be used by two threads.
     root = core.Parser(known).parse(data).root_node
-    # A stack, not recursion: how deep a file nests is its author's choice.
+    # A stack instead of recursion: the file's author decides how deep it nests.
     waiting: list[tuple[Any, tuple[str, ...], int | None, int]] = [(root, (), None, 0)]
     while waiting:
         node, outer, begins, depth = waiting.pop()
@@ -118,7 +118,7 @@ def definitions(suffix: str, data: bytes) -> list[Definition]:
 
 @cache
 def _grammar(language: Language) -> tuple[Any, Any] | None:
-    """tree-sitter and the language; None where one of them is not installed."""
+    """The tree-sitter module and the language; None if one of them is not installed."""
     try:
         core = importlib.import_module("tree_sitter")
         grammar = importlib.import_module(language.module)
@@ -136,7 +136,7 @@ def _kind(node: Any, language: Language) -> str | None:
     if kind in language.functions:
         return "function"
     if kind in language.classes:
-        # A mention of a type (struct stat buffer) is no definition; those of C and C++ have a body.
+        # In C and C++ only a specifier with a body is a definition; `struct stat buffer` only mentions a type.
         return None if kind.endswith("_specifier") and node.child_by_field_name("body") is None else "class"
     if kind == "variable_declarator" and (value := node.child_by_field_name("value")) is not None:
         return ("class" if value.type == "class" else "function") if value.type in _ASSIGNED else None
@@ -164,7 +164,7 @@ def _last(node: Any) -> int:
 
 
 def _name(node: Any) -> tuple[str, ...]:
-    """As its language says it: with the type that a Go method, or a C++ one outside of its class, belongs to."""
+    """The name's parts, including the type that a Go method or an out-of-class C++ method belongs to."""
     named = node.child_by_field_name("name")
     if named is None and (declarator := node.child_by_field_name("declarator")) is not None:
         named = _declared(declarator)
@@ -175,7 +175,7 @@ def _name(node: Any) -> tuple[str, ...]:
 
 
 def _declared(declarator: Any) -> Any:
-    """The name inside of a C declarator, through pointers, references and argument lists."""
+    """The name inside a C declarator, below pointers, references and argument lists."""
     for _ in range(_DEEPEST):
         inner = declarator.child_by_field_name("declarator")
         if inner is None and declarator.type in ("reference_declarator", "parenthesized_declarator"):
@@ -194,7 +194,7 @@ def _receiver(node: Any) -> str:
 
 
 def _text(node: Any) -> str:
-    """One line, whatever the author wrote between the parts of a name."""
+    """A node's text without white space, and bounded in length."""
     if node is None:
         return ""
     return "".join(node.text[:200].decode("utf-8", "replace").split())[:120]

@@ -1,8 +1,8 @@
-"""The chunks of one workspace, and what of them answers a query: by words, and by meaning where there is an embedder.
+"""The chunks of one workspace, and which of them answer a query: by words, and by meaning if there is an embedder.
 
-Before each search every file is compared by its contents, so what an edit or a command changed is seen. Equal files
-give equal answers, whatever was indexed before. Meaning and words are fused: a chunk that both find comes first.
-Only a bounded number of chunks is embedded for one search, those first that the words find; `Found` says how far it is.
+Before each search every file is compared by contents, so changes by edits and commands are seen. Equal files give equal
+answers, whatever was indexed before. The two rankings are fused: a chunk that both find comes first. One search embeds
+only a bounded number of chunks, those that the words find first; `Found` says how many have been embedded.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from etude.harness.workspace import Workspace
 from etude.sandbox.contract import RequestRefused
 
 MOST_FILES = 20_000
-"""Files that one search compares; of a larger folder a part has to be named."""
+"""Most files that one search compares; in a larger workspace the search must name a folder."""
 MOST_NEW = 1_000
-"""Chunks embedded for one search: some twenty seconds of a core with the model that ships."""
+"""Most chunks embedded for one search: some twenty seconds of one core with the shipped model."""
 EMBEDDED_CHARACTERS = 4_000
 RANK = 5
-"""The smaller, the more the first ranks weigh over later ones when two lists are fused."""
+"""Constant of reciprocal rank fusion: the smaller, the more the first ranks count over later ones."""
 MEANING = 2.0
-"""A place in the list by meaning weighs as so many in the list by words. Both were chosen on packages that no benchmark
+"""Weight of the ranking by meaning; that by words has 1. RANK and this were chosen on packages that no benchmark
 measures (docs/log.md)."""
 _AT_ONCE = 50
-"""Files taken in between two looks at what else there is to do."""
+"""Files indexed before the event loop gets to run other tasks."""
 
 
 class TooManyFiles(Exception):
-    """There are more files than a search compares; says how many."""
+    """There are more files than a search compares; the message is their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Numbers of chunks, best first."""
+    """Two rankings of chunk numbers, best first."""
 
     by_words: list[int]
     by_meaning: list[int]
@@ -60,10 +60,10 @@ class Ranking:
 class Found:
     chunks: list[Chunk]
     embedded: int = 0
-    """Chunks of those searched whose meaning is known; 0 without an embedder."""
+    """How many of the searched chunks are embedded; 0 without an embedder."""
     searched: int = 0
     problem: str = ""
-    """Why the meaning did not count, in one line."""
+    """Why the ranking by meaning is missing, in one line."""
 
 
 class ChunkIndex:
@@ -78,7 +78,7 @@ class ChunkIndex:
         self._store = store or (VectorStore(embedder.name) if embedder else None)
         self._keys: dict[int, bytes] = {}
         self._matrix: tuple[list[int], Vectors] | None = None
-        """Of the chunks asked about last, until one comes, goes or is embedded."""
+        """Vectors of the chunks of the last query, until a chunk is added, removed or embedded."""
         self._most_new = most_new
         self._lock = asyncio.Lock()
 
@@ -98,7 +98,7 @@ class ChunkIndex:
             return Found(best, embedded, len(numbers), problem)
 
     async def refresh(self, workspace: Workspace, folder: str = ".") -> None:
-        """Makes the index that of the files at or below `folder`; those elsewhere stay as they were last seen."""
+        """Bring the index up to date for the files at or below `folder`; other files stay as last seen."""
         paths = [path for path in await workspace.files() if _below(path, folder)]
         if len(paths) > MOST_FILES:
             raise TooManyFiles(len(paths))
@@ -123,7 +123,7 @@ class ChunkIndex:
     async def _take(self, changed: Sequence[tuple[str, bytes, bytes]]) -> None:
         if not changed:
             return
-        # The thread touches nothing of ours: a search that is cancelled leaves it behind.
+        # The thread touches no shared state: a cancelled search leaves it running.
         made = await asyncio.to_thread(_made, changed)
         for (path, digest, _), parts in zip(changed, made, strict=True):
             self._drop(path)
@@ -147,22 +147,22 @@ class ChunkIndex:
         self._matrix = None
 
     def numbers(self, folder: str = ".") -> list[int]:
-        """Of the chunks at or below a path, in the order of their files and lines."""
+        """Numbers of the chunks at or below a path, ordered by file and line."""
         below = sorted(path for path in self._files if _below(path, folder))
         return [number for path in below for number in self._files[path][1]]
 
     def by_words(self, query: str, numbers: Iterable[int]) -> list[int]:
         scores = self._lexical.scores(terms(query))
-        # Rounded: the order of equal chunks must not hang on the last bit of a sum.
+        # Rounded, so that the order of equal chunks does not depend on the last bit of a sum.
         return sorted((n for n in numbers if n in scores), key=lambda n: -round(scores[n], 9))
 
     async def rank(self, query: str, numbers: list[int]) -> Ranking:
-        """Of chunks as they were last seen and embedded."""
+        """Rank chunks as last indexed and embedded."""
         by_meaning = await self.by_meaning(query, numbers) if self._embedder is not None else []
         return Ranking(self.by_words(query, numbers), by_meaning)
 
     async def by_meaning(self, query: str, numbers: list[int]) -> list[int]:
-        """Those that are embedded."""
+        """Rank the chunks that are embedded."""
         assert self._embedder is not None
         known, matrix = self._vectors(numbers)
         if not known:
@@ -174,7 +174,8 @@ class ChunkIndex:
         return [known[place] for place in np.argsort(-near, kind="stable").tolist()]
 
     async def embed_some(self, numbers: Sequence[int]) -> int:
-        """Embeds the first of those that are not yet, as many as one search may; how many are, then."""
+        """Embed the first chunks that are not embedded yet, up to the limit per search. Return how many of `numbers`
+        are embedded then."""
         assert self._embedder is not None
         assert self._store is not None
         missing = [n for n in numbers if self._store.get(self._key(n)) is None]

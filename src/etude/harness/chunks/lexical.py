@@ -1,7 +1,7 @@
-"""BM25 over chunks, kept as files change: what it answers depends on the chunks that are in it, never on the way there.
+"""BM25 over chunks, updated as files change. Scores depend only on the chunks in the index, not on their history.
 
-Plain dictionaries hold the postings, so a file goes in and out in the time that its own terms take; a term's postings
-become arrays when a query first asks for them. Twenty thousand chunks answer in milliseconds.
+Postings are plain dictionaries, so adding or removing a file costs time only for its own terms. A term's postings
+become arrays when a query first asks for them. Twenty thousand chunks are scored in milliseconds.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from etude.harness.chunks.words import terms
 
 K1 = 1.6
 B = 0.75
-"""Chosen on packages that no benchmark measures (docs/log.md)."""
+"""K1 and B were chosen on packages that no benchmark measures (docs/log.md)."""
 NAME_COUNTS = 2
-"""A term of the qualified name counts as so many of the text."""
+"""A term in the qualified name counts as much as this many in the text."""
 
 
 def chunk_terms(path: str, name: str, text: str) -> list[str]:
@@ -30,7 +30,7 @@ class Lexical:
     def __init__(self) -> None:
         self._postings: dict[str, dict[int, int]] = {}
         self._arrays: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
-        """Postings of terms that were asked for, until a chunk with the term comes or goes."""
+        """Postings as arrays, for terms that were queried; dropped when a chunk with the term is added or removed."""
         self._held: dict[int, Counter[str]] = {}
         self._lengths = np.zeros(1024)
         self._total = 0
@@ -61,7 +61,7 @@ class Lexical:
         self._total -= counted.total()
 
     def scores(self, said: Iterable[str]) -> dict[int, float]:
-        """Of every chunk that holds a term of the query; higher is better."""
+        """Scores of all chunks that contain a term of the query; higher is better."""
         if not self._held:
             return {}
         scores = np.zeros(len(self._lengths))

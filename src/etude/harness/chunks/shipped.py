@@ -1,7 +1,7 @@
-"""The embedder that needs no network: a small model for search whose weights and vocabulary come inside of a package.
+"""The embedder that needs no network: a small search model whose weights and vocabulary come inside a package.
 
-bge-small-en-v1.5 (MIT), int8, 34 MB, run by onnxruntime. Only data files of the package that carries them are
-read; its code is never imported. Files that are not, byte for byte, those that this was measured with are refused.
+bge-small-en-v1.5 (MIT), int8, 34 MB, run by onnxruntime. Only data files of the package that contains them are read;
+its code is never imported. Files that differ by a single byte from those that were evaluated are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODEL = ("model_quantized.onnx", "6c9c6101a956d62dfb5e7190c538226c0c5bb9cb27b651
 WORDS = ("tokenizer.json", "d241a60d5e8f04cc1b2b3e9ef7a4921b27bf526d9f6050ab90f9267a1f9e5c66")
 LIBRARIES = ("onnxruntime", "tokenizers")
 TOKENS = 192
-"""Of one text; its beginning says most, and time grows with every one."""
+"""Most tokens of a text: its beginning says most, and every token costs time."""
 INSTALL = "search by meaning needs a model: pip install 'etude[semantic]'"
 
 
@@ -32,7 +32,7 @@ def has_shipped_model() -> bool:
 
 
 class ShippedEmbedder:
-    """Loads when it is first asked."""
+    """The shipped model, loaded when first used."""
 
     name = f"bge-small-en-v1.5-int8 {TOKENS}"
     batch = 32
@@ -52,7 +52,8 @@ class ShippedEmbedder:
         session, tokenizer = self._load()
         encoded = [each.ids for each in tokenizer.encode_batch(texts)]
         out = np.zeros((len(texts), 384), np.float32)
-        # One at a time: this model's int8 scales are found per call, so a vector would depend on its neighbours.
+        # One text at a time: this model computes int8 scales per call, so in a batch a vector would depend on its
+        # neighbours.
         for row, ids in enumerate(encoded):
             held = np.array([ids], np.int64)
             inputs = {"input_ids": held, "attention_mask": np.ones_like(held), "token_type_ids": np.zeros_like(held)}
@@ -67,7 +68,7 @@ class ShippedEmbedder:
 
                 options = onnxruntime.SessionOptions()
                 options.intra_op_num_threads = self._threads
-                # Threads that spin while they wait take the core from whoever has work.
+                # Threads that spin while waiting take CPU time from other work.
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
                 session = onnxruntime.InferenceSession(_file(*MODEL), options, providers=["CPUExecutionProvider"])
                 tokenizer = Tokenizer.from_str(_file(*WORDS).decode())

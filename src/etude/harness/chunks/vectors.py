@@ -1,8 +1,9 @@
-"""Vectors kept on disk by what they are of: one file per embedder, appended to, every record checked when it is used.
+"""Embedding vectors on disk, keyed by a hash of their text: one append-only file per embedder, each record checked when
+used.
 
-A record that is torn, of another length or not as it was written is no record: its text is embedded again. A disk that
-cannot be written costs time, not answers. Vectors are rounded as the file holds them before their first use, so that
-fresh and kept ones rank alike.
+A record that is torn, corrupt or of another length is ignored, and its text is embedded again. A disk that cannot be
+written costs time, but no answers. Vectors are rounded to the file's precision before their first use, so that fresh
+and stored ones rank alike.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _HEAD = len(MAGIC) + 4
 _KEY = 16
 _SUM = 8
 MOST_BYTES = 400_000_000
-"""A file that has grown to this is begun anew."""
+"""A file of this size is emptied and started again."""
 
 
 def key_of(text: str) -> bytes:
@@ -39,7 +40,7 @@ class VectorStore:
         digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=12).hexdigest()
         self.file = (folder or default_folder()) / f"{digest}.vectors"
         self._records: dict[bytes, bytes] | None = None
-        """By key: the checksum and the vector, as on disk."""
+        """Checksum and vector by key, as on disk."""
 
     def get(self, key: bytes) -> Vectors | None:
         record = self._all().get(key)
@@ -54,7 +55,7 @@ class VectorStore:
         known = self._all()
         fresh: list[bytes] = []
         if known and len(next(iter(known.values()))) != _SUM + 2 * vectors.shape[1]:
-            known.clear()  # Another model answers under the name: its vectors compare with none of those.
+            known.clear()  # Another model now has this name: its vectors cannot be compared with these.
         for key, vector in zip(keys, vectors.astype(np.float16), strict=True):
             body = vector.tobytes()
             record = _checksum(key, body) + body
@@ -63,7 +64,7 @@ class VectorStore:
         try:
             self._append(fresh, vectors.shape[1])
         except OSError:
-            return  # The vectors are in memory: what is lost is the time to make them once more.
+            return  # The vectors are in memory, so only the time to compute them again is lost.
 
     def _append(self, records: list[bytes], width: int) -> None:
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

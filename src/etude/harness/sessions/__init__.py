@@ -1,6 +1,7 @@
-"""Sessions on disk: written turn by turn, read back whole.
+"""Sessions on disk: written turn by turn, and read back to be resumed.
 
-A session that was killed goes on after its last whole turn."""
+A session that was killed is resumed after its last complete turn.
+"""
 
 from etude.harness.sessions.as_trace import as_trace, tool_schemas
 from etude.harness.sessions.kept import look_after, look_after_all

@@ -1,7 +1,7 @@
-"""A session as a trace: for exports, and for training where the user agreed to it.
+"""Converts a session to a trace: for exports, and for training if the user agreed to it.
 
-Invariant: its segments are the recorded ids of whole turns, never made from text; a session whose policy owned no ids
-has none.
+Invariant: its segments are the recorded token ids of complete turns, never re-encoded from text. A session whose policy
+owned no ids has no segments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from etude.trace.trace import Segment, StopCause, Trace
 
 
 def as_trace(session: SavedSession) -> Trace:
-    """`task` is what the user asked first; `split` is empty: a session is of no split."""
+    """The session as a trace. `task` is the user's first request; `split` is empty, since a session belongs to no
+    split."""
     conversation = session.conversation
     return Trace(
         id=session.folder.name,
@@ -43,18 +44,18 @@ def as_trace(session: SavedSession) -> Trace:
 
 
 def first_request(session: SavedSession) -> str:
-    """What the user asked first; nothing if the session was killed before."""
+    """The user's first request; empty if the session was killed before it."""
     said = chain_of(session.conversation)[0].messages if session.conversation is not None else []
     return next((message.text for message in said if message.role is Role.USER), "")
 
 
 def tool_schemas(session: SavedSession) -> list[dict[str, Any]]:
-    """The tools that the agent had, in OpenAI's schema; none where the session does not say its profile."""
+    """The agent's tools in OpenAI's schema; none if the session does not record its profile."""
     name = session.about.get("profile")
     try:
         return [schema.openai() for schema in load_profile(str(name)).schemas()] if name else []
     except SchemaError:
-        return []  # a profile that this version does not have
+        return []  # this version has no such profile
 
 
 def _segments(session: SavedSession) -> list[Segment]:
@@ -64,7 +65,7 @@ def _segments(session: SavedSession) -> list[Segment]:
 
 
 def _changes(session: SavedSession) -> Iterator[str]:
-    """What was accepted, then what is still open."""
+    """Diffs of the accepted changes, then of the pending ones."""
     for signal in session.signals:
         if signal["what"] == "edits_accepted":
             yield _diff(session, {path: (c["before"], c["now"]) for path, c in signal.get("changes", {}).items()})

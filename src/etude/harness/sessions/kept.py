@@ -1,7 +1,7 @@
-"""What became of accepted edits: how many of their lines still stand after fixed times.
+"""Measures how many lines of accepted edits are still in the folder after fixed times.
 
-It is counted when somebody next looks, since nothing of ours runs meanwhile; the signal says when that was. Invariant:
-each time is counted once, and a folder is only read.
+The lines are counted when the sessions are next looked at, since nothing of ours runs in between; the signal says when
+that was. Invariant: each time is counted once, and the folder is only read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from etude.harness.sessions.replay import SavedSession, load_session, sessions_o
 AFTER_SECONDS = (60, 600, 3_600, 86_400, 604_800)
 """A minute, ten minutes, an hour, a day, a week."""
 _MOST_LINES = 5_000
-"""Between the first and the last line that differ: they are aligned; of more, only the counts are compared."""
+"""Most lines between the first and last difference to align; beyond that only line counts are compared."""
 _MOST_BYTES = 4_000_000
 
 Read = Callable[[str], bytes | None]
 
 
 def look_after(session: SavedSession, *, now: float | None = None) -> list[dict[str, Any]]:
-    """Writes an `edits_kept` signal for each time that is due, and returns them."""
+    """Write an `edits_kept` signal for each time that is due, and return the signals."""
     folder = session.about.get("folder")
     if not folder or not Path(folder).is_dir():
         return []
@@ -46,15 +46,15 @@ def look_after(session: SavedSession, *, now: float | None = None) -> list[dict[
 
 
 def look_after_all(sessions: Path, user: Path) -> None:
-    """Of every session that worked on the user's folder."""
+    """Call `look_after` for every session that worked on the user's folder."""
     for place in sessions_of(sessions, user):
-        # One that is damaged stops no other; `etude sessions check` names it.
+        # A damaged session must not stop the others; `etude sessions check` names it.
         with suppress(SessionError):
             look_after(load_session(place))
 
 
 def due(session: SavedSession, read: Read, now: float) -> Iterator[dict[str, Any]]:
-    """The signals that have to be written, without `what`."""
+    """The signals that are due, without `what`."""
     done = {(s["accepted"], s["after_seconds"]) for s in session.signals if s["what"] == "edits_kept"}
     for signal in session.signals:
         if signal["what"] != "edits_accepted":
@@ -84,8 +84,9 @@ def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dic
 
 
 def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
-    """Lines that a change added, and how many of them stand in the file today. Other lines may have moved around them;
-    one of them that was moved itself still stands. Blank lines are not counted; a file that is no text has no lines."""
+    """Return how many lines a change added, and how many of them are still in the file today. A line that was moved
+    still counts, whether others moved around it or it moved itself. Blank lines do not count; a file that is not text
+    has no lines."""
     texts = [as_text(data) for data in (before, accepted, today)]
     if None in texts:
         return 0, 0
@@ -93,7 +94,7 @@ def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
     added = [place for place in _added(old, new) if new[place]]
     standing = dict(_equal(new, found))
     kept = sum(place in standing for place in added)
-    # What stands elsewhere: lines of today that no line of the accepted file explains.
+    # Lines that moved: match them with today's lines that correspond to no line of the accepted file.
     explained = set(standing.values())
     free = Counter(line for place, line in enumerate(found) if place not in explained)
     for place in added:
@@ -104,7 +105,7 @@ def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
 
 
 def _added(old: list[str], new: list[str]) -> list[int]:
-    """Places of the lines in `new` that `old` did not have there. What was only moved is not added."""
+    """Indexes of the lines in `new` that were added. A line that only moved is not added."""
     pairs = dict(_equal(old, new))
     same, gone = set(pairs.values()), Counter(line for place, line in enumerate(old) if place not in pairs)
     added = []
@@ -118,7 +119,7 @@ def _added(old: list[str], new: list[str]) -> list[int]:
 
 
 def _equal(one: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
-    """Pairs of places with the same line, in the same order."""
+    """Yield pairs of indexes with equal lines, in increasing order."""
     head = _common(one, other)
     tail = _common(one[head:][::-1], other[head:][::-1])
     ends = len(one) - tail, len(other) - tail
@@ -131,7 +132,7 @@ def _equal(one: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _common(one: list[str], other: list[str]) -> int:
-    """Lines that both begin with."""
+    """Length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 

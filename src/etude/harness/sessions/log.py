@@ -1,4 +1,4 @@
-"""Between the loop and the record: what happens in a run becomes lines of its session."""
+"""Connects the loop to the session record: events of a run become lines of its session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from etude.trace.trace import ToolEvent, TraceUsage
 
 
 class _FirstPiece:
-    """Stands where a policy that streams tells its pieces (`policy.on_piece`): when did the first of a turn come?"""
+    """Replaces a streaming policy's `on_piece` callback, to note when the first piece of a turn came."""
 
     def __init__(self, tell: Callable[[Any], None]) -> None:
         self._tell = tell
@@ -36,7 +36,8 @@ def _listening(policy: Any) -> _FirstPiece | None:
 
 
 class SessionLog(Observer):
-    """Hands everything on to `inner` as well. How long `inner` takes is nobody's latency: it is not counted."""
+    """Observer that records a run and passes every event on to `inner`. Time spent in `inner` is not counted as
+    latency."""
 
     def __init__(self, record: SessionRecord, workspace: OverlayWorkspace, toolbox: Toolbox, inner: Observer) -> None:
         self._record, self._workspace, self._toolbox, self._inner = record, workspace, toolbox, inner
@@ -45,7 +46,7 @@ class SessionLog(Observer):
         self._wait()
 
     def _wait(self) -> None:
-        """From now on it is the policy's time."""
+        """Start timing the policy's next turn."""
         self._since = time.monotonic()
         if self._first is not None:
             self._first.came = None

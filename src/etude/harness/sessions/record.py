@@ -1,12 +1,12 @@
-"""Writes a session as it happens: `session.jsonl`, a line per whole turn, `blobs/`, the files that turns changed, and
-`tokens.steps`, the ids of a policy that owns ids.
+"""Writes a session while it runs: `session.jsonl`, one line per complete turn; `blobs/`, the contents of changed files;
+and `tokens.steps`, the token ids of a policy that owns ids.
 
-Invariants: a line is on its way to the disk when the call returns, its blobs before it, so a kill at any moment loses
-at most the turn that was going on; a torn last line is no line; nothing that is written is ever changed. Each blob is
-named by the digest of its bytes. The folder is its owner's alone: what an agent read stands in it.
+Invariants: when a call returns, its line has been written to the file, and its blobs before it. So a kill loses at most
+the turn in progress; a torn last line is ignored; and what is written is never changed. Each blob is named by the
+digest of its contents. Only its owner can read the folder, since it holds what the agent read.
 
-Nothing waits for the disk, since many sessions share one loop: a power cut may cost the last seconds, and what it tore
-is seen by the digests.
+Nothing waits for the disk (no fsync), since many sessions share one event loop. So a power cut may lose the last
+seconds; the digests reveal what it tore.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ LOG, BLOBS, STEPS = "session.jsonl", "blobs", "tokens.steps"
 EDITS = ("edits_accepted", "edits_rejected")
 
 Sides = tuple[str | None, str | None]
-"""Digests of a file at the session's start (or when it was last accepted) and now."""
+"""Digests of a file at the session's start (or when it was last accepted) and now; None if there is no file."""
 
 
 class SessionError(Exception):
-    """A session cannot be written or read: says which, why, and what to do."""
+    """A session cannot be written or read; the message says which one, why, and what to do."""
 
 
 class SessionRecord:
-    """`open` begins a session's folder or goes on with it; one writer at a time."""
+    """The open record of one session: `begin` makes a new one, `go_on` resumes one, `beside` only adds signals. One
+    writer at a time owns a session's turns."""
 
     def __init__(self, folder: Path, descriptor: int, seen: Mapping[str, Sides], steps: int = 0) -> None:
         self.folder = folder
@@ -52,15 +53,16 @@ class SessionRecord:
         self.policy: object = None
         self._descriptor = descriptor
         self._seen = dict(seen)
-        """Of changed files, as the log has them."""
+        """Digests of changed files, as last logged."""
         self._contents: dict[str, bytes | None] = {}
-        """What the later of those digests are of, where it was written here."""
+        """Contents of the second of those digests, for files written by this record."""
         self._keep = steps
         self._steps: StepsFile | None = None
 
     @classmethod
     def begin(cls, place: Path, /, **about: object) -> SessionRecord:
-        """`about`: profile, model, the user's folder, `consent`: whether the user agreed to training on the session."""
+        """Start a new session in `place`. `about` holds profile, model, the user's folder, and `consent`: whether the
+        user agreed to training on the session."""
         try:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
             (place / BLOBS).mkdir(mode=0o700)
@@ -76,8 +78,8 @@ class SessionRecord:
 
     @classmethod
     def go_on(cls, folder: Path, size: int, seen: Mapping[str, Sides], steps: int = 0) -> SessionRecord:
-        """`size`: of the log's whole lines; `seen`: what they say of changed files; `steps`: how much of the ids
-        belongs to them (replay.py knows all three)."""
+        """Resume a session. `size` is the length of the log's complete lines, `seen` what they say of changed files,
+        and `steps` how many bytes of the token ids belong to them. `replay.py` computes all three."""
         try:
             descriptor = os.open(folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
@@ -87,7 +89,7 @@ class SessionRecord:
 
     @classmethod
     def beside(cls, folder: Path) -> SessionRecord:
-        """For a signal to a session that is at rest, or that somebody else is writing."""
+        """Open a session only to add signals, while it is not running or while another process writes it."""
         try:
             descriptor = os.open(folder / LOG, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             _cut_if_alone(folder, descriptor)
@@ -96,7 +98,8 @@ class SessionRecord:
         return cls(folder, descriptor, {})
 
     def follow(self, policy: object) -> None:
-        """Who acts. If the policy owns ids (it has a `recorder`), they are written beside the session from now on."""
+        """Record this policy's turns. If it owns token ids (has a `recorder`), they are written beside the session from
+        now on."""
         self.policy = policy
         recorder = getattr(policy, "recorder", None)
         if isinstance(recorder, TraceBuilder):
@@ -104,12 +107,12 @@ class SessionRecord:
             recorder.sink = self._steps
 
     def opened(self, conversation: Conversation) -> None:
-        """The first context begins, with messages that the agent did not write."""
+        """Log the first context, with messages that the agent did not write."""
         self.clock.asked(time.time())
         self._line("opened", **_beginning(conversation))
 
     def asked(self, message: Message) -> None:
-        """The user goes on."""
+        """Log a follow-up request of the user."""
         after = self.clock.asked(time.time())
         self._line("asked", text=message.text)
         self.signal("follow_up", after_seconds=after)
@@ -121,8 +124,8 @@ class SessionRecord:
         usage: TraceUsage,
         seconds: Mapping[str, float] | None = None,
     ) -> None:
-        """A context ends with the request for a summary and the summary, and another begins: in one line, since half of
-        it would be no state to go on from."""
+        """Log a self-summary: the old context ends with the request and the summary, and a new one begins. All in one
+        line, since half of it would be no state to resume from."""
         assert conversation.parent is not None
         request = conversation.parent.messages[-2].text
         self._line(
@@ -146,9 +149,9 @@ class SessionRecord:
         state: Mapping[str, object],
         seconds: Mapping[str, float] | None = None,
     ) -> None:
-        """A turn with the answers to its calls and what the harness said to it. `files`: path -> content at the start
-        and now, of each that differs; `state`: what the toolbox carries (to-do list, counts of edits); `seconds`: how
-        long the policy took, and the tools."""
+        """Log a turn with its tool results and the harness's own messages. `files`: contents at the start and now, of
+        each file that differs; `state`: what the toolbox carries (to-do list, edit counts); `seconds`: time spent in
+        the policy and in tools."""
         changed = self._differences(files)
         self._line(
             "turn",
@@ -164,15 +167,15 @@ class SessionRecord:
         self.clock.turned(seconds or {})
 
     def rebased(self, files: Mapping[str, tuple[bytes | None, bytes | None] | None]) -> None:
-        """Between two runs: contents that count as the start and as the agent's own from here on; None for a file that
-        is taken as the folder has it."""
+        """Log, between two runs, that files have a new start and a new current state; None for a file that is now taken
+        from the folder as it is."""
         changed = {
             path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
         }
         self._line("rebased", files=changed)
 
     def put_back(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
-        """The user took changes of the agent back; `files`: all that still differ."""
+        """Log that the user reverted changes of the agent. `files` are all that still differ."""
         self._line("put_back", files=self._differences(files))
 
     def stopped(self, stop: str, error: str) -> None:
@@ -183,14 +186,15 @@ class SessionRecord:
         self._line("stopped", stop=stop, error=error)
 
     def signal(self, what: str, /, **fields: object) -> None:
-        """What the user made of it: changes accepted, rejected, still there after a while, a follow-up, a wait
-        (docs/trace.md has all). Files that are accepted are the folder's: later changes count from there."""
+        """Log what the user made of the result: changes accepted, rejected or still there after a while, a follow-up, a
+        wait (docs/trace.md lists all). Accepted files belong to the folder: later changes count from there."""
         if what in EDITS and "changes" not in fields:
             fields["changes"] = self._settled(fields.get("files"), gone=what == "edits_accepted")
         self._line("signal", what=what, **fields)
 
     def _differences(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> dict[str, dict[str, str | None]]:
-        """Digests of what is otherwise than the log's last word on it; an empty entry: as at the start."""
+        """Digests of files that differ from what was last logged; an empty entry means that the file is as at the start
+        again."""
         changed: dict[str, dict[str, str | None]] = {}
         for path, (before, now) in files.items():
             if path in self._contents and self._contents[path] is now:
@@ -245,12 +249,14 @@ class SessionRecord:
             raise SessionError(f"cannot write the session in {self.folder}: {disk_problem(error)}") from error
         if written != len(line) + 1:
             with suppress(OSError):
-                _cut_if_alone(self.folder, self._descriptor)  # the next line, should there be room, is whole again
+                _cut_if_alone(
+                    self.folder, self._descriptor
+                )  # so that the next line, if there is room, is not joined to it
             raise SessionError(f"cannot write the session in {self.folder}: the disk is full")
 
 
 def digest_of(data: bytes) -> str:
-    """What a blob is named by."""
+    """Digest of a file's contents, which names its blob."""
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
@@ -269,7 +275,7 @@ _FIELDS = {kind: [field.name for field in fields(kind)] for kind in (Turn, ToolC
 
 
 def _plain(value: Turn | ToolCall | ToolEvent | TraceUsage) -> dict[str, Any]:
-    """As JSON takes it. `asdict` would copy all that is in it, which costs more than the rest of the turn."""
+    """The value as a JSON object. `asdict` would copy everything in it, which costs more than the rest of the turn."""
     return {name: getattr(value, name) for name in _FIELDS[type(value)]}
 
 
@@ -278,7 +284,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
 
 
 def being_written(folder: Path) -> bool:
-    """Whether some process has the session open."""
+    """Whether some process has the session open for writing."""
     try:
         descriptor = os.open(folder / LOG, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -293,7 +299,8 @@ def being_written(folder: Path) -> bool:
 
 
 def _cut_if_alone(folder: Path, descriptor: int) -> None:
-    """What lies behind the last whole line. Where somebody else writes, that is his line, or he has cut it."""
+    """Cut a torn last line from the log, unless another process is writing: then it is that process's line, or it has
+    already cut it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, (folder / LOG).read_bytes().rfind(b"\n") + 1)
@@ -303,7 +310,8 @@ def _cut_if_alone(folder: Path, descriptor: int) -> None:
 
 
 def _drop_torn_line(folder: Path, descriptor: int, size: int) -> None:
-    """Who writes shares a lock on the log. What somebody else is writing is not torn: only the last one may cut."""
+    """Lock the log and cut a torn last line. Writers hold a shared lock, and what another process is writing is not
+    torn: only a sole writer may cut."""
     try:
         if os.fstat(descriptor).st_size > size:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Reads sessions back, as far as their whole lines go."""
+"""Reads sessions back, up to their last complete line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from etude.harness.sessions.record import BLOBS, FORMAT, LOG, STEPS, SessionErro
 from etude.trace.trace import ToolEvent, TraceUsage
 
 REBASED = "rebased"
-"""Stands where a run's stop does: the folder's files have taken the place of some of the agent's since."""
+"""Value of `SavedSession.stop` after the folder's files have replaced some of the agent's."""
 
 
 @dataclass(slots=True)
@@ -24,52 +24,53 @@ class SavedSession:
     folder: Path
     about: dict[str, Any]
     conversation: Conversation | None = None
-    """As it was after the last whole turn; those it was summarised from are its parents."""
+    """The conversation after the last complete turn; the ones it was summarised from are its parents."""
     usage: TraceUsage = field(default_factory=TraceUsage)
     tools: list[ToolEvent] = field(default_factory=list)
     files: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     """Digests of changed files at the session's start and now."""
     taken_back: list[str] = field(default_factory=list)
-    """Files whose changes the user took back since the last request."""
+    """Files whose changes the user reverted since the last request."""
     state: dict[str, Any] = field(default_factory=dict)
     signals: list[dict[str, Any]] = field(default_factory=list)
     requests: int = 0
     turns: int = 0
-    """Of all requests; `usage` is that of the last one."""
+    """Number of turns in all requests; `usage` is that of the last request."""
     reviewed: str = ""
-    """The user's last word on the changes: accepted, rejected, or none since the last request."""
+    """The user's last decision on the changes: "accepted", "rejected", or empty if there is none since the last
+    request."""
     stop: str = ""
-    """Empty while a run goes on, or went on when it was killed."""
+    """StopCause of the last run. Empty while a run is in progress, or if the session was killed during one."""
     error: str = ""
     spent: TraceUsage = field(default_factory=TraceUsage)
-    """Of all requests but the last."""
+    """Usage of all requests but the last."""
     seconds: dict[str, float] = field(default_factory=lambda: {"policy": 0.0, "tools": 0.0})
     steps: int = 0
-    """Bytes of tokens.steps that belong to whole turns."""
+    """Number of bytes of tokens.steps that belong to complete turns."""
     stopped: float = 0.0
-    """When its last run ended, Unix seconds; 0 before any did."""
+    """When the last run ended, in Unix seconds; 0 if none has."""
     size: int = 0
-    """Of the whole lines."""
+    """Length of the complete lines in bytes."""
 
     @property
     def consent(self) -> bool:
-        """Whether training on it is agreed to: the user's last word."""
+        """Whether the user agrees to training on the session: the last answer counts."""
         said = self.said_of_training
         return bool(self.about.get("consent", False) if said is None else said)
 
     @property
     def said_of_training(self) -> bool | None:
-        """The user's last word on this very session, after it began."""
+        """The user's last answer about this very session after it began; None if there is none."""
         given = [bool(signal["given"]) for signal in self.signals if signal["what"] == "consent"]
         return given[-1] if given else None
 
     def total(self) -> TraceUsage:
-        """Of all requests."""
+        """Usage of all requests."""
         return _sum(self.spent, self.usage)
 
     @property
     def tokens(self) -> Path:
-        """Where the ids are, of a policy that owned ids."""
+        """File with the token ids, if the policy owned ids."""
         return self.folder / STEPS
 
     def changed(self) -> dict[str, tuple[bytes | None, bytes | None]]:
@@ -94,13 +95,13 @@ class SavedSession:
 
 
 def list_sessions(folder: Path) -> Iterator[Path]:
-    """Newest first."""
+    """Folders of all sessions, newest first."""
     found = [path.parent for path in folder.glob(f"*/{LOG}")]
     return iter(sorted(found, key=lambda path: (path / LOG).stat().st_mtime, reverse=True))
 
 
 def sessions_of(folder: Path, user: Path) -> Iterator[Path]:
-    """Those that began in the user's folder, newest first; what cannot be read is passed over."""
+    """Sessions that began in the user's folder, newest first. Unreadable ones are skipped."""
     mine = str(user.resolve())
     for place in list_sessions(folder):
         with suppress(OSError, ValueError, TypeError), (place / LOG).open("rb") as log:
@@ -176,7 +177,7 @@ def _turn(session: SavedSession, entry: dict[str, Any]) -> None:
     events = [ToolEvent(**event) for event in entry["tools"]]
     messages = _open(session).messages
     messages.append(Message(Role.ASSISTANT, turn.text, turn=turn))
-    # Calls behind one that ended the run were never answered.
+    # Calls after the one that ended the run were never answered.
     messages += [Message(Role.TOOL, event.output, call=call) for call, event in zip(turn.calls, events, strict=False)]
     messages += [Message(Role.USER, text) for text in entry["told"]]
     session.tools += events
@@ -207,7 +208,7 @@ def _stopped(session: SavedSession, entry: dict[str, Any]) -> None:
 
 
 def _rebased(session: SavedSession, entry: dict[str, Any]) -> None:
-    # A run that was broken off ends here: the next request says what has changed under it.
+    # An interrupted run ends here: the next request tells the agent what has changed.
     session.stop = REBASED
     for path, change in entry["files"].items():
         if change:
@@ -221,7 +222,7 @@ def _signal(session: SavedSession, entry: dict[str, Any]) -> None:
     if entry["what"] in ("edits_accepted", "edits_rejected"):
         session.reviewed = entry["what"].removeprefix("edits_")
     if entry["what"] == "edits_accepted":
-        # They are the folder's now, and later changes count from there.
+        # Accepted files belong to the folder now, and later changes count from there.
         for path in entry["files"]:
             session.files.pop(path, None)
 
@@ -232,7 +233,7 @@ def _add_seconds(session: SavedSession, entry: dict[str, Any]) -> None:
 
 
 def _usage(raw: dict[str, int]) -> TraceUsage:
-    """Counts that this version does not keep are passed over."""
+    """Parse a usage entry. Counts that this version does not have are ignored."""
     return TraceUsage(**{f.name: raw.get(f.name, 0) for f in fields(TraceUsage)})
 
 

@@ -1,7 +1,7 @@
-"""How long things took, and when: what a session's signals are made of.
+"""Timing for a session's signals: how long things took, and when they happened.
 
-Invariant: only what was seen is told. Whether a follow-up corrects the agent, or why the user interrupted it, is for
-whoever reads the signals to judge.
+Invariant: signals report only what was observed. Whether a follow-up corrects the agent, or why the user interrupted
+it, is for readers of the signals to judge.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 
 class Clock:
-    """Times of one session, from Unix seconds that the caller reads."""
+    """Clock of one session. The caller passes the time in Unix seconds."""
 
     def __init__(self) -> None:
         self._begun: float | None = None
@@ -19,11 +19,11 @@ class Clock:
         self._summaries: list[Mapping[str, float]] = []
 
     def was_stopped(self, when: float | None) -> None:
-        """The last run of a session that goes on; None if it never ended."""
+        """Set when the last run of a resumed session ended; None if it never ended."""
         self._stopped = when
 
     def asked(self, now: float) -> float | None:
-        """A request begins. Seconds since the last one was answered, None where nobody knows."""
+        """Start a request. Return the seconds since the last one was answered; None if unknown."""
         after = None if self._stopped is None else round(max(0.0, now - self._stopped), 3)
         self._begun, self._turns, self._summaries = now, [], []
         return after
@@ -35,8 +35,8 @@ class Clock:
         self._summaries.append(seconds)
 
     def stopped(self, now: float) -> dict[str, float | int | None]:
-        """What the user waited for. Since when is not known of a run that goes on after a kill: it counts from its
-        first turn."""
+        """End a run, and return what the user waited for. The start of a run that is resumed after a kill is unknown,
+        so its total is the time of its turns alone."""
         acts = [*self._turns, *self._summaries]
         spent = {name: sum(act.get(name, 0.0) for act in acts) for name in ("policy", "tools")}
         total = sum(spent.values()) if self._begun is None else max(0.0, now - self._begun)
