@@ -70,8 +70,7 @@ class ChatPolicy:
         self._bound = "max_tokens"
         """Name of the request field that limits the answer's tokens; newer endpoints use another."""
         self._thinking = THINKING
-        """Name of the message field in which the endpoint sends thinking and gets it back; empty if it rejects that
-        field."""
+        """Message field for thinking, in both directions; empty if the endpoint rejects it."""
         self._endpoint = endpoint
         self._tools = [schema.openai() for schema in schemas]
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}

@@ -25,8 +25,7 @@ MAX_HELD_BYTES = 200_000_000
 """Memory for files that were read and not changed. Beyond it the least recently used is dropped, and is read from disk
 again when asked for."""
 SETTLED_NS = 2_000_000_000
-"""A file that changed less than this before it was read may change again without its timestamps showing it, since they
-are coarse."""
+"""A file that changed this shortly before it was read may change again without new timestamps: they are coarse."""
 
 SMALLER = "choose a smaller folder"
 

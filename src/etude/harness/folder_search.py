@@ -1,8 +1,8 @@
-"""Grep in a folder on disk as a workspace sees it: ripgrep searches the disk, and the workspace's own contents replace
-what it finds there.
+"""Grep in a folder on disk as a workspace sees it.
 
-The result is what ripgrep would find if the workspace's files were in the folder, with one exception: an ignore file
-that the workspace has changed hides nothing on disk until it is written there.
+Ripgrep searches the disk, and the workspace's own contents replace what it finds there. The result is what ripgrep
+would find if the workspace's files were in the folder, with one exception: an ignore file that the workspace has
+changed hides nothing on disk until it is written there.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The agent loop: sample a turn, run its tool calls, append their results, until the agent finishes or a budget is
-spent.
+"""The agent loop: sample a turn, run its calls, append the results, until the agent finishes or a budget is spent.
 
 The agent that is trained, demonstrated, evaluated and shipped is this one; the loop never asks which policy it has.
 """
@@ -52,8 +51,7 @@ async def run_agent(
     observer: Observer | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
-    """Run the agent until it stops. `conversation` must end with a user message, or be one that an interrupted run
-    left.
+    """Run the agent until it stops. `conversation` ends with a user message, or as an interrupted run left it.
 
     Only cancellation propagates as an exception; pass `outcome` to keep what happened until then.
     """

@@ -15,8 +15,7 @@ from etude.trace.trace import ToolEvent
 SILENCES = 2
 """Number of empty messages in a row that get a nudge; the next one ends the run."""
 REPEATS = 3
-"""A nudge follows after this many turns in a row with the same calls and the same results, and again after as many
-more."""
+"""Number of turns in a row with equal calls and results that get a nudge, and another after as many more."""
 
 
 class Nudges:

@@ -1,5 +1,4 @@
-"""Parser for the patch dialect that many models were trained to write: one patch adds, deletes, moves and updates
-files.
+"""Parses and applies the patch dialect that many models were trained to write.
 
     *** Begin Patch
     *** Update File: path/of.py

@@ -1,8 +1,7 @@
-"""The Policy interface: what decides the next turn. The loop sees only `policy.act(conversation) -> Turn` and never
-asks which kind of policy it has.
+"""Policy: what decides the next turn.
 
-A token policy owns rendering and token ids, a chat policy (any OpenAI-compatible endpoint) owns messages, a scripted
-policy serves tests and oracles.
+The loop sees only `policy.act(conversation) -> Turn` and never asks which kind it has. A token policy owns rendering
+and token ids, a chat policy (any OpenAI-compatible endpoint) owns messages, a scripted policy serves tests and oracles.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 
 class PolicyError(Exception):
-    """The policy could not act (engine lost, endpoint down). This is an infrastructure failure: the rollout ends as an
+    """The policy could not act (engine lost, endpoint down): an infrastructure failure, the rollout ends as an
     error."""
 
 

@@ -1,10 +1,9 @@
-"""A second file tree beside a workspace, set to one state of its files after another to run a command over each. What
-the commands write there never reaches the workspace.
+"""A second file tree beside a workspace, to run a command over one state of the files after another.
 
-Invariant: when a command runs, the tree holds exactly the files of the state that the command should see. In a box,
-folders of installed packages and large files are symlinks to the workspace's own, and its symlinks are copied. Every
-write gets a newer timestamp than all before it, because programs with a cache compare timestamps (in whole seconds) to
-see whether a file changed.
+What the commands write there never reaches the workspace. Invariant: when a command runs, the tree holds exactly the
+files of the state that the command should see. In a box, folders of installed packages and large files are symlinks to
+the workspace's own, and its symlinks are copied. Every write gets a newer timestamp than all before it, because
+programs with a cache compare timestamps (in whole seconds) to see whether a file changed.
 """
 
 from __future__ import annotations

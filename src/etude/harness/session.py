@@ -195,8 +195,7 @@ class ChatSession:
         )
 
     async def diff(self) -> str:
-        """The diff of everything that `apply` would write. For files that are not text it says only that they
-        changed."""
+        """The diff of everything that `apply` would write. Files that are not text are only named."""
         workspace = await self._open()
         before, after = _sides(workspace, _known(workspace.changed()))
         return unified_diff(before, after) + binary_changes(before, after)

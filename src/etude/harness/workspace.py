@@ -54,8 +54,7 @@ class Workspace(Protocol):
     async def read(self, path: str) -> bytes: ...
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file. Raises IsADirectoryError if a folder has that path, NotADirectoryError if a file is among its
-        parents."""
+        """Write a file. Raises IsADirectoryError if the path is a folder, NotADirectoryError if a parent is a file."""
         ...
 
     async def delete(self, path: str) -> None:
@@ -112,7 +111,7 @@ class Runner(Protocol):
         ...
 
     async def enter(self, files: Mapping[str, bytes]) -> Place:
-        """Write exactly `files` to the place where commands run, and return that place. Raises NoShell if it opens no
+        """Write exactly `files` to the place where commands run, and return it. Raises NoShell if it opens no
         terminals."""
         ...
 
@@ -155,8 +154,7 @@ def _bytes(name: str) -> bytes:
 
 
 class OverlayWorkspace:
-    """Keeps changed files in memory, over a shared start state. Commands go to the runner, which is given the current
-    files."""
+    """Files in memory over a shared start state. Commands go to the runner, which is given the current files."""
 
     def __init__(
         self,

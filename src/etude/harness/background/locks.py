@@ -1,5 +1,4 @@
-"""File locks that show which process is alive or writing; the kernel releases them when the process ends, however it
-ends.
+"""File locks that show which process is alive or writing. The kernel releases them however a process ends.
 
 Invariant: checking whether a lock is held never takes it, so a check cannot make anyone else fail. The locks belong to
 the open file, not to the process: a process can hand a held lock to a child without a gap.

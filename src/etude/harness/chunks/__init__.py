@@ -1,5 +1,4 @@
-"""Code search by words and by meaning: files are split into chunks, ranked by BM25 over their terms and, with an
-embedder, by embedding vectors.
+"""Code search by words and by meaning: chunks of files, ranked by BM25 and, with an embedder, by vectors.
 
 It runs in our own process, on the files of any workspace; a box is only asked for its files.
 """

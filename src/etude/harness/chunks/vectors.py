@@ -1,9 +1,8 @@
-"""Embedding vectors on disk, keyed by a hash of their text: one append-only file per embedder, each record checked when
-used.
+"""Embedding vectors on disk, keyed by a hash of their text: one append-only file per embedder.
 
-A record that is torn, corrupt or of another length is ignored, and its text is embedded again. A disk that cannot be
-written costs time, but no answers. Vectors are rounded to the file's precision before their first use, so that fresh
-and stored ones rank alike.
+A record's checksum is checked when it is used. One that is torn, corrupt or of another length is ignored, and its text
+is embedded again. A disk that cannot be written costs time, but no answers. Vectors are rounded to the file's precision
+before their first use, so that fresh and stored ones rank alike.
 """
 
 from __future__ import annotations

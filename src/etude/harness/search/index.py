@@ -25,8 +25,7 @@ from etude.harness.search.shards import Shard, holds, most_files, shards_of
 MOST_BYTES = 32_000_000
 """Larger files are not indexed, but searched each time."""
 SETTLED_NS = 2_000_000_000
-"""A file that changed less than this before it was read may change again without its timestamps showing it, since they
-are coarse."""
+"""A file that changed this shortly before it was read may change again without new timestamps: they are coarse."""
 
 _MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
 """Byte order marks. Ripgrep decodes the text after them, so it searches other bytes than those on disk."""

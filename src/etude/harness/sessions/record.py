@@ -1,5 +1,7 @@
-"""Writes a session while it runs: `session.jsonl`, one line per complete turn; `blobs/`, the contents of changed files;
-and `tokens.steps`, the token ids of a policy that owns ids.
+"""Writes a session to disk while it runs.
+
+The folder holds `session.jsonl`, one line per complete turn; `blobs/`, the contents of changed files; and
+`tokens.steps`, the token ids of a policy that owns ids.
 
 Invariants: when a call returns, its line has been written to the file, and its blobs before it. So a kill loses at most
 the turn in progress; a torn last line is ignored; and what is written is never changed. Each blob is named by the
@@ -249,9 +251,7 @@ class SessionRecord:
             raise SessionError(f"cannot write the session in {self.folder}: {disk_problem(error)}") from error
         if written != len(line) + 1:
             with suppress(OSError):
-                _cut_if_alone(
-                    self.folder, self._descriptor
-                )  # so that the next line, if there is room, is not joined to it
+                _cut_if_alone(self.folder, self._descriptor)  # the next line, if it fits, must not be joined to it
             raise SessionError(f"cannot write the session in {self.folder}: the disk is full")
 
 

@@ -1,8 +1,7 @@
-"""shell: run one command in the workspace's folder; return its output and exit code, without times, so that equal runs
-read equal text.
+"""shell: run one command in the workspace's folder; return its output and exit code.
 
-A command that reaches its time limit has failed, and the model is told so. If the host gave it no CPU time the failure
-is ours and ends the run.
+The output has no times, so that equal runs read equal text. A command that reaches its time limit has failed, and the
+model is told so. If the host gave it no CPU time the failure is ours and ends the run.
 """
 
 from __future__ import annotations
