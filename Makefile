@@ -8,7 +8,7 @@ test test-full soak smoke: export PYTHONDONTWRITEBYTECODE :=
 # by how many tests they have, those with a single long one would come last.
 PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup tools quickstart test test-full test-times soak lint smoke bench results claims gpu gpu-record clean
+.PHONY: setup tools quickstart test test-full test-times soak lint smoke fresh bench results claims gpu gpu-record clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -56,6 +56,9 @@ results: setup            ## docs/results.md, from the rows that benchmarks reco
 
 claims: setup             ## the table of docs/claims.md and the README's verdicts, from docs/claims/rows.jsonl alone
 	@$(PY) benchmarks/claims/table.py
+
+fresh:                    ## make fresh [WHO=root|user] [WHAT=test|quickstart]: both commands on a bare Debian tree
+	@sh scripts/fresh.sh $(or $(WHO),both) $(or $(WHAT),both)
 
 gpu:                      ## what needs a GPU, with the torch that is there
 	@sh benchmarks/gpu/run.sh

@@ -1,0 +1,81 @@
+#!/bin/sh
+# Try the README's commands as a newcomer would: a fresh clone of the last commit on a bare Debian tree, as root and as
+# an ordinary user. Usage: fresh.sh [root|user|both] [test|quickstart|both]
+#
+# The tree holds what the README asks for and nothing else. It is made once by debootstrap and kept in the cache; each
+# try works on a copy. This machine's apt and pip settings are taken along, with the folders that they name, so that
+# packages come from where this machine gets them.
+set -eu
+cd "$(dirname "$0")/.."
+
+fail() { echo "fresh: $1" >&2; exit 2; }
+case "${1:-both}" in root | user) who=$1 ;; both) who="root user" ;; *) fail "who is root, user or both, not $1" ;; esac
+case "${2:-both}" in test | quickstart) what=$2 ;; both) what="test quickstart" ;; *) fail "what is test, quickstart or both, not $2" ;; esac
+[ "$(id -u)" = 0 ] || fail "needs root, to make a tree and enter it"
+PATH=$PATH:/usr/sbin:/sbin
+command -v debootstrap >/dev/null || fail "debootstrap is missing; run: apt-get install debootstrap"
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/etude/fresh
+suite=${SUITE:-bookworm} packages=python3,python3-venv,make,git,ca-certificates
+pristine=$cache/$suite.tar
+mkdir -p "$cache/logs"
+
+if [ ! -e "$pristine" ]; then
+  mirror=$(apt-get indextargets --format '$(SITE)' "Codename: $suite" 2>/dev/null | head -n 1)
+  echo "fresh: making a bare $suite (minutes, once)"
+  made=$(mktemp -d "$cache/making.XXXXXX")
+  # shellcheck disable=SC2086  # No mirror is no word.
+  debootstrap --variant=minbase --include=$packages "$suite" "$made" ${mirror:-} >"$cache/logs/debootstrap.log" 2>&1 ||
+    fail "debootstrap failed; see $cache/logs/debootstrap.log"
+  tar -C "$made" -cf "$pristine.part" . && mv "$pristine.part" "$pristine"
+  rm -rf "$made"
+fi
+
+# What says where packages come from: pip's and apt's settings, proxies, certificates.
+settings="/etc/apt /etc/pip.conf /etc/xdg/pip /etc/ssl/certs /etc/resolv.conf /etc/hosts"
+named() { env | grep -E '^(PIP_|[a-zA-Z]*_proxy=|[A-Z]*_PROXY=|SSL_CERT|REQUESTS_CA|CURL_CA|TORCH_INDEX=)' || true; }
+# Folders of this machine that pip's settings point to.
+places() { { named; cat /etc/pip.conf /etc/xdg/pip/* "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf" 2>/dev/null; } |
+  grep -oE '(file://)?/[A-Za-z0-9._/-]+' | sed 's|^file://||' | sort -u | while read -r place; do [ -d "$place" ] && echo "$place"; done; }
+
+try() { # who what
+  tree=$(mktemp -d "$cache/try.XXXXXX") log=$cache/logs/$1-$2.log
+  chmod 755 "$tree"
+  tar -C "$tree" -xf "$pristine"
+  for path in $settings "$HOME/.config/pip"; do
+    [ -e "$path" ] || continue
+    mkdir -p "$tree$(dirname "$path")" && rm -rf "$tree$path" && cp -aL "$path" "$tree$path"
+  done
+  home=/root
+  [ "$1" = root ] || { home=/home/person && chroot "$tree" useradd --create-home person; }
+  git clone --quiet --no-local . "$tree$home/etude"
+  git -C "$tree$home/etude" remote remove origin
+  chroot "$tree" chown -R "$([ "$1" = root ] && echo root || echo person)" "$home/etude"
+  places | while read -r place; do mkdir -p "$tree$place"; done
+  begun=$(date +%s) code=0
+  # A root of its own and no mere chroot, where no user namespaces can be made.
+  unshare --mount --pid --fork sh -eu -s "$tree" "$home" "$1" "$2" "$(places)" "$(named)" >"$log" 2>&1 <<'INSIDE' || code=$?
+tree=$1 home=$2 who=$3 what=$4 places=$5 named=$6
+mount --make-rprivate / && mount --bind "$tree" "$tree"
+for place in $places; do mount --bind "$place" "$tree$place"; done
+mount -t proc proc "$tree/proc" && mount --rbind /sys "$tree/sys" && mount --rbind /dev "$tree/dev"
+mount -t tmpfs -o mode=1777 tmpfs "$tree/tmp" && mount -t tmpfs -o mode=1777 tmpfs "$tree/dev/shm"
+mkdir -p "$tree/before" && cd "$tree" && pivot_root . before && cd / && umount -l /before
+set --
+while read -r line; do [ -z "$line" ] || set -- "$@" "$line"; done <<NAMED
+$named
+NAMED
+user="" && [ "$who" = root ] || user="setpriv --reuid=person --regid=person --init-groups"
+cd "$home/etude"
+exec env -i "$@" HOME="$home" TERM=dumb LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin $user make "$what"
+INSIDE
+  seconds=$(($(date +%s) - begun))
+  [ "$code" = 0 ] && echo "fresh: make $2 as $1: green in $seconds s" || echo "fresh: make $2 as $1: code $code after $seconds s; see $log"
+  grep -E '^(skipped [0-9]+:|tests that need|tests of|FAILED|ERROR)|^[0-9]+ (passed|failed)' "$log" | sed 's/^/  /' || true
+  rm -rf "$tree"
+  return "$code"
+}
+
+red=0
+for one in $who; do for command in $what; do try "$one" "$command" || red=1; done; done
+exit $red
