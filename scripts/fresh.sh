@@ -40,8 +40,8 @@ places() { { named; cat /etc/pip.conf /etc/xdg/pip/* "$HOME/.config/pip/pip.conf
 
 try() { # who what
   tree=$(mktemp -d "$cache/try.XXXXXX") log=$cache/logs/$1-$2.log
-  chmod 755 "$tree"
   tar -C "$tree" -xf "$pristine"
+  chmod 755 "$tree"
   for path in $settings "$HOME/.config/pip"; do
     [ -e "$path" ] || continue
     mkdir -p "$tree$(dirname "$path")" && rm -rf "$tree$path" && cp -aL "$path" "$tree$path"
