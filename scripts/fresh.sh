@@ -67,7 +67,7 @@ $named
 NAMED
 user="" && [ "$who" = root ] || user="setpriv --reuid=person --regid=person --init-groups"
 cd "$home/etude"
-exec env -i "$@" HOME="$home" TERM=dumb LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin $user make "$what"
+exec env -i "$@" HOME="$home" TERM=xterm-256color LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin $user make "$what"
 INSIDE
   seconds=$(($(date +%s) - begun))
   [ "$code" = 0 ] && echo "fresh: make $2 as $1: green in $seconds s" || echo "fresh: make $2 as $1: code $code after $seconds s; see $log"

@@ -13,7 +13,7 @@ if [ ! -x "$linters/node_modules/.bin/eslint" ] || [ ! -x "$linters/node_modules
   fi
 fi
 
-tools="podman:podman runc:runc dockerd:docker.io docker-registry:docker-registry tinyproxy:tinyproxy-bin debootstrap:debootstrap newuidmap:uidmap bwrap:bubblewrap busybox:busybox-static strace:strace linux.uml:user-mode-linux mkfs.ext4:e2fsprogs cc:build-essential faketime:faketime"
+tools="curl:curl less:less patch:patch pip3:python3-pip podman:podman runc:runc dockerd:docker.io docker-registry:docker-registry tinyproxy:tinyproxy-bin debootstrap:debootstrap newuidmap:uidmap bwrap:bubblewrap busybox:busybox-static strace:strace linux.uml:user-mode-linux mkfs.ext4:e2fsprogs cc:build-essential faketime:faketime"
 missing=""
 for pair in $tools; do
   PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"

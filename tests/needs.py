@@ -5,11 +5,18 @@ CI has all of them. What is skipped is said once, at the end of a session (tests
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+second_user = pytest.mark.skipif(
+    os.geteuid() != 0 and shutil.which("newuidmap", path=_PATH) is None,
+    reason="an ordinary user's boxes have a second user with newuidmap: make tools",
+)
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:

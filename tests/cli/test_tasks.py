@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.cli import here
+from tests.needs import second_user
 from tests.tasks.formats.harbor_tasks import VERSIONS, greeting, two_steps
 from tests.tasks.formats.swebench.repository import classic, make_repository, write_rows
 
@@ -213,6 +214,7 @@ def test_a_change_is_graded(hello: Path, store: Path) -> None:
         assert shown.stderr == ""
 
 
+@second_user
 def test_the_reference_again_and_again(ours: list[Task], store: Path) -> None:
     shown = etude("grade", ours[0].directory, "--solution", "--times", "2", "--store", store)
     assert shown.returncode == 0

@@ -15,6 +15,7 @@ from tests.harness.hostile import FILES, HUGE
 from tests.harness.parts import SAMPLE, open_boxes
 from tests.harness.test_sessions import BOX, HARNESS, REQUEST, STEPS, Following, as_it_was, repository
 from tests.harness.test_terminal_tools import Bench, in_boxes
+from tests.needs import needs
 
 from etude.harness import (
     Budgets,
@@ -47,6 +48,7 @@ echo 1 > a && git add a && git commit -qm one && echo 2 > a && git commit -qam t
 FULL, COMPACT = load_profile("full"), load_profile("compact")
 
 
+@needs("less")
 def test_commands_that_wait_for_somebody_hang_nobody(images: Path) -> None:
     """Each goes on as a job, and can be answered."""
 

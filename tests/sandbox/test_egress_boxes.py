@@ -93,6 +93,8 @@ async def test_pip_installs(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> No
     index = "https://index.example/all"
     monkeypatch.setenv("PIP_INDEX_URL", index)
     box = await stage.box(egress_of("pip,files.example"))
+    if (await box.exec("/usr/bin/python3 -c 'import pip'", timeout=20)).code != 0:
+        pytest.skip("/usr/bin/python3 has no pip: make tools")
     install = f"/usr/bin/python3 -m pip install -q --index-url {index} --target t --no-cache-dir"
     ok(await box.exec(f"{install} tiny-package", timeout=60))
     assert (
@@ -138,6 +140,7 @@ async def test_apt_updates_and_fetches(stage: Scene) -> None:
     assert ok(await box.exec("cat tiny_*.deb", timeout=5)) == "deb\n"
 
 
+@needs("curl")
 @on_stage
 async def test_bodies_of_all_sizes(stage: Scene) -> None:
     box = await stage.box()
@@ -149,6 +152,7 @@ async def test_bodies_of_all_sizes(stage: Scene) -> None:
     assert [(row["sent"], row["received"]) for row in stage.rows] == [(0, 100_000_000), (9_000_000, 64)]
 
 
+@needs("curl")
 @on_stage
 async def test_children_and_snapshots_keep_the_way_out_and_not_its_files(stage: Scene) -> None:
     box = await stage.box()
@@ -165,6 +169,7 @@ async def test_children_and_snapshots_keep_the_way_out_and_not_its_files(stage: 
 # -- what does not
 
 
+@needs("curl")
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
@@ -245,6 +250,7 @@ for server in ("192.168.1.1", "8.8.8.8"):
     assert ok(await box.exec(["python", "-c", script], timeout=20)) == "[0, 3]\n" * 4
 
 
+@needs("curl")
 @on_stage
 async def test_loopback_and_all_ports_are_the_boxs_own(stage: Scene) -> None:
     script = """
@@ -262,6 +268,7 @@ for host in ("0.0.0.0", "127.0.0.1", "192.168.1.20"):
     assert stage.refused == []
 
 
+@needs("curl")
 @on_stage
 async def test_two_boxes_are_apart(stage: Scene) -> None:
     one, other = await stage.box(), await stage.box(Egress("less", ("git.example",)))
@@ -282,6 +289,7 @@ print(".".join(map(str, s.recv(99)[-4:])))
 """
 
 
+@needs("curl")
 @on_stage
 async def test_names_that_lead_into_the_host_are_refused(stage: Scene) -> None:
     port = stage.internet.plain_port
@@ -330,6 +338,7 @@ def open_sockets() -> int:
     return sum(link.startswith("socket:") for link in links)
 
 
+@needs("curl")
 @on_stage
 async def test_thousands_of_connections_are_bounded(stage: Scene) -> None:
     box = await stage.box()
@@ -339,6 +348,7 @@ async def test_thousands_of_connections_are_bounded(stage: Scene) -> None:
     assert "page" in ok(await box.exec("curl -sS https://index.example/page", timeout=20))
 
 
+@needs("curl")
 @on_stage
 async def test_all_boxes_together_leave_descriptors_free(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = await stage.box(), await stage.box()
@@ -364,6 +374,7 @@ print((r.getrlimit(r.RLIMIT_NOFILE), crowd.most) == ((min(hard, 65536), hard), m
     assert said.stdout == "True\n"
 
 
+@needs("curl")
 @on_stage
 async def test_fifty_boxes_at_once_are_all_served(stage: Scene) -> None:
     boxes = await asyncio.gather(*(stage.box() for _ in range(50)))
@@ -373,6 +384,7 @@ async def test_fifty_boxes_at_once_are_all_served(stage: Scene) -> None:
     assert stage.refused == []
 
 
+@needs("curl")
 @on_stage
 async def test_a_box_that_ends_in_the_middle_leaves_nothing(stage: Scene) -> None:
     before = open_sockets()
@@ -390,6 +402,7 @@ async def test_a_box_that_ends_in_the_middle_leaves_nothing(stage: Scene) -> Non
     assert row["received"] > 0
 
 
+@needs("curl")
 @on_stage
 async def test_a_log_that_cannot_be_written_shuts_the_way_out(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     box = await stage.box()
@@ -406,6 +419,7 @@ async def test_a_log_that_cannot_be_written_shuts_the_way_out(stage: Scene, monk
     assert stage.internet.asked == []
 
 
+@needs("curl")
 @on_stage
 async def test_without_a_policy_there_is_only_loopback(stage: Scene) -> None:
     box = await stage.box(Egress("none"))

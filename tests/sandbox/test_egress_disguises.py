@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract.sandbox.support import in_loop
+from tests.needs import needs
 from tests.sandbox.egress_internet import Internet, small_internet
 from tests.sandbox.egress_scene import Scene, on_stage
 from tests.sandbox.egress_stage import fixed, staged
@@ -224,6 +225,7 @@ def stage(backend: tuple[Internet, EmbeddedSandboxes]) -> Scene:
     return Scene(*backend)
 
 
+@needs("curl")
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
@@ -259,6 +261,7 @@ async def test_disguises_of_real_programs(stage: Scene, command: str, reason: st
     assert any(reason in refused for refused in stage.refused), (said, stage.rows)
 
 
+@needs("curl")
 @on_stage
 async def test_a_client_that_would_rather_speak_http_2(stage: Scene) -> None:
     box = await stage.box()

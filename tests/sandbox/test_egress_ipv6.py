@@ -69,6 +69,7 @@ async def test_clients_that_want_ipv6(stage: Scene, command: list[str]) -> None:
     assert {(row["scheme"], row["status"]) for row in stage.rows} == {("http", 200), ("https", 200)}
 
 
+@needs("curl")
 @on_stage
 async def test_programs_that_may_choose_take_either(stage: Scene) -> None:
     """The order in which both addresses come is that of RFC 6724 for a private source: IPv4 first."""
@@ -81,6 +82,7 @@ async def test_programs_that_may_choose_take_either(stage: Scene) -> None:
     assert ok(await box.exec(one_by_one, timeout=20)).count("page of index.example") == 2
 
 
+@needs("curl")
 @pytest.mark.parametrize(
     ("command", "host"),
     [
@@ -106,6 +108,7 @@ async def test_an_address_that_no_name_has_is_refused_and_logged(stage: Scene, c
     assert (row["host"], row["refused"]) == (host, "no name was given for this address")
 
 
+@needs("curl")
 @on_stage
 async def test_a_name_and_an_address_of_another_name(stage: Scene) -> None:
     box = await stage.box()
@@ -155,6 +158,7 @@ async def test_other_ports_and_datagrams_are_refused_at_once(stage: Scene) -> No
         assert b"ConnectionRefusedError" in said.stderr, said  # What nobody answers is a TimeoutError.
 
 
+@needs("curl")
 @on_stage
 async def test_loopback_and_all_ports_are_the_boxs_own(stage: Scene) -> None:
     script = """
@@ -172,6 +176,7 @@ for host in ("::", "::1", "fd5e:84c2:77a1::20"):
     assert stage.refused == []
 
 
+@needs("curl")
 @on_stage
 async def test_two_boxes_are_apart(stage: Scene) -> None:
     one, other = await stage.box(), await stage.box()
@@ -182,6 +187,7 @@ async def test_two_boxes_are_apart(stage: Scene) -> None:
     server.cancel()
 
 
+@needs("curl")
 @on_stage
 async def test_children_have_it_too(stage: Scene) -> None:
     (child,) = await (await stage.box()).fork()

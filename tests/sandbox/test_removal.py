@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +71,19 @@ def test_several_janitors_leave_nothing_and_do_not_fail(tmp_path: Path, closed: 
         with ThreadPoolExecutor(3) as janitors:
             list(janitors.map(remove_tree, [str(top)] * 3))
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_another_janitor_opened_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top, listed = tmp_path / "top", os.scandir
+    top.mkdir(0o700)
+    refused = [str(top)]
+
+    def scandir(path: str) -> Any:
+        if path in refused:
+            refused.remove(path)
+            raise PermissionError(errno.EACCES, "closed until just now", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    remove_tree(str(top))
+    assert not top.exists()

@@ -14,7 +14,7 @@ from etude.tasks.categories.packages import NODE, package_of, read_package, writ
 from etude.tasks.categories.variants import try_variants
 
 from ..conftest import Boxes
-from .grading import gated, graded, one_task, solutions, verdicts, workspace
+from .grading import gated, graded, one_task, sealing, solutions, verdicts, workspace
 
 
 def test_what_is_taken_out_is_gone_and_asked_for() -> None:
@@ -61,7 +61,7 @@ def test_a_bug_is_mended_or_it_is_not(boxes: Boxes, tmp_path: Path) -> None:
     assert {str(verdict.judgement) for verdict in found.values()} == {"fail"}
     honest = verdicts(boxes, task, {"reference": reference_diff(task)})["reference"]
     assert honest.passed
-    assert honest.evidence.sealed
+    assert honest.evidence.sealed == sealing(boxes)
 
 
 @pytest.mark.parametrize("name", NODE)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.needs import needs
 
 from etude.tasks import Grader, Split, Task, Verdict, make_tasks, open_source, read_task, reference_diff
 from etude.tasks.cheats.environments import micro_environments
@@ -60,6 +61,7 @@ def test_the_same_solutions_pass_elsewhere(boxes: Boxes, tmp_path: Path, kind: s
     assert not found["reference"].evidence.sealed
 
 
+@needs("patch")
 def test_what_goes_out_can_be_solved_by_its_script(tmp_path: Path) -> None:
     task = of_runner("unittest", tmp_path / "own")
     (place,) = export_harbor([task], tmp_path / "out").written

@@ -26,7 +26,7 @@ def remove_tree(top: str) -> None:
             os.unlink(top)
         return
     long = len(os.fsencode(top)) + _LONG
-    todo = [top]
+    todo, denied = [top], ""
     while todo:
         folder = todo[-1]
         try:
@@ -40,8 +40,9 @@ def remove_tree(top: str) -> None:
         except FileNotFoundError:
             todo.pop()  # Another process was first; what it moved up is found from above.
         except PermissionError:
-            if not _opened(folder):
+            if not _opened(folder) and folder == denied:
                 raise
+            denied = folder  # Another process may have fixed its mode just after this one was refused.
         except OSError as error:
             if error.errno != errno.ENOTEMPTY or not _filled(folder):
                 raise

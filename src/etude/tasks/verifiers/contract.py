@@ -19,6 +19,7 @@ from etude.tasks.environment import Prepared, Proofs
 from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
 
+FIRST_USER = "agent"
 SECOND_USER = "grader"
 SEALED = 1e-2
 """A verdict is sealed if the probability of passing without solving the task is at most this."""
@@ -47,7 +48,7 @@ class Stand:
     def user(self) -> str:
         """The user that runs the code under test. Where boxes have a second user, it is not the one that owns the
         code's files."""
-        return SECOND_USER if Feature.SECOND_USER in self.sandboxes.features else "agent"
+        return SECOND_USER if Feature.SECOND_USER in self.sandboxes.features else FIRST_USER
 
     @asynccontextmanager
     async def box(self, limits: Limits, change: Change | None = None) -> AsyncIterator[Box]:
