@@ -3,8 +3,8 @@ from tests.contract.engine import Case, EngineContract
 from tests.engine.tiny import Versions
 
 from etude.cluster import open_cluster
+from etude.engine.builtin.service import EngineService
 from etude.engine.remote import RemoteEngine
-from etude.engine.service import EngineService
 
 SLOTS = 6
 
@@ -37,7 +37,7 @@ class TestOverTheCluster(EngineContract):
 
         async def make():
             cluster = await open_cluster("inline", run_folder=tmp_path, cpus=1)
-            remote = await cluster.start("engine", "etude.engine.service:EngineService", *arguments)
+            remote = await cluster.start("engine", "etude.engine.builtin.service:EngineService", *arguments)
             return RemoteEngine(remote, deadline=30)
 
         return case_of(versions, make)

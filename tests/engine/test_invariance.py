@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.engine.builtin import BuiltinEngine
+from etude.engine.builtin.sampling import Tempered, logprobs
 from etude.engine.protocol import GenerateRequest, Generation, Sampling
-from etude.engine.sampling import Tempered, logprobs
 from etude.model import Transformer, compute_with
 from etude.recipe.acting import EngineRecipe
 from etude.recipe.precision import PrecisionRecipe

@@ -11,8 +11,8 @@ import torch
 from tests.engine.tiny import VOCAB, tiny_model
 
 from etude.engine.builtin import BuiltinEngine
+from etude.engine.builtin.service import EngineService
 from etude.engine.protocol import GenerateRequest, Generation, Sampling, UpdateRefused
-from etude.engine.service import EngineService
 from etude.model import Numerics, Transformer, round_with, save_hf, served_state
 from etude.recipe.acting import EngineRecipe
 from etude.recipe.precision import PrecisionRecipe

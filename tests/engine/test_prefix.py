@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.engine.prefix import PrefixTable
+from etude.engine.builtin.prefix import PrefixTable
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 

@@ -26,7 +26,7 @@ def with_engine(tmp_path, body, *, lockstep=False, deadline=20.0):
     async def whole():
         cluster = await open_cluster("inline", run_folder=tmp_path, cpus=1)
         try:
-            remote = await cluster.start("engine", "etude.engine.service:EngineService", *arguments)
+            remote = await cluster.start("engine", "etude.engine.builtin.service:EngineService", *arguments)
             await body(RemoteEngine(remote, deadline=deadline, lockstep=lockstep), remote, versions)
         finally:
             await cluster.close()

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from etude.engine.sampling import Stream, Tempered, draw, logprobs, uniforms
+from etude.engine.builtin.sampling import Stream, Tempered, draw, logprobs, uniforms
 
 ROWS = 40_000
 

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from etude.engine import scheduler as scheduler_module
+from etude.engine.builtin import scheduler as scheduler_module
+from etude.engine.builtin.scheduler import WORTH_A_STEP, Aborted, Scheduler
 from etude.engine.protocol import GenerateRequest, Sampling
-from etude.engine.scheduler import WORTH_A_STEP, Aborted, Scheduler
 
 SLOTS, CACHE_SLOTS, CONTEXT = 4, 3, 48
 START = list(range(10, 28))

@@ -10,8 +10,8 @@ import pytest
 from tests.contract.engine import until_sampled
 from tests.engine.tiny import Versions, tiny_model
 
+from etude.engine.builtin.service import EngineService
 from etude.engine.protocol import EngineError, GenerateRequest, Sampling, StopReason, UpdateRefused
-from etude.engine.service import EngineService
 from etude.weights.torch_bridge import from_state_dict
 
 
@@ -227,7 +227,7 @@ LEAVES = """
 import asyncio, sys
 import numpy as np
 from etude.engine.protocol import GenerateRequest, Sampling
-from etude.engine.service import EngineService
+from etude.engine.builtin.service import EngineService
 
 async def begin():
     requests = [GenerateRequest(f"r{n}", np.array([1, 2, 3], np.int32), Sampling(90, ())) for n in range(200)]

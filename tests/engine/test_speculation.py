@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from etude.engine.speculation import Draft, propose, verify
+from etude.engine.builtin.speculation import Draft, propose, verify
 
 ROWS, VOCAB = 60_000, 6
 

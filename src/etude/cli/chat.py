@@ -157,7 +157,7 @@ def run_front(run_folder: Path, stage: str | None = None) -> Front:
 
 
 def _trained(found: Finished, dtype: str, stack: AsyncExitStack) -> Policy:
-    from etude.engine.service import EngineService
+    from etude.engine.builtin.service import EngineService
 
     recipe = found.recipe
     form = format_of(recipe.harness, found.paths.tokenizer)

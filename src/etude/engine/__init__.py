@@ -1,4 +1,4 @@
-"""The inference engine: token ids in, token ids out.
+"""Inference engines: token ids in, token ids out. One folder per engine.
 
-Holds the engine protocol (needs no torch) and the built-in engine.
+The protocol and the client that workers hold stand here and need no torch.
 """

@@ -183,7 +183,7 @@ async def start_engine(
         recipe.cluster,
         context.journal,
         name,
-        "etude.engine.service:EngineService",
+        "etude.engine.builtin.service:EngineService",
         str(model),
         recipe.engine.model_dump(mode="json"),
         compute.dtype_name,

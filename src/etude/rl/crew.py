@@ -77,7 +77,7 @@ async def gather_crew(
     trainer = await start("trainer", "etude.rl.trainer:RlTrainer", root, plain, asdict(trainer_compute), store)
     engine = await start(
         "engine",
-        "etude.engine.service:EngineService",
+        "etude.engine.builtin.service:EngineService",
         str(paths.model("sft")),
         recipe.engine.model_dump(mode="json"),
         compute.dtype_name,

@@ -15,7 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from etude.engine.feeding import Feeding
+from etude.engine.builtin.feeding import Feeding
+from etude.engine.builtin.rows import Flags, Ints, Rows
+from etude.engine.builtin.sampling import Stream, Tempered, logprobs, uniforms
+from etude.engine.builtin.scheduler import Aborted, Admission, Scheduler
+from etude.engine.builtin.speculation import Draft, propose, verify
 from etude.engine.protocol import (
     ContextExceeded,
     EngineError,
@@ -27,10 +31,6 @@ from etude.engine.protocol import (
     UpdateRefused,
     Usage,
 )
-from etude.engine.rows import Flags, Ints, Rows
-from etude.engine.sampling import Stream, Tempered, logprobs, uniforms
-from etude.engine.scheduler import Aborted, Admission, Scheduler
-from etude.engine.speculation import Draft, propose, verify
 from etude.model import LatentCache, Transformer, prepare, serve
 from etude.recipe.acting import EngineRecipe
 from etude.weights import Tensors, WeightsError

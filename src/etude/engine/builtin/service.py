@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from etude.engine.builtin import Answer, BuiltinEngine, Failure
+from etude.engine.builtin.engine import Answer, BuiltinEngine, Failure
 from etude.engine.protocol import (
     EngineError,
     EngineInfo,
@@ -46,7 +46,7 @@ _END_SECONDS = 30.0
 
 class EngineService:
     """The service that implements the Engine protocol. The cluster starts it as
-    `etude.engine.service:EngineService`.
+    `etude.engine.builtin.service:EngineService`.
     """
 
     def __init__(

@@ -22,8 +22,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.engine.lockstep import Rounds
-from etude.engine.prefix import Match, PrefixTable
+from etude.engine.builtin.lockstep import Rounds
+from etude.engine.builtin.prefix import Match, PrefixTable
 from etude.engine.protocol import EngineError, GenerateRequest, IntArray
 
 WORTH_A_STEP = 16

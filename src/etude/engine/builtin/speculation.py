@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from etude.engine.sampling import Stream, Tempered, draw, logprobs, uniforms
+from etude.engine.builtin.sampling import Stream, Tempered, draw, logprobs, uniforms
 
 
 @dataclass(slots=True)

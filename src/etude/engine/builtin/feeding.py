@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.engine.rows import Ints, Rows
+from etude.engine.builtin.rows import Ints, Rows
 from etude.model import LatentCache
 from etude.model.step import Step
 
