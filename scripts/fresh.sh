@@ -36,7 +36,9 @@ settings="/etc/apt /etc/pip.conf /etc/xdg/pip /etc/ssl/certs /etc/resolv.conf /e
 named() { env | grep -E '^(PIP_|[a-zA-Z]*_proxy=|[A-Z]*_PROXY=|SSL_CERT|REQUESTS_CA|CURL_CA|TORCH_INDEX=)' || true; }
 # Folders of this machine that pip's settings point to; an index on disk (.../simple) refers to what lies beside it.
 places() { { named; cat /etc/pip.conf /etc/xdg/pip/* "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf" 2>/dev/null; } |
-  grep -oE '(file://)?/[A-Za-z0-9._/-]+' | sed 's|^file://||; s|/simp[l]e/*$||' | sort -u | while read -r place; do [ -d "$place" ] && echo "$place"; done; }
+  grep -oE '(file://)?/[A-Za-z0-9._/-]+' | sed 's|^file://||' | sort -u | while read -r place; do
+    if [ -d "${place%/*}/files" ]; then echo "${place%/*}"; elif [ -d "$place" ]; then echo "$place"; fi
+  done; }
 
 try() { # who what
   tree=$(mktemp -d "$cache/try.XXXXXX") log=$cache/logs/$1-$2.log
