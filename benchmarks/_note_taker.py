@@ -31,7 +31,7 @@ from etude.harness import (
     ToolLimits,
     run_agent,
 )
-from etude.harness.outside import Outside
+from etude.harness.external_services import Outside
 from etude.text.calls import parse_call
 from etude.text.format import Format
 from etude.trace import TraceBuilder, TraceUsage

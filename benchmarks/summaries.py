@@ -16,7 +16,7 @@ from _note_taker import Played, Session, Style, play, read_sessions
 from _report import finish
 
 from etude.harness import Profile, load_profile
-from etude.harness.profile import compaction_request
+from etude.harness.context.profile import compaction_request
 from etude.text import CompactFormat, Tokenizer
 
 

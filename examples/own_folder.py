@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from etude.harness.diff import as_text, is_source, unified_diff
+from etude.harness.editing.diff import as_text, is_source, unified_diff
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
 from etude.sandbox.contract import BoxSpec, Limits, Sandboxes

@@ -42,7 +42,7 @@ MODES: dict[str, Literal["always", "never"]] = {"with": "always", "without": "ne
 def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
     from etude.engine.builtin import BuiltinEngine
     from etude.engine.protocol import Sampling
-    from etude.harness.plan import format_of
+    from etude.harness.from_recipe import format_of
     from etude.model import load_hf
     from etude.training.compute import DTYPES
 

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.test_agent import EDIT, ETUDE, repository
 from tests.harness.chat_server import ChatServer, completion
 
-from etude.cli.agents.events import count
+from etude.cli.outcome import count
 from etude.harness.sessions import SavedSession, SessionRecord, list_sessions, load_session
 
 __all__ = ["repository"]  # a fixture

@@ -11,8 +11,8 @@ from tests.harness.parts import SAMPLE
 
 from etude.harness import ToolCall
 from etude.harness.schema import ToolParameter, ToolSchema
-from etude.harness.terminal import FOLDER
 from etude.harness.tools.terminal import MOST_SECONDS
+from etude.harness.workspaces.terminal import FOLDER
 from etude.sandbox.contract import ExecResult, Poll, RequestRefused, Terminal
 
 FILES = {**SAMPLE, "logo.png": b"\x89PNG\0\xff", "latin.txt": b"caf\xe9\n", "empty.txt": b"", "one line": b"no end"}

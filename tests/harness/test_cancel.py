@@ -24,7 +24,7 @@ from etude.harness import (
     Turn,
     run_agent,
 )
-from etude.harness.messages import NOT_CARRIED_OUT, openai_messages
+from etude.harness.policies.openai_messages import NOT_CARRIED_OUT, openai_messages
 from etude.harness.sessions import SessionRecord, load_session
 from etude.trace import StopCause, ToolEvent, TraceUsage
 

@@ -29,7 +29,7 @@ from etude.harness import (
     load_profile,
     run_agent,
 )
-from etude.harness.turns import parse_turn
+from etude.harness.policies.turn_tokens import parse_turn
 from etude.text.formats import FORMATS, KimiK2Format, Qwen3Format
 from etude.trace import SegmentKind, StopCause, Trace, TraceBuilder
 

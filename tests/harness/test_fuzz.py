@@ -37,8 +37,8 @@ from etude.harness import (
     load_profile,
     run_agent,
 )
+from etude.harness.policies.turn_tokens import parse_turn
 from etude.harness.tools import BUILTIN, terminal
-from etude.harness.turns import parse_turn
 from etude.text import Format
 from etude.text.formats import FORMATS
 from etude.trace import StopCause, TraceBuilder

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.needs import second_user
 
-from etude.harness.runner import lazy_workspace
-from etude.harness.workspace import OverlayWorkspace
+from etude.harness.workspaces.box_runner import lazy_workspace
+from etude.harness.workspaces.workspace import OverlayWorkspace
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import BoxSpec, Limits, open_sandboxes
 

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from etude.harness import Answer, Denied, Permissions, PermissionsError, Rule, Wish
-from etude.harness.outside import FixtureWeb
+from etude.harness.external_services import FixtureWeb
 from etude.harness.permissions import AskedWeb, always_rules, commands_in, rules_of
-from etude.harness.remembered import RememberedRules
+from etude.harness.remembered_rules import RememberedRules
 
 
 def verdict(kind: str, what: str, *, allow: str = "", deny: str = "", asked: str = "") -> str:

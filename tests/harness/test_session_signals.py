@@ -14,7 +14,7 @@ from tests.harness.test_sessions import BOX, HARNESS, Following, repository
 
 from etude.harness import ChatSession, Conversation, Turn
 from etude.harness.sessions import SavedSession, SessionRecord, being_written, load_session, look_after
-from etude.harness.sessions.kept import AFTER_SECONDS, kept_lines
+from etude.harness.sessions.kept_lines import AFTER_SECONDS, kept_lines
 from etude.harness.sessions.record import LOG
 
 STEPS = ["> edit calc.py 1 # larger\n> delete pack/other.py", "done", "> edit calc.py 1 # largest", "done"]

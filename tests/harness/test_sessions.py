@@ -26,7 +26,7 @@ from etude.harness import (
     Turn,
     load_profile,
 )
-from etude.harness.messages import whole_chain
+from etude.harness.policies.openai_messages import whole_chain
 from etude.harness.sessions import SessionError, SessionRecord, list_sessions, load_session
 from etude.harness.sessions.record import LOG
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe

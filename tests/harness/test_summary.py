@@ -28,7 +28,7 @@ from etude.harness import (
     profile_of,
     run_agent,
 )
-from etude.harness.profile import MOST_READ, compaction_request
+from etude.harness.context.profile import MOST_READ, compaction_request
 from etude.recipe.acting import HarnessRecipe
 from etude.trace import SegmentKind, StopCause, TraceBuilder
 

@@ -14,7 +14,7 @@ from tests.contract.sandbox.ends import first_process_above
 from tests.harness.hostile import FILES, HUGE
 from tests.harness.parts import SAMPLE, open_boxes
 from tests.harness.test_sessions import BOX, HARNESS, REQUEST, STEPS, Following, as_it_was, repository
-from tests.harness.test_terminal_tools import Bench, in_boxes
+from tests.harness.tools.test_terminal_tools import Bench, in_boxes
 from tests.needs import needs
 
 from etude.harness import (
@@ -34,8 +34,8 @@ from etude.harness import (
     load_profile,
     run_agent,
 )
-from etude.harness.nudges import REPEATS, SILENCES
-from etude.harness.profile import Profile
+from etude.harness.context.nudges import REPEATS, SILENCES
+from etude.harness.context.profile import Profile
 from etude.harness.sessions import SessionRecord, load_session
 from etude.sandbox import BoxSpec
 from etude.trace import StopCause

@@ -17,7 +17,7 @@ from etude.harness import (
     builtin_schema,
     load_profile,
 )
-from etude.harness.scripted import ScriptedPolicy
+from etude.harness.policies.scripted import ScriptedPolicy
 from etude.harness.tools.files import replacement
 from etude.sandbox import ExecResult, HostOverloaded
 from etude.sandbox.share import Share

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.harness.diff import unified_diff
+from etude.harness.editing.diff import unified_diff
 from etude.tasks.diff import Bounds, DiffError, apply_diff, split_lines
 
 LINES = st.lists(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.harness.diff import unified_diff
+from etude.harness.editing.diff import unified_diff
 from etude.recipe import Recipe
 from etude.rollout import RolloutSetup, subject_of
 from etude.sandbox.contract import BoxSpec, SandboxError, Sandboxes

@@ -20,8 +20,8 @@ from etude.harness import (
     load_profile,
     run_agent,
 )
-from etude.harness.runner import lazy_workspace
 from etude.harness.tools.files import by_number, replacement
+from etude.harness.workspaces.box_runner import lazy_workspace
 from etude.recipe.acting import HarnessRecipe
 from etude.sandbox.contract import BoxSpec, Sandboxes
 from etude.tasks import (

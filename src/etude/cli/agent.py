@@ -12,8 +12,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from etude.cli.chat import Show, how_it_ended, run_front
 from etude.cli.fronts import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
+from etude.cli.outcome import how_it_ended
+from etude.cli.run_front import run_front
+from etude.cli.show import Show
 from etude.cli.visible import visible
 from etude.harness import Observer, Outcome
 from etude.harness.sessions import SavedSession, SessionError, look_after_all

@@ -21,31 +21,20 @@ from typing import Protocol
 from rich.console import Console
 from rich.syntax import Syntax
 
-from etude.cli.agents.events import STOPS, count
 from etude.cli.fronts import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
+from etude.cli.outcome import how_it_ended
+from etude.cli.run_front import run_front
+from etude.cli.show import Show
 from etude.cli.visible import exact, visible
 from etude.harness import (
     Answer,
     ChatSession,
-    Conversation,
-    Observer,
-    Outcome,
-    Policy,
-    TokenPolicy,
-    TokenSampling,
-    Turn,
     Wish,
-    format_of,
-    session_schemas,
     write_sample,
 )
 from etude.harness.permissions import always_rules
 from etude.harness.sessions import SavedSession, SessionError, look_after_all
-from etude.lineage import Finished, dtype_of, finished_stage
-from etude.trace import ToolEvent, TraceUsage
-from etude.trace.builder import TraceBuilder
 
-_STAGES = ("rl", "continued", "sft")
 SAMPLE_TASK = "check.py fails, fix it"
 _WAKE_SECONDS = 0.2
 
@@ -70,40 +59,6 @@ class RunScreen(Protocol):
     async def __call__(self, front: Front, where: Where, task: str | None, saved: SavedSession | None) -> str | None:
         """The name of the session to go on with, or None at the end."""
         ...
-
-
-class Show(Observer):
-    """Prints what the agent does as it does it."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    async def turn(self, conversation: Conversation, turn: Turn) -> None:
-        for text in (turn.thinking, turn.text):
-            if text.strip():
-                self._print(text.strip(), "italic")
-
-    async def tool(self, event: ToolEvent) -> None:
-        self._print(f"> {_called(event)}", "cyan" if event.ok else "red")
-        if event.output:
-            self._print(event.output, "dim")
-
-    async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
-        self._print("(the agent summarised itself and goes on from its notes)", "dim")
-
-    def _print(self, text: str, style: str) -> None:
-        self._console.print(visible(text), style=style, markup=False, highlight=False)
-
-
-def _called(event: ToolEvent) -> str:
-    """Calls of the compact format begin with the tool's name, those of others are arguments alone."""
-    first, *_ = event.arguments.split(maxsplit=1) or [""]
-    return event.arguments if first == event.name else f"{event.name} {event.arguments}"
-
-
-def how_it_ended(outcome: Outcome) -> str:
-    why = f": {visible(outcome.error)}" if outcome.error else ""
-    return f"{STOPS[outcome.stop]}{why}, {count(outcome.usage.turns, 'turn')}"
 
 
 def chat_command(options: ChatOptions) -> int:
@@ -147,26 +102,6 @@ def _why_lines(options: ChatOptions) -> str | None:
     if importlib.util.find_spec("textual") is None:
         return "textual is missing: pip install 'etude[chat]' brings the screen"
     return None
-
-
-def run_front(run_folder: Path, stage: str | None = None) -> Front:
-    """The agent of a run, as the recipe has trained it; the latest stage if none is named."""
-    found = finished_stage(run_folder.resolve(), stage, _STAGES)
-    trained = partial(_trained, found, dtype_of(found.paths))
-    return Front(f"{found.paths.root.name}/{found.stage}", found.recipe.harness, found.recipe.sandbox, trained)
-
-
-def _trained(found: Finished, dtype: str, stack: AsyncExitStack) -> Policy:
-    from etude.engine.builtin.service import EngineService
-
-    recipe = found.recipe
-    form = format_of(recipe.harness, found.paths.tokenizer)
-    alone = recipe.engine.model_copy(update={"slots": 1})  # where drafts pay
-    engine = EngineService(found.model, alone, dtype, 0, precision=recipe.precision)
-    stack.push_async_callback(engine.shutdown)
-    sampling = TokenSampling(recipe.engine.context, temperature=0.0)
-    schemas = session_schemas(recipe.harness)
-    return TokenPolicy(engine, form, schemas, sampling, TraceBuilder(), conversation="chat")
 
 
 def _where(options: ChatOptions, folder: Path) -> Where:

@@ -14,9 +14,9 @@ from pathlib import Path
 from etude.harness import ChatPolicy, ChatSession, Endpoint, Observer, Permissions, Policy, session_schemas
 from etude.harness.background import is_agent
 from etude.harness.chunks import Embedder, usual_embedder
-from etude.harness.outside import Ask, Outside
+from etude.harness.external_services import Ask, Outside
 from etude.harness.permissions import AskUser, Rule, rules_of
-from etude.harness.remembered import RememberedRules
+from etude.harness.remembered_rules import RememberedRules
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, load_session
 from etude.harness.sessions import sessions_of as places_of
 from etude.recipe.acting import HarnessRecipe, PricesRecipe, SandboxRecipe

@@ -2,15 +2,18 @@
 
 The harness that trains is the harness that ships."""
 
-from etude.harness.apply import ApplyConflict
-from etude.harness.chat_policy import ChatPolicy, Endpoint
-from etude.harness.folder import FolderTooLarge
-from etude.harness.here import FolderWorkspace
+from etude.harness.context.profile import Profile, load_profile
+from etude.harness.editing.apply import ApplyConflict
+from etude.harness.from_recipe import budgets_of, format_of, profile_of, session_schemas, tool_limits
 from etude.harness.loop import Observer, run_agent
-from etude.harness.messages import openai_messages, whole_chain
 from etude.harness.outcome import Budgets, Outcome, Prices
 from etude.harness.permissions import Answer, Denied, Permissions, PermissionsError, Rule, Wish
-from etude.harness.plan import budgets_of, format_of, profile_of, session_schemas, tool_limits
+from etude.harness.policies.chat import ChatPolicy, Endpoint
+from etude.harness.policies.chat_stream import Piece
+from etude.harness.policies.openai_messages import openai_messages, whole_chain
+from etude.harness.policies.recording import RecordingPolicy
+from etude.harness.policies.scripted import ScriptedPolicy
+from etude.harness.policies.token import TokenPolicy, TokenSampling
 from etude.harness.policy import (
     ContextFull,
     Conversation,
@@ -21,16 +24,14 @@ from etude.harness.policy import (
     ToolCall,
     Turn,
 )
-from etude.harness.profile import Profile, load_profile
-from etude.harness.recording import RecordingPolicy
-from etude.harness.runner import BoxRunner, ExecMemo, folder_workspace, lazy_workspace
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
-from etude.harness.scripted import ScriptedPolicy
 from etude.harness.session import ChatSession, write_sample
-from etude.harness.stream import Piece
-from etude.harness.token_policy import TokenPolicy, TokenSampling
-from etude.harness.toolbox import Output, Tool, Toolbox, ToolLimits, ToolProblem, ToolResult
-from etude.harness.workspace import (
+from etude.harness.toolbox import Toolbox, ToolResult
+from etude.harness.tools.context import Output, Tool, ToolLimits, ToolProblem
+from etude.harness.workspaces.box_runner import BoxRunner, ExecMemo, folder_workspace, lazy_workspace
+from etude.harness.workspaces.folder_files import FolderTooLarge
+from etude.harness.workspaces.user_folder import FolderWorkspace
+from etude.harness.workspaces.workspace import (
     WORKDIR,
     BoxWorkspace,
     NoShell,

@@ -12,12 +12,13 @@ from contextlib import aclosing
 from dataclasses import replace
 from itertools import takewhile
 
-from etude.harness.nudges import Nudges
+from etude.harness.context.nudges import Nudges
+from etude.harness.context.profile import Profile
 from etude.harness.outcome import Budgets, Outcome
 from etude.harness.parallel import in_order
 from etude.harness.policy import ContextFull, Conversation, Message, Policy, PolicyError, Role, ToolCall, Turn
-from etude.harness.profile import Profile
-from etude.harness.toolbox import Output, Toolbox
+from etude.harness.toolbox import Toolbox
+from etude.harness.tools.context import Output
 from etude.sandbox.contract import SandboxError
 from etude.trace.trace import StopCause, ToolEvent, TraceUsage
 

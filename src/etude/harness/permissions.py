@@ -16,8 +16,8 @@ from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from etude.harness.outside import Hit, Web
-from etude.harness.tools.glob import name_pattern
+from etude.harness.external_services import Hit, Web
+from etude.harness.search.name_patterns import name_pattern
 from etude.sandbox.contract import RequestRefused
 
 Kind: TypeAlias = Literal["write", "execute", "fetch"]

@@ -12,26 +12,26 @@ from importlib import resources
 from pathlib import Path
 from types import TracebackType
 
-from etude.harness.apply import ApplyConflict, write_changes
-from etude.harness.diff import binary_changes, is_source, unified_diff
-from etude.harness.folder import FolderFiles, differing, pinned
-from etude.harness.folder_search import searcher_of
-from etude.harness.here import FolderWorkspace
-from etude.harness.large_folder import FolderRunner
+from etude.harness.context.git_facts import recent_files, state_of
+from etude.harness.context.prompt_facts import Surroundings, look_around, system_of_host
+from etude.harness.editing.apply import ApplyConflict, write_changes
+from etude.harness.editing.diff import binary_changes, is_source, unified_diff
+from etude.harness.external_services import Outside
+from etude.harness.from_recipe import budgets_of, profile_of, told_limits, tool_limits
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Outcome
-from etude.harness.outside import Outside
 from etude.harness.permissions import Permissions
-from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
 from etude.harness.policy import Conversation, Message, Policy, Role
-from etude.harness.repository import recent_files, state_of
-from etude.harness.runner import MAX_READ_BYTES, MAX_READ_FILES, hold_for_commands, lazy_workspace
 from etude.harness.sessions.log import SessionLog
 from etude.harness.sessions.record import SessionRecord
 from etude.harness.sessions.replay import REBASED, SavedSession
-from etude.harness.surroundings import Surroundings, look_around, system_of_host
 from etude.harness.toolbox import Toolbox
-from etude.harness.workspace import TOO_LARGE, WORKDIR, OverlayWorkspace
+from etude.harness.workspaces.box_runner import MAX_READ_BYTES, MAX_READ_FILES, hold_for_commands, lazy_workspace
+from etude.harness.workspaces.folder_files import FolderFiles, differing, pinned
+from etude.harness.workspaces.folder_grep import searcher_of
+from etude.harness.workspaces.large_folder import FolderRunner
+from etude.harness.workspaces.user_folder import FolderWorkspace
+from etude.harness.workspaces.workspace import TOO_LARGE, WORKDIR, OverlayWorkspace
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
 from etude.sandbox import limits_of
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes

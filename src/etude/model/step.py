@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -25,9 +25,6 @@ from torch import Tensor
 
 from etude.model.errors import CacheOverrun
 from etude.model.pieces import Pieces
-
-if TYPE_CHECKING:
-    from etude.model.cache import LatentCache
 
 NARROW, WIDE = 2, 8
 """Tokens per piece. Narrow pieces are for decoding rows: the pending token and a draft; 1 where most rows have no
@@ -38,6 +35,20 @@ CHUNK = 64
 """Tokens, padding included, for which a shorter window is worth another part."""
 LATENTS_AT_ONCE = 1 << 17
 """Maximum number of latents a part gathers: bounds the memory of attention, whatever the rows of a pass."""
+
+
+class Cache(Protocol):
+    """What a plan needs of a LatentCache (cache.py)."""
+
+    slots: int
+    context: int
+    heads: int
+    latents: Tensor
+
+    @property
+    def spare(self) -> int: ...
+
+    def scratch(self, pieces: int, window: int) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +72,7 @@ class Part:
 class Step:
     """One pass: row b feeds lengths_b[b] tokens, at positions starts_b[b] ... of slot slots_b[b]."""
 
-    cache: LatentCache
+    cache: Cache
     rows_t: Tensor
     """The row of every token; meaningless for padding."""
     positions_t: Tensor
@@ -75,7 +86,7 @@ class Step:
     """Used instead of `parts` in an invariant plan."""
 
     @classmethod
-    def plan(cls, cache: LatentCache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
+    def plan(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
         ends_b = starts_b + lengths_b
         _require_room(cache, ends_b)
         first_b = torch.zeros_like(starts_b)
@@ -114,7 +125,7 @@ class Step:
         return cls(cache, rows_t, positions_t, real_t, places_t, first_b, tuple(parts))
 
     @classmethod
-    def plan_tight(cls, cache: LatentCache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
+    def plan_tight(cls, cache: Cache, slots_b: Tensor, starts_b: Tensor, lengths_b: Tensor) -> Step:
         _require_room(cache, starts_b + lengths_b)
         first_b = lengths_b.cumsum(0) - lengths_b
         rows_t = torch.arange(len(lengths_b), device=lengths_b.device).repeat_interleave(lengths_b)
@@ -128,13 +139,13 @@ class Step:
         return LayerStep(self, self.cache.latents[layer])
 
 
-def _require_room(cache: LatentCache, ends_b: Tensor) -> None:
+def _require_room(cache: Cache, ends_b: Tensor) -> None:
     needed = int(ends_b.max())
     if needed > cache.context:
         raise CacheOverrun(f"position {needed - 1} does not fit a cache of {cache.context} positions")
 
 
-def _parts(cache: LatentCache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
+def _parts(cache: Cache, first: int, slots_p: Tensor, positions_pn: Tensor, ends_p: Tensor) -> Iterator[Part]:
     """Group pieces, sorted by their rows' ends, into parts, with a new part wherever the window gets a step wider."""
     width = positions_pn.shape[1]
     pieces, chunk = ends_p.numel(), CHUNK // width

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from etude.harness.policies.recording import RecordingPolicy
 from etude.harness.policy import Policy
-from etude.harness.recording import RecordingPolicy
 from etude.journal import Journal, write_atomically
 from etude.rollout.job import RolloutJob, RolloutResult
 from etude.rollout.rollout import run_rollout

@@ -14,11 +14,11 @@ from typing import Protocol, runtime_checkable
 from etude.cluster.contract import ClusterError
 from etude.engine.protocol import EngineError
 from etude.harness.loop import run_agent
-from etude.harness.messages import whole_chain
 from etude.harness.outcome import Outcome
+from etude.harness.policies.openai_messages import whole_chain
 from etude.harness.policy import Conversation, Policy, PolicyError
 from etude.harness.toolbox import Toolbox
-from etude.harness.workspace import Workspace
+from etude.harness.workspaces.workspace import Workspace
 from etude.rollout.job import RolloutJob, RolloutResult
 from etude.rollout.live import LiveLog
 from etude.rollout.setup import RolloutSetup, Subject

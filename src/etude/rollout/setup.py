@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from etude.harness.bounds import Count
-from etude.harness.memo import Memo
+from etude.harness.context.output_limit import Count
+from etude.harness.context.profile import Profile
+from etude.harness.context.prompt_facts import Surroundings, look_around
+from etude.harness.from_recipe import budgets_of, profile_of, told_limits, tool_limits
 from etude.harness.outcome import Budgets
-from etude.harness.plan import budgets_of, profile_of, told_limits, tool_limits
-from etude.harness.profile import Profile
-from etude.harness.runner import ExecMemo, lazy_workspace
-from etude.harness.surroundings import Surroundings, look_around
-from etude.harness.toolbox import ToolLimits
-from etude.harness.workspace import OverlayWorkspace, Workspace
+from etude.harness.tools.context import ToolLimits
+from etude.harness.workspaces.box_runner import ExecMemo, lazy_workspace
+from etude.harness.workspaces.result_cache import Memo
+from etude.harness.workspaces.workspace import OverlayWorkspace, Workspace
 from etude.journal import RunPaths
 from etude.recipe import Recipe
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe

@@ -16,8 +16,8 @@ from typing import Any
 from etude.cluster.contract import Remote
 from etude.engine.protocol import Engine, EngineError
 from etude.engine.remote import RemoteEngine
-from etude.harness.plan import format_of
-from etude.harness.token_policy import TokenPolicy, TokenSampling
+from etude.harness.from_recipe import format_of
+from etude.harness.policies.token import TokenPolicy, TokenSampling
 from etude.journal import Journal, RunPaths
 from etude.recipe import Recipe
 from etude.rollout.job import RolloutJob, RolloutResult

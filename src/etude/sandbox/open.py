@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox.contract import Limits, Sandboxes, SandboxUnavailable
 from etude.sandbox.modes import open_mode
 from etude.sandbox.oci import OciSandboxes
 
-if TYPE_CHECKING:
-    from etude.sandbox.fleet.opening import Fleet
+
+class OpenFleet(Protocol):
+    def sandboxes(self) -> Sandboxes: ...
 
 
-def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: Fleet | None = None) -> Sandboxes:
+def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: OpenFleet | None = None) -> Sandboxes:
     """Opens the backend that the recipe names, with its images in `root`; SandboxUnavailable says what the host lacks.
 
     If the recipe asks for boxes on the cluster's nodes, they are those of `fleet`, opened by whoever holds the cluster.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from etude.sandbox.contract import Limits
-from etude.tasks.formats.harbor import parse_harbor
+from etude.tasks.harbor import parse_harbor
 from etude.tasks.task import Task
 from etude.tasks.verifiers.harbor.places import variables
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from etude.tasks.directory import REFERENCE_DIFF, list_files, read_task
 from etude.tasks.environment.source import source_of
-from etude.tasks.formats.harbor import Harbor, harbor_mistakes, parse_harbor, parts_of, unknown_keys
+from etude.tasks.harbor import Harbor, harbor_mistakes, parse_harbor, parts_of, unknown_keys
 from etude.tasks.task import Split, Task, TaskError
 from etude.tasks.verifiers import open_verifier
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from etude.harness.schema import SchemaError, builtin_schema
 from etude.tasks import toml
-from etude.tasks.formats.harbor import Harbor, parse_harbor, parts_of
+from etude.tasks.harbor import Harbor, parse_harbor, parts_of
 from etude.tasks.task import Cell, Split, Task, TaskError, TaskLimits, split_of
 
 SCHEMA_VERSION = "1.0"

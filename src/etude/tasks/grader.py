@@ -11,7 +11,7 @@ import asyncio
 import time
 from dataclasses import dataclass, replace
 
-from etude.harness.memo import Memo
+from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import Feature, SandboxError, Sandboxes, SandboxUnavailable
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions

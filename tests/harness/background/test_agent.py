@@ -22,7 +22,7 @@ from etude.harness.background import (
     write_order,
 )
 from etude.harness.sessions import SessionError, SessionRecord
-from etude.harness.workspace import TOO_LARGE
+from etude.harness.workspaces.workspace import TOO_LARGE
 from etude.trace import TraceUsage
 
 

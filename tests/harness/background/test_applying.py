@@ -10,7 +10,7 @@ import pytest
 
 from etude.harness import ApplyConflict
 from etude.harness.background import Fit, count_lines, preview, steps, write
-from etude.harness.workspace import TOO_LARGE
+from etude.harness.workspaces.workspace import TOO_LARGE
 
 TEXT = b"one\ntwo\nthree\nfour\n"
 TOP, END = TEXT.replace(b"one", b"ONE"), TEXT.replace(b"four", b"FOUR")

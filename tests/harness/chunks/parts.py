@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from etude.harness.chunks.embedder import EmbeddingFailed, Vectors, unit
-from etude.harness.chunks.words import terms
+from etude.harness.chunks.terms import terms
 
 MEANS = {"remov": "delet", "eras": "delet", "fetch": "read", "load": "read"}
 """Words that mean the same to it."""

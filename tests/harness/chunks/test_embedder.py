@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.harness.chunks.parts import EmbeddingServer
 
-from etude.harness.chunks import EmbeddingFailed, EndpointEmbedder, ShippedEmbedder, shipped, usual_embedder
+from etude.harness.chunks import EmbeddingFailed, EndpointEmbedder, ShippedEmbedder, shipped_embedder, usual_embedder
 from etude.harness.chunks.embedder import Embedder, Vectors
 
 
@@ -84,14 +84,14 @@ def test_the_model_that_ships_knows_what_belongs_together() -> None:
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipped.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(shipped_embedder.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EmbeddingFailed, match=r"pip install 'etude\[semantic\]'"):
         ShippedEmbedder()
     assert usual_embedder({}) is None
 
 
 def test_a_model_that_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipped, "MODEL", (shipped.MODEL[0], "0" * 64))
+    monkeypatch.setattr(shipped_embedder, "MODEL", (shipped_embedder.MODEL[0], "0" * 64))
     with pytest.raises(EmbeddingFailed, match="as it was measured"):
         asyncio.run(ShippedEmbedder().embed(["a"]))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from etude.harness import Toolbox, ToolCall, ToolLimits, load_profile
 from etude.harness.lints import Lints, parse_linter
-from etude.harness.workspace import Workspace
+from etude.harness.workspaces.workspace import Workspace
 
 FULL = load_profile("full")
 

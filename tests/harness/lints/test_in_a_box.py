@@ -10,8 +10,8 @@ from tests.harness.lints.parts import LINTER, SCRIPT, lints, shouting
 from tests.harness.parts import open_boxes
 
 from etude.harness import lazy_workspace
-from etude.harness.scratch import SCRATCH
-from etude.harness.workspace import BoxWorkspace, OverlayWorkspace, Workspace
+from etude.harness.workspaces.scratch_tree import SCRATCH
+from etude.harness.workspaces.workspace import BoxWorkspace, OverlayWorkspace, Workspace
 from etude.sandbox import BoxSpec
 from etude.sandbox.contract import Sandboxes
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from etude.harness.diff import unified_diff
+from etude.harness.editing.diff import unified_diff
 from etude.sandbox.contract import Feature
 from etude.tasks import Grader, Judgement, Split, Task, Verdict, make_tasks, open_source, read_files
 

@@ -6,7 +6,7 @@ import io
 import re
 import tarfile
 
-from etude.harness.workspace import AGENT_ENV
+from etude.harness.workspaces.workspace import AGENT_ENV
 from etude.sandbox import BoxSpec, Limits, Sandboxes
 from etude.tasks import Task, read_files
 from etude.tasks.cheats import Cheat, Scene, runner_of

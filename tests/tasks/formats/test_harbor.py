@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etude.tasks import Split, TaskError, read_task, toml, write_task
-from etude.tasks.formats.harbor import Harbor, harbor_mistakes, parse_harbor, parts_of, unknown_keys
+from etude.tasks.harbor import Harbor, harbor_mistakes, parse_harbor, parts_of, unknown_keys
 
 from .harbor_tasks import STEPS, VERSIONS, write
 

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 
-from etude.cli.agents.events import count
 from etude.cli.agents.worker import BOXES
+from etude.cli.outcome import count
 from etude.cli.visible import visible
 from etude.harness.background import (
     LOCK,

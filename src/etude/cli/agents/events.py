@@ -15,10 +15,11 @@ from typing import Any
 
 from rich.console import Console
 
+from etude.cli.outcome import STOPS, count
 from etude.cli.visible import visible
 from etude.harness import Conversation, Observer, Turn
 from etude.harness.background import Ended
-from etude.trace import StopCause, ToolEvent, TraceUsage
+from etude.trace import ToolEvent, TraceUsage
 
 EVENTS = "events.jsonl"
 _KEPT, _SHOWN_LINES, _SHOWN_ARGUMENT = 4_000, 8, 100
@@ -120,21 +121,6 @@ def show_event(console: Console, event: dict[str, Any]) -> None:
             _say(console, f"({STOPS.get(event['stop'], event['stop'])}{why})", "dim")
 
 
-STOPS: dict[str, str] = {
-    StopCause.FINISHED: "done",
-    StopCause.REPLIED: "done",
-    StopCause.TURNS: "out of turns",
-    StopCause.TOKENS: "out of tokens",
-    StopCause.TOOL_CALLS: "out of tool calls",
-    StopCause.TOOL_SECONDS: "out of tool time",
-    StopCause.MONEY: "out of money",
-    StopCause.CONTEXT: "out of context",
-    StopCause.CANCELLED: "stopped",
-    StopCause.WALL_CLOCK: "out of time",
-    StopCause.ERROR: "failed",
-}
-
-
 def _brief(arguments: str) -> str:
     """The values alone, each on a line's part: names are the tool's, and do not change."""
     try:
@@ -143,10 +129,6 @@ def _brief(arguments: str) -> str:
         return _cut(arguments)
     values = parsed.values() if isinstance(parsed, dict) else [parsed]
     return " ".join(_cut(value if isinstance(value, str) else json.dumps(value)) for value in values)
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _cut(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from etude.cli.agents.events import STOPS
+from etude.cli.outcome import STOPS
 from etude.cli.visible import visible
 from etude.harness.background import Agent, State, look_at_all
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.syntax import Syntax
 
-from etude.cli.agents.events import EVENTS, count, read_events, show_event
+from etude.cli.agents.events import EVENTS, read_events, show_event
 from etude.cli.agents.listing import age, state_of, summary_of
+from etude.cli.outcome import count
 from etude.cli.visible import visible
 from etude.harness.background import LOCK, Agent, State, find, is_held, look
-from etude.harness.diff import binary_changes, unified_diff
+from etude.harness.editing.diff import binary_changes, unified_diff
 from etude.harness.sessions.record import EDITS
 from etude.trace import StopCause
 

@@ -39,7 +39,7 @@ from etude.harness.background import (
     take_agent,
     write_order,
 )
-from etude.harness.background.order import ENDED
+from etude.harness.background.request import ENDED
 from etude.harness.sessions import SessionError
 from etude.journal.files import disk_problem, write_atomically
 

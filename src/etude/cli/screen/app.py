@@ -21,9 +21,9 @@ from textual.content import Content
 from textual.widgets import Footer, Static
 from textual.worker import Worker
 
-from etude.cli.agents.events import STOPS
 from etude.cli.errors import explained
 from etude.cli.fronts import Front, Where, sessions_of
+from etude.cli.outcome import STOPS
 from etude.cli.screen.changes import ChangesScreen, HelpScreen, PickScreen
 from etude.cli.screen.entry import COMMANDS, Entry, completions
 from etude.cli.screen.prompts import Approval, Prompt, Question
@@ -44,7 +44,7 @@ from etude.harness import (
     Wish,
     session_schemas,
 )
-from etude.harness.folder import put
+from etude.harness.workspaces.folder_files import put
 from etude.recipe.acting import HarnessRecipe
 from etude.trace import StopCause, ToolEvent, TraceUsage
 

@@ -14,8 +14,8 @@ from textual.widgets import Static
 from etude.cli.screen.cards import Reply, Thinking, ToolCard
 from etude.cli.visible import visible
 from etude.harness import Conversation, Piece, Role, Turn
-from etude.harness.diff import binary_changes, is_source, unified_diff
-from etude.harness.folder import differing
+from etude.harness.editing.diff import binary_changes, is_source, unified_diff
+from etude.harness.workspaces.folder_files import differing
 from etude.trace import ToolEvent
 
 

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from etude.cli.agents.events import count
 from etude.cli.errors import FAILED
 from etude.cli.fronts import default_sessions
+from etude.cli.outcome import count
 from etude.cli.visible import visible
 from etude.harness.sessions import SavedSession, SessionError, being_written, list_sessions, load_session, sessions_of
 from etude.harness.sessions.as_trace import first_request

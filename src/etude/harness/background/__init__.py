@@ -7,7 +7,8 @@ from etude.harness.background.agent import Agent, Change, State, held, last_word
 from etude.harness.background.applying import Changes, Fit, Step, count_lines, preview, steps, write
 from etude.harness.background.locks import alone, holder, is_held, sign, signal_holder, take
 from etude.harness.background.merge import merge
-from etude.harness.background.order import (
+from etude.harness.background.queue import LOCK, Queue
+from etude.harness.background.request import (
     Ended,
     Order,
     agents,
@@ -21,7 +22,6 @@ from etude.harness.background.order import (
     write_ended,
     write_order,
 )
-from etude.harness.background.queue import LOCK, Queue
 
 __all__ = [
     "LOCK",

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from etude.harness.background.applying import Changes, count_lines
 from etude.harness.background.locks import is_held, take
-from etude.harness.background.order import Ended, Order, agents, is_agent, read_ended, read_order
 from etude.harness.background.queue import LOCK, Queue
+from etude.harness.background.request import Ended, Order, agents, is_agent, read_ended, read_order
 from etude.harness.policy import Role
 from etude.harness.sessions import SavedSession, SessionError, load_session
 from etude.harness.sessions.record import LOG
-from etude.harness.workspace import TOO_LARGE
+from etude.harness.workspaces.workspace import TOO_LARGE
 from etude.trace import StopCause
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from etude.harness.apply import ApplyConflict, in_the_way, write_changes
 from etude.harness.background.merge import merge
-from etude.harness.diff import as_text, binary_changes, unified_diff
-from etude.harness.workspace import TOO_LARGE
+from etude.harness.editing.apply import ApplyConflict, in_the_way, write_changes
+from etude.harness.editing.diff import as_text, binary_changes, unified_diff
+from etude.harness.workspaces.workspace import TOO_LARGE
 
 Changes = Mapping[str, tuple[bytes | None, bytes | None]]
 """Contents at the agent's start and now; None if there is no file."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from etude.harness.diff import as_text
+from etude.harness.editing.diff import as_text
 
 Lines = Sequence[str]
 

@@ -3,11 +3,11 @@
 It runs in our own process, on the files of any workspace; a box is only asked for its files.
 """
 
-from etude.harness.chunks.choice import usual_embedder
+from etude.harness.chunks.chosen_embedder import usual_embedder
 from etude.harness.chunks.chunk import Chunk, chunks_of
 from etude.harness.chunks.embedder import Embedder, EmbeddingFailed, EndpointEmbedder
 from etude.harness.chunks.index import ChunkIndex, Found, TooManyFiles
-from etude.harness.chunks.shipped import ShippedEmbedder, has_shipped_model
+from etude.harness.chunks.shipped_embedder import ShippedEmbedder, has_shipped_model
 from etude.harness.chunks.vectors import VectorStore
 
 __all__ = [

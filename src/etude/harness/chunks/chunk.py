@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from etude.harness.chunks.grammars import Definition, definitions
-from etude.harness.diff import as_text
+from etude.harness.editing.diff import as_text
 
 MAX_FILE_BYTES = 500_000
 """A larger file has no chunks: it is generated, or data."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import xxhash
@@ -17,9 +18,8 @@ import xxhash
 from etude.harness.chunks.chunk import Chunk, chunks_of
 from etude.harness.chunks.embedder import Embedder, EmbeddingFailed, Vectors
 from etude.harness.chunks.lexical import Lexical, chunk_terms
+from etude.harness.chunks.terms import terms
 from etude.harness.chunks.vectors import VectorStore, key_of
-from etude.harness.chunks.words import terms
-from etude.harness.workspace import Workspace
 from etude.sandbox.contract import RequestRefused
 
 MOST_FILES = 20_000
@@ -34,6 +34,14 @@ MEANING = 2.0
 measures (docs/log.md)."""
 _AT_ONCE = 50
 """Files indexed before the event loop gets to run other tasks."""
+
+
+class Readable(Protocol):
+    """What a search needs of a workspace."""
+
+    async def files(self) -> list[str]: ...
+
+    async def read(self, path: str) -> bytes: ...
 
 
 class TooManyFiles(Exception):
@@ -82,7 +90,7 @@ class ChunkIndex:
         self._most_new = most_new
         self._lock = asyncio.Lock()
 
-    async def search(self, workspace: Workspace, query: str, folder: str = ".", most: int = 10) -> Found:
+    async def search(self, workspace: Readable, query: str, folder: str = ".", most: int = 10) -> Found:
         async with self._lock:
             await self.refresh(workspace, folder)
             numbers = self.numbers(folder)
@@ -97,7 +105,7 @@ class ChunkIndex:
             best = [self.chunks[number] for number in ranking.fused()[:most]]
             return Found(best, embedded, len(numbers), problem)
 
-    async def refresh(self, workspace: Workspace, folder: str = ".") -> None:
+    async def refresh(self, workspace: Readable, folder: str = ".") -> None:
         """Bring the index up to date for the files at or below `folder`; other files stay as last seen."""
         paths = [path for path in await workspace.files() if _below(path, folder)]
         if len(paths) > MOST_FILES:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.harness.chunks.words import terms
+from etude.harness.chunks.terms import terms
 
 K1 = 1.6
 B = 0.75

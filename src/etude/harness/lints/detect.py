@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from etude.harness.diff import as_text
+from etude.harness.editing.diff import as_text
 from etude.harness.lints.linter import Config, Linter
-from etude.harness.scratch import is_own
+from etude.harness.workspaces.scratch_tree import is_own
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -16,8 +16,8 @@ from etude.harness.lints.compare import in_order, unmatched
 from etude.harness.lints.detect import Tree, find_roots, nearest, within
 from etude.harness.lints.diagnostic import Diagnostic
 from etude.harness.lints.linter import Linter, builtin_linters
-from etude.harness.lints.look import Answer, Look
-from etude.harness.workspace import Workspace
+from etude.harness.lints.linter_run import Answer, Look
+from etude.harness.workspaces.workspace import Workspace
 
 Files: TypeAlias = Mapping[str, bytes]
 MOST_ROOTS = 20

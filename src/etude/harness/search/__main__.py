@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from etude.harness.folder import state_of
+from etude.harness.search.file_state import state_of
 from etude.harness.search.index import Index
 from etude.harness.search.ripgrep import Ripgrep
 from etude.harness.search.store import save

@@ -18,11 +18,11 @@ from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
+from etude.harness.search.ignore_rules import Fingerprint, fingerprint
 from etude.harness.search.index import Index
 from etude.harness.search.overlay import search_over
 from etude.harness.search.query import ANY, Need, Pattern, need_of
 from etude.harness.search.ripgrep import LIMIT_SECONDS, WHOLE, Found, Ripgrep, Scope
-from etude.harness.search.rules import Fingerprint, fingerprint
 from etude.harness.search.store import load, place_of, save
 from etude.harness.search.watch import CannotWatch, Changes, Watch
 

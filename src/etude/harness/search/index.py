@@ -12,20 +12,18 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.harness.search.file_state import UNSURE, State, settled_state, state_of
 from etude.harness.search.grams import Bits, signature
 from etude.harness.search.query import Need
 from etude.harness.search.shards import Shard, holds, most_files, shards_of
 
 MOST_BYTES = 32_000_000
 """Larger files are not indexed, but searched each time."""
-SETTLED_NS = 2_000_000_000
-"""A file that changed this shortly before it was read may change again without new timestamps: they are coarse."""
 
 _MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
 """Byte order marks. Ripgrep decodes the text after them, so it searches other bytes than those on disk."""
@@ -34,10 +32,6 @@ _FOLDING = ("\u017f".encode(), "\u212a".encode())
 
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
 """Errors for a path that is gone, or is a folder, link or pipe: ripgrep does not search it."""
-
-UNSURE = (-1, -1, -1, -1)
-State = tuple[int, int, int, int]
-"""Size, mtime, ctime and inode."""
 
 
 @dataclass(slots=True)
@@ -76,7 +70,7 @@ class Index:
         found = set()
         for path in paths:
             file = self.ids.get(path)
-            if file is None or self.states[file] == UNSURE or _state(b"%b/%b" % (root, path)) != self.states[file]:
+            if file is None or self.states[file] == UNSURE or state_of(b"%b/%b" % (root, path)) != self.states[file]:
                 found.add(path)
         return found
 
@@ -165,9 +159,7 @@ def _read(path: bytes) -> tuple[bytes | None, State, int]:
         after = os.fstat(handle)
     finally:
         os.close(handle)
-    state = _state_of(after)
-    settled = state == _state_of(before) and max(state[1:3]) < begun - SETTLED_NS
-    return text, state if settled else UNSURE, after.st_nlink
+    return text, settled_state(before, begun, after), after.st_nlink
 
 
 def _contents(handle: int, size: int) -> bytes:
@@ -177,13 +169,3 @@ def _contents(handle: int, size: int) -> bytes:
         if len(part) <= size and len(parts) == 1:
             break
     return b"".join(parts)
-
-
-def _state(path: bytes) -> State | None:
-    with suppress(OSError):
-        return _state_of(os.lstat(path))
-    return None
-
-
-def _state_of(found: os.stat_result) -> State:
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino

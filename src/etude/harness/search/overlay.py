@@ -15,9 +15,9 @@ from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 
+from etude.harness.search.ignore_rules import IGNORE_FILES, git_folder
 from etude.harness.search.query import Pattern
 from etude.harness.search.ripgrep import LIMIT_SECONDS, WHOLE, Found, Ripgrep, Scope
-from etude.harness.search.rules import IGNORE_FILES, git_folder
 
 
 def search_over(

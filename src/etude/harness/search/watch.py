@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etude.harness.search.rules import IGNORE_FILES
+from etude.harness.search.ignore_rules import IGNORE_FILES
 
 RULES = frozenset({b".git", *map(os.fsencode, IGNORE_FILES)})
 """Names of files and folders that decide which files are searched."""

@@ -4,7 +4,7 @@ A session that was killed is resumed after its last complete turn.
 """
 
 from etude.harness.sessions.as_trace import as_trace, tool_schemas
-from etude.harness.sessions.kept import look_after, look_after_all
+from etude.harness.sessions.kept_lines import look_after, look_after_all
 from etude.harness.sessions.record import FORMAT, SessionError, SessionRecord, being_written
 from etude.harness.sessions.replay import SavedSession, list_sessions, load_session, sessions_of
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from etude.harness.diff import binary_changes, unified_diff
-from etude.harness.messages import chain_of, whole_chain
+from etude.harness.context.profile import load_profile
+from etude.harness.editing.diff import binary_changes, unified_diff
+from etude.harness.policies.openai_messages import chain_of, whole_chain
 from etude.harness.policy import Role
-from etude.harness.profile import load_profile
 from etude.harness.schema import SchemaError
 from etude.harness.sessions.replay import SavedSession
 from etude.trace.steps import read_steps

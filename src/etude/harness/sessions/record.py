@@ -27,7 +27,7 @@ from typing import Any
 import zstandard
 
 from etude.harness.policy import Conversation, Message, ToolCall, Turn
-from etude.harness.sessions.signals import Clock
+from etude.harness.sessions.timing import Clock
 from etude.journal.files import disk_problem
 from etude.trace.builder import TraceBuilder
 from etude.trace.steps import StepsFile

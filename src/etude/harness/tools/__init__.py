@@ -1,12 +1,12 @@
 """The built-in tools: each is one schema (a data file) and one small function."""
 
+from etude.harness.tools.ask_and_web import ask, web_fetch, web_search
 from etude.harness.tools.change import delete, move, patch, replace, write
 from etude.harness.tools.files import edit, list_files, read
 from etude.harness.tools.finish import finish
 from etude.harness.tools.glob import glob
 from etude.harness.tools.grep import grep
 from etude.harness.tools.lints import lints
-from etude.harness.tools.outside import ask, web_fetch, web_search
 from etude.harness.tools.search import search
 from etude.harness.tools.shell import shell
 from etude.harness.tools.terminal import bash, job, job_input, job_kill

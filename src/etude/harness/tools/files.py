@@ -11,50 +11,49 @@ import difflib
 from pathlib import PurePosixPath
 from typing import Any
 
-from etude.harness.diff import as_text
-from etude.harness.toolbox import Output, Toolbox, ToolProblem
-from etude.harness.tools.known import require_known
-from etude.harness.workspace import clean_path
+from etude.harness.editing.diff import as_text
+from etude.harness.tools.context import Output, ToolContext, ToolProblem
+from etude.harness.workspaces.workspace import clean_path
 from etude.text.calls import numbered_lines
 
 MANY_FILES = 5_000
 
 
-async def list_files(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
-    files = await toolbox.workspace.files()
-    folder = clean_path(arguments.get("folder", "."), toolbox.workspace.workdir)
+async def list_files(run: ToolContext, arguments: dict[str, Any]) -> Output:
+    files = await run.workspace.files()
+    folder = clean_path(arguments.get("folder", "."), run.workspace.workdir)
     if folder != ".":
         files = [path for path in files if path.startswith(f"{folder}/")]
         if not files:
-            raise ToolProblem(toolbox.say("no_file", path=folder, hint=""))
-    return Output(files or [toolbox.say("empty")])
+            raise ToolProblem(run.say("no_file", path=folder, hint=""))
+    return Output(files or [run.say("empty")])
 
 
-async def read(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
-    path = clean_path(arguments["path"], toolbox.workspace.workdir)
-    text = await read_text(toolbox, path)
-    reread = toolbox.has_read(path, text.encode())
+async def read(run: ToolContext, arguments: dict[str, Any]) -> Output:
+    path = clean_path(arguments["path"], run.workspace.workdir)
+    text = await read_text(run, path)
+    reread = run.has_read(path, text.encode())
     lines = split_lines(text)
     first = arguments.get("first", 1)
     last = arguments.get("last", len(lines))
     if not lines:
-        return Output([toolbox.say("empty")], reread=reread)
-    beyond = toolbox.limits.strict and last > len(lines)
+        return Output([run.say("empty")], reread=reread)
+    beyond = run.limits.strict and last > len(lines)
     if first < 1 or first > len(lines) or last < first or beyond:
-        raise ToolProblem(toolbox.say("bad_range", path=path, first=first, last=last, lines=len(lines)))
+        raise ToolProblem(run.say("bad_range", path=path, first=first, last=last, lines=len(lines)))
     return Output(numbered(lines, first, min(last, len(lines))), reread=reread)
 
 
-async def edit(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
-    toolbox.require_edits()
-    path = clean_path(arguments["path"], toolbox.workspace.workdir)
-    text = await read_text(toolbox, path)
-    require_known(toolbox, path, text.encode())
+async def edit(run: ToolContext, arguments: dict[str, Any]) -> Output:
+    run.require_edits()
+    path = clean_path(arguments["path"], run.workspace.workdir)
+    text = await read_text(run, path)
+    run.require_known(path, text.encode())
     lines = split_lines(text)
     wanted = by_number(arguments["lines"])
     for number in wanted:
         if not 1 <= number <= len(lines):
-            raise ToolProblem(toolbox.say("no_line", path=path, line=number, lines=len(lines)))
+            raise ToolProblem(run.say("no_line", path=path, line=number, lines=len(lines)))
     changed: list[str] = []
     shown: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -63,9 +62,9 @@ async def edit(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
         if number in wanted:
             shown += numbered(changed, len(changed) - len(new) + 1, len(changed))
     data = ("\n".join(changed) + ("\n" if text.endswith("\n") else "")).encode()
-    await toolbox.workspace.write(path, data)
-    await toolbox.has_edited(path, data)
-    return Output(toolbox.say("edited", lines="\n".join(shown)).split("\n"))
+    await run.workspace.write(path, data)
+    await run.has_edited(path, data)
+    return Output(run.say("edited", lines="\n".join(shown)).split("\n"))
 
 
 def by_number(text: str) -> dict[int, str]:
@@ -104,16 +103,16 @@ def _close_to(path: str, files: list[str]) -> list[str]:
     return difflib.get_close_matches(path, files, n=3, cutoff=0.6)
 
 
-async def read_text(toolbox: Toolbox, path: str) -> str:
+async def read_text(run: ToolContext, path: str) -> str:
     try:
-        data = await toolbox.workspace.read(path)
+        data = await run.workspace.read(path)
     except FileNotFoundError:
-        close = _close_to(path, await toolbox.workspace.files())
+        close = _close_to(path, await run.workspace.files())
         hint = f" Did you mean {', '.join(close)}?" if close else ""
-        raise ToolProblem(toolbox.say("no_file", path=path, hint=hint)) from None
+        raise ToolProblem(run.say("no_file", path=path, hint=hint)) from None
     except IsADirectoryError:
-        raise ToolProblem(toolbox.say("not_a_file", path=path)) from None
+        raise ToolProblem(run.say("not_a_file", path=path)) from None
     text = as_text(data)
     if text is None:
-        raise ToolProblem(toolbox.say("not_text", path=path))
+        raise ToolProblem(run.say("not_text", path=path))
     return text

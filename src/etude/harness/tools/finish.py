@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.harness.toolbox import Output, Toolbox
+from etude.harness.tools.context import Output, ToolContext
 
 
-async def finish(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
+async def finish(run: ToolContext, arguments: dict[str, Any]) -> Output:
     message = arguments.get("message", "").strip()
     return Output(message.split("\n") if message else [], finished=True)

@@ -1,7 +1,7 @@
 """grep: every line of every text file that matches the pattern, as `file:line text`.
 
-Ripgrep searches workspaces that are a folder on disk, RE2 all others (`lines.py` says why). The output has the same
-form and order for both.
+Ripgrep searches workspaces that are a folder on disk, RE2 all others (`search/grep_query.py` says why). The output has
+the same form and order for both.
 """
 
 from __future__ import annotations
@@ -10,43 +10,43 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from etude.harness.diff import as_text
-from etude.harness.lines import Line, Query, matching
+from etude.harness.editing.diff import as_text
 from etude.harness.search import BadPattern
-from etude.harness.toolbox import Output, Toolbox, ToolProblem
-from etude.harness.tools.glob import braced, name_pattern
-from etude.harness.workspace import OverlayWorkspace, clean_path
+from etude.harness.search.grep_query import Line, Query, matching
+from etude.harness.search.name_patterns import braced, name_pattern
+from etude.harness.tools.context import Output, ToolContext, ToolProblem
+from etude.harness.workspaces.workspace import OverlayWorkspace, clean_path
 from etude.sandbox.contract import RequestRefused
 
 MAX_MATCHES = 500
 MAX_CONTEXT = 20
 
 
-async def grep(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
-    query = _query(toolbox, arguments)
+async def grep(run: ToolContext, arguments: dict[str, Any]) -> Output:
+    query = _query(run, arguments)
     most = max(1, min(arguments.get("most", MAX_MATCHES), MAX_MATCHES))
-    found = await _on_disk(toolbox, query, most)
+    found = await _on_disk(run, query, most)
     if found is None:
-        found = await _in_memory(toolbox, query, most)
+        found = await _in_memory(run, query, most)
     if not found:
-        if query.path != "." and not any(_inside(path, query.path) for path in await toolbox.workspace.files()):
-            raise ToolProblem(toolbox.say("no_file", path=query.path, hint=""))
-        return Output([toolbox.say("no_match")])
+        if query.path != "." and not any(_inside(path, query.path) for path in await run.workspace.files()):
+            raise ToolProblem(run.say("no_file", path=query.path, hint=""))
+        return Output([run.say("no_match")])
     context = max(0, min(arguments.get("context", 0), MAX_CONTEXT))
     if context:
-        said = await _with_context(toolbox, found, context)
+        said = await _with_context(run, found, context)
     else:
         said = [f"{line.path}:{line.number} {line.text}" for line in found]
-    return Output([*said, toolbox.say("cut_text")] if len(found) == most else said)
+    return Output([*said, run.say("cut_text")] if len(found) == most else said)
 
 
-def _query(toolbox: Toolbox, arguments: dict[str, Any]) -> Query:
+def _query(run: ToolContext, arguments: dict[str, Any]) -> Query:
     pattern = arguments["pattern"].strip("\n")
     regex = len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
     return Query(
         pattern[1:-1] if regex else pattern,
         regex,
-        clean_path(arguments.get("path") or ".", toolbox.workspace.workdir),
+        clean_path(arguments.get("path") or ".", run.workspace.workdir),
         arguments.get("glob", "").strip().removeprefix("./"),
         arguments.get("ignore_case", False),
         arguments.get("word", False),
@@ -54,22 +54,22 @@ def _query(toolbox: Toolbox, arguments: dict[str, Any]) -> Query:
     )
 
 
-async def _on_disk(toolbox: Toolbox, query: Query, most: int) -> list[Line] | None:
-    workspace = toolbox.workspace
+async def _on_disk(run: ToolContext, query: Query, most: int) -> list[Line] | None:
+    workspace = run.workspace
     if not isinstance(workspace, OverlayWorkspace):
         return None
     try:
         return await workspace.find(query, most)
     except BadPattern as error:
-        raise ToolProblem(toolbox.say("bad_pattern", problem=error)) from None
+        raise ToolProblem(run.say("bad_pattern", problem=error)) from None
 
 
-async def _in_memory(toolbox: Toolbox, query: Query, most: int) -> list[Line]:
+async def _in_memory(run: ToolContext, query: Query, most: int) -> list[Line]:
     found: list[Line] = []
     plain = not (query.regex or query.ignore_case or query.word)
-    for path in _named(await toolbox.workspace.files(), query):
+    for path in _named(await run.workspace.files(), query):
         try:
-            text = as_text(await toolbox.workspace.read(path))
+            text = as_text(await run.workspace.read(path))
         except (RequestRefused, FileNotFoundError):
             continue
         if not text or (plain and query.text not in text):
@@ -78,7 +78,7 @@ async def _in_memory(toolbox: Toolbox, query: Query, most: int) -> list[Line]:
         try:
             hits = matching(lines, query)
         except ValueError as error:
-            raise ToolProblem(toolbox.say("bad_pattern", problem=error)) from None
+            raise ToolProblem(run.say("bad_pattern", problem=error)) from None
         found += [Line(path, n, line) for n, (line, hit) in enumerate(zip(lines, hits, strict=True), 1) if hit]
         if len(found) >= most:
             return found[:most]
@@ -98,12 +98,12 @@ def _inside(path: str, place: str) -> bool:
     return place in (".", path) or path.startswith(f"{place}/")
 
 
-async def _with_context(toolbox: Toolbox, found: Sequence[Line], context: int) -> list[str]:
+async def _with_context(run: ToolContext, found: Sequence[Line], context: int) -> list[str]:
     """Format matches like ripgrep: `file-line text` for a context line, `--` between groups that are not adjacent."""
     said: list[str] = []
     for path, group in groupby(found, key=lambda line: line.path):
         matches = {line.number: line.text for line in group}
-        lines = dict(enumerate(await _lines(toolbox, path), 1)) | matches
+        lines = dict(enumerate(await _lines(run, path), 1)) | matches
         around = {n for number in matches for n in range(number - context, number + context + 1)}
         last = 0
         for number in sorted(around & lines.keys()):
@@ -115,9 +115,9 @@ async def _with_context(toolbox: Toolbox, found: Sequence[Line], context: int) -
     return said
 
 
-async def _lines(toolbox: Toolbox, path: str) -> list[str]:
+async def _lines(run: ToolContext, path: str) -> list[str]:
     try:
-        data = await toolbox.workspace.read(path)
+        data = await run.workspace.read(path)
     except (RequestRefused, FileNotFoundError):
         return []  # deleted meanwhile: show the matches alone
     return data.decode("utf-8", "replace").removesuffix("\n").split("\n")

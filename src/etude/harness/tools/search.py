@@ -9,30 +9,30 @@ from __future__ import annotations
 from typing import Any
 
 from etude.harness.chunks import Chunk, ChunkIndex, TooManyFiles
-from etude.harness.toolbox import Output, Toolbox, ToolProblem
-from etude.harness.workspace import clean_path
+from etude.harness.tools.context import Output, ToolContext, ToolProblem
+from etude.harness.workspaces.workspace import clean_path
 
 MOST_HITS = 10
 SHOWN_LINES = 3
 SHOWN_CHARACTERS = 160
 
 
-async def search(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
+async def search(run: ToolContext, arguments: dict[str, Any]) -> Output:
     query = arguments["query"].strip()
     if not query:
-        raise ToolProblem(toolbox.say("empty_query"))
-    folder = clean_path(arguments.get("path", "."), toolbox.workspace.workdir)
-    if toolbox.chunk_index is None:
-        toolbox.chunk_index = ChunkIndex(toolbox.outside.embedder)
+        raise ToolProblem(run.say("empty_query"))
+    folder = clean_path(arguments.get("path", "."), run.workspace.workdir)
+    if run.chunk_index is None:
+        run.chunk_index = ChunkIndex(run.outside.embedder)
     try:
-        found = await toolbox.chunk_index.search(toolbox.workspace, query, folder, MOST_HITS)
+        found = await run.chunk_index.search(run.workspace, query, folder, MOST_HITS)
     except TooManyFiles as error:
-        raise ToolProblem(toolbox.say("too_many_files", files=error)) from None
-    lines = [line for chunk in found.chunks for line in _shown(chunk)] or [toolbox.say("no_code")]
+        raise ToolProblem(run.say("too_many_files", files=error)) from None
+    lines = [line for chunk in found.chunks for line in _shown(chunk)] or [run.say("no_code")]
     if found.problem:
-        lines.append(toolbox.say("words_only", problem=found.problem))
+        lines.append(run.say("words_only", problem=found.problem))
     elif 0 < found.embedded < found.searched:
-        lines.append(toolbox.say("not_all_embedded", embedded=found.embedded, searched=found.searched))
+        lines.append(run.say("not_all_embedded", embedded=found.embedded, searched=found.searched))
     return Output(lines)
 
 

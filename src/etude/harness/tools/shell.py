@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.harness.toolbox import Output, Toolbox
+from etude.harness.tools.context import Output, ToolContext
 from etude.sandbox.contract import HostOverloaded
 
 
-async def shell(toolbox: Toolbox, arguments: dict[str, Any]) -> Output:
+async def shell(run: ToolContext, arguments: dict[str, Any]) -> Output:
     command = arguments["command"].replace("\0", "")
-    seconds = toolbox.limits.command_seconds
-    result = await toolbox.workspace.exec(command, timeout=seconds)
+    seconds = run.limits.command_seconds
+    result = await run.workspace.exec(command, timeout=seconds)
     if result.starved:
         raise HostOverloaded(f"a command reached its limit of {seconds:g} s on a host that gave it no time")
     text = "".join(_printable(stream) for stream in (result.stdout, result.stderr)).rstrip("\n")
     lines = text.split("\n") if text else []
     limit = "time" if result.timed_out else result.limit
     if limit:
-        lines.append(toolbox.say("limit", kind=limit))
+        lines.append(run.say("limit", kind=limit))
     elif result.code:
-        lines.append(toolbox.say("exit", code=result.code))
+        lines.append(run.say("exit", code=result.code))
     ok = result.code == 0 and not limit
     counted = 0.0 if result.share.short else result.seconds
-    return Output(lines or [toolbox.say("done")], keep_end=True, ok=ok, seconds=counted)
+    return Output(lines or [run.say("done")], keep_end=True, ok=ok, seconds=counted)
 
 
 def _printable(stream: bytes) -> str:

@@ -32,6 +32,7 @@ from etude.sandbox.egress.upstream import Upstream
 from etude.sandbox.embedded.box import EmbeddedBox
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
 from etude.sandbox.embedded.cgroups import BoxCgroup, Cgroups
+from etude.sandbox.embedded.copies import CopyableBox
 from etude.sandbox.embedded.probe import Host, probe_host
 from etude.sandbox.embedded.zygote_client import ZygoteClient
 from etude.sandbox.images import build, importing, registry
@@ -165,7 +166,7 @@ class EmbeddedSandboxes:
             check_workdir(spec.workdir, image.base)
         return await self.create_over(replace(spec, workdir=spec.workdir or image.config.workdir), image, [])
 
-    async def create_over(self, spec: BoxSpec, image: Image, below: list[Cell]) -> EmbeddedBox:
+    async def create_over(self, spec: BoxSpec, image: Image, below: list[Cell]) -> CopyableBox:
         """Makes a box on top of the cells `below` (topmost first), which lie on top of the image."""
         zygote = self._running_zygote()
         number = next(self._names)
@@ -208,7 +209,7 @@ class EmbeddedSandboxes:
             if box:
                 self.forget(box)
 
-        box: EmbeddedBox | None = None
+        box: CopyableBox | None = None
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
@@ -221,7 +222,7 @@ class EmbeddedSandboxes:
             raise
         channel = Channel(name)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
-        box = EmbeddedBox(self, zygote, spec, image, message, channel, gone, cells, lease, cgroup)
+        box = CopyableBox(self, zygote, spec, image, message, channel, gone, cells, lease, cgroup)
         self._boxes[box.id] = box
         try:
             await box.wait_until_ready()

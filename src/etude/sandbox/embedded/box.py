@@ -1,11 +1,14 @@
-"""A box of the embedded backend, with the resources it holds until it ends: cells, a cgroup, a lease on its image."""
+"""A box of the embedded backend, with the resources it holds until it ends: cells, a cgroup, a lease on its image.
+
+Its snapshots and forks are in copies.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from etude.sandbox.contract import (
     Box,
@@ -16,25 +19,40 @@ from etude.sandbox.contract import (
     SandboxLost,
     SandboxUnavailable,
 )
-from etude.sandbox.embedded import copies
 from etude.sandbox.embedded.cells import Cell
 from etude.sandbox.embedded.cgroups import BoxCgroup
 from etude.sandbox.embedded.probe import advice
 from etude.sandbox.embedded.zygote_client import ZygoteClient
 from etude.sandbox.images.image import Image
-from etude.sandbox.images.store import Lease
+from etude.sandbox.images.store import ImageStore, Lease
 from etude.sandbox.inside.rootfs import IMAGE
 from etude.sandbox.served.box import ANSWER_SECONDS, ServedBox
 from etude.sandbox.served.channel import Channel
 
-if TYPE_CHECKING:
-    from etude.sandbox.embedded.backend import EmbeddedSandboxes
+
+class Child(Box, Protocol):
+    def inherit(self, commands: list[str]) -> None: ...
+
+
+class Backend(Protocol):
+    """What a box needs of the backend that made it."""
+
+    memory_cells: bool
+    store: ImageStore
+
+    def new_cell(self, zygote: ZygoteClient) -> Cell: ...
+
+    async def keep(self, zygote: ZygoteClient, cell: Cell) -> str: ...
+
+    async def create_over(self, spec: BoxSpec, image: Image, below: list[Cell]) -> Child: ...
+
+    def forget(self, box: EmbeddedBox) -> None: ...
 
 
 class EmbeddedBox(ServedBox):
     def __init__(
         self,
-        backend: EmbeddedSandboxes,
+        backend: Backend,
         zygote: ZygoteClient,
         spec: BoxSpec,
         image: Image,
@@ -88,19 +106,11 @@ class EmbeddedBox(ServedBox):
         places = [self.backend.store.root / cell.upper.removeprefix("store/") for cell in self.cells]
         return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, places))
 
-    # -- frozen copies
-
     async def rehearse(self) -> list[str] | None:
         """For a frozen box: whether its processes can continue on another root. If so, returns the files that they have
         mapped shared, else None."""
         answer, _ = await self._ask({"op": "rehearse"})
         return answer.get("shared")
-
-    async def snapshot(self) -> str:
-        return await copies.snapshot(self)
-
-    async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
-        return await copies.fork(self, count, kill=kill)
 
     # -- the end
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from etude.sandbox.contract import Box, BoxBusy, RequestRefused
+from etude.sandbox.embedded.box import EmbeddedBox
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
-
-if TYPE_CHECKING:
-    from etude.sandbox.embedded.box import EmbeddedBox
 
 T = TypeVar("T")
 DEEPEST = 32
@@ -24,7 +22,15 @@ DEEPEST = 32
 refused. A fork that would reach it melts all cells of the box into one, which takes as long as copying them."""
 
 
-async def snapshot(box: EmbeddedBox) -> str:
+class CopyableBox(EmbeddedBox):
+    async def snapshot(self) -> str:
+        return await _snapshot(self)
+
+    async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
+        return await _fork(self, count, kill=kill)
+
+
+async def _snapshot(box: EmbeddedBox) -> str:
     top, below = await _to_the_end(_kept(box), lambda kept: drop(kept[1]))
     layers = [top]
     try:
@@ -51,7 +57,7 @@ async def _kept(box: EmbeddedBox) -> tuple[str, list[Cell]]:
             raise
 
 
-async def fork(box: EmbeddedBox, count: int, *, kill: bool) -> list[Box]:
+async def _fork(box: EmbeddedBox, count: int, *, kill: bool) -> list[Box]:
     if count < 1:
         raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
     given = box.commands

@@ -98,9 +98,9 @@ class FleetSandboxes:
         box, name, host = await self.granted(request, "create", request, self._owner, spec)
         return RemoteBox(self, box, name, host)
 
-    async def fork(self, parent: RemoteBox, count: int, kill: bool) -> list[str]:
+    async def fork(self, parent: str, count: int, kill: bool) -> list[str]:
         request = self.new_request()
-        return list(await self.granted(request, "fork", request, self._owner, parent.id, count, kill))
+        return list(await self.granted(request, "fork", request, self._owner, parent, count, kill))
 
     def new_request(self) -> str:
         self._requests += 1

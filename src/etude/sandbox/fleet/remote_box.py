@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from etude.cluster.contract import Remote
 from etude.sandbox.contract import Box, BoxStats, ExecResult, OnOutput, Process, SandboxError, Terminal
@@ -17,15 +17,20 @@ from etude.sandbox.fleet.answer import answered_here, opened
 from etude.sandbox.fleet.host import Ran
 from etude.sandbox.fleet.remote_process import RemoteProcess
 
-if TYPE_CHECKING:
-    from etude.sandbox.fleet.client import FleetSandboxes
-
 _ANSWER_SECONDS = 60.0
 """Time limit for the host's answer beyond a command's own timeout; it must be enough for large trees."""
 
 
+class Dispatcher(Protocol):
+    """What a box needs of the fleet's client."""
+
+    async def ask(self, method: str, *args: Any, deadline: float = ...) -> Any: ...
+
+    async def fork(self, parent: str, count: int, kill: bool) -> list[str]: ...
+
+
 class RemoteBox:
-    def __init__(self, fleet: FleetSandboxes, id: str, host_name: str, host: Remote) -> None:
+    def __init__(self, fleet: Dispatcher, id: str, host_name: str, host: Remote) -> None:
         self.host_name = host_name
         self._id, self._fleet, self._host = id, fleet, host
         self._commands: list[str] = []
@@ -80,7 +85,9 @@ class RemoteBox:
     ) -> Process:
         known = len(self._commands)
         options = {"timeout": timeout, "cwd": cwd, "env": env, "user": user, "terminal": terminal}
-        return RemoteProcess(self, self._noted(await self.call("start", self.id, known, command, options), known))
+        return RemoteProcess(
+            self.call, self.id, self._noted(await self.call("start", self.id, known, command, options), known)
+        )
 
     def _noted(self, ran: Ran, known: int) -> Any:
         if known + len(ran.commands) > len(self._commands):
@@ -129,7 +136,7 @@ class RemoteBox:
 
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
         children: list[Box] = []
-        for id in await self._fleet.fork(self, count, kill):
+        for id in await self._fleet.fork(self.id, count, kill):
             child = RemoteBox(self._fleet, id, self.host_name, self._host)
             child._commands = list(self._commands)
             children.append(child)

@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from etude.sandbox.contract import Poll, SandboxError, SandboxLost
 
-if TYPE_CHECKING:
-    from etude.sandbox.fleet.remote_box import RemoteBox
-
 
 class RemoteProcess:
-    def __init__(self, box: RemoteBox, id: int) -> None:
-        self._box, self._id = box, id
+    def __init__(self, call: Callable[..., Awaitable[Any]], box: str, id: int) -> None:
+        """`call` sends a request to the host of the box."""
+        self._call, self._box, self._id = call, box, id
         self._given_up: set[asyncio.Task[Any]] = set()
         self._left, self._left_skipped = b"", 0
         self._end: Poll | None = None
@@ -37,7 +36,7 @@ class RemoteProcess:
             said = await asyncio.shield(asking)
         except asyncio.CancelledError:
             self._give_up(asking, self._keep)
-            self._give_up(asyncio.ensure_future(self._box.call("cancel", ticket)), _forget)
+            self._give_up(asyncio.ensure_future(self._call("cancel", ticket)), _forget)
             raise
         if said.code is not None:
             self._end = Poll(b"", 0, said.code, said.limit)
@@ -47,7 +46,7 @@ class RemoteProcess:
 
     async def _ask_poll(self, ticket: str, wait: float) -> Poll:
         try:
-            said = await self._box.call("poll", self._box.id, self.id, ticket, wait, patience=wait)
+            said = await self._call("poll", self._box, self.id, ticket, wait, patience=wait)
         except SandboxLost:
             if self._end is None:
                 raise
@@ -78,7 +77,7 @@ class RemoteProcess:
         await self._ask("kill")
 
     async def _ask(self, method: str, *args: Any) -> None:
-        await self._box.call("ask_process", self._box.id, self.id, method, args)
+        await self._call("ask_process", self._box, self.id, method, args)
 
 
 def _forget(calling_back: asyncio.Task[Any]) -> None:

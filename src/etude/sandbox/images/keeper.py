@@ -18,41 +18,45 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from etude.sandbox.contract import SandboxLost, SandboxUnavailable
+from etude.sandbox.images.ids import IdRange
 from etude.sandbox.light import light_command
-
-if TYPE_CHECKING:
-    from etude.sandbox.images.store import ImageStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
-StoreWork = Callable[Concatenate["ImageStore", P], T]
 READY = b"ready"
 _START_SECONDS, _END_SECONDS = 20.0, 5.0
 
 
-def as_keeper(work: StoreWork[P, T]) -> StoreWork[P, T]:
+class Kept(Protocol):
+    keeper: Keeper | None
+
+
+Store = TypeVar("Store", bound=Kept)
+StoreWork = Callable[Concatenate[Store, P], T]
+
+
+def as_keeper(work: StoreWork[Store, P, T]) -> StoreWork[Store, P, T]:
     """Runs the function in the store's keeper, if it has one. Arguments, result and exceptions are pickled, except
     `say`, which is called in the caller's process."""
 
     @functools.wraps(work)
-    def where_it_may(store: ImageStore, *args: P.args, **kwargs: P.kwargs) -> T:
+    def where_it_may(store: Store, *args: P.args, **kwargs: P.kwargs) -> T:
         if store.keeper is None:
             return work(store, *args, **kwargs)
         return cast(T, store.keeper.call(work.__module__, work.__qualname__, args, kwargs))
 
-    return cast("StoreWork[P, T]", where_it_may)
+    return cast("StoreWork[Store, P, T]", where_it_may)
 
 
 class Keeper:
     """The owner's side of the keeper."""
 
-    def __init__(self, store: ImageStore) -> None:
-        assert store.ids is not None
-        assert store.ids.subordinate is not None
-        self._arguments = (str(store.root), store.owner, store.ids.count, *store.ids.subordinate)
+    def __init__(self, root: Path, owner: str, ids: IdRange) -> None:
+        assert ids.subordinate is not None
+        self._arguments = (str(root), owner, ids.count, *ids.subordinate)
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None

@@ -74,7 +74,7 @@ class ImageStore:
     def __init__(self, root: Path, ids: IdRange | None) -> None:
         """Opens the store. Without a range of ids, every file belongs to the caller."""
         self._stand(root, ids, f"{os.getpid()}-{secrets.token_hex(4)}")
-        self.keeper = Keeper(self) if ids and ids.subordinate else None
+        self.keeper = Keeper(root, self.owner, ids) if ids and ids.subordinate else None
         try:
             for folder in (root / "images", self.layers, root / "base", root / "owners"):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -325,7 +325,7 @@ class ImageStore:
 def remove_store(root: Path, ids: IdRange | None) -> None:
     """Removes a store with everything in it. No backend may be using it."""
     store = ImageStore.for_keeper(root, ids, "")
-    store.keeper = Keeper(store) if ids and ids.subordinate else None
+    store.keeper = Keeper(root, store.owner, ids) if ids and ids.subordinate else None
     store._remove(root)
     if store.keeper is not None:
         store.keeper.close()

@@ -8,7 +8,8 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from etude.sandbox.commands import ENVIRONMENT, shell_line
 from etude.sandbox.contract import (
@@ -29,12 +30,9 @@ from etude.sandbox.images.image import Image
 from etude.sandbox.inside import files, trees
 from etude.sandbox.modes.folder_process import FolderProcess
 from etude.sandbox.modes.run import Run
-from etude.sandbox.modes.walls import Place
+from etude.sandbox.modes.walls import Place, Walls
 from etude.sandbox.share import Watch
 from etude.sandbox.tars import Member, Tar, pack
-
-if TYPE_CHECKING:
-    from etude.sandbox.modes.folders import FolderSandboxes
 
 T = TypeVar("T")
 _CHUNK = 1 << 16
@@ -43,9 +41,25 @@ _NO_PROC = -1
 """inside/files.py refuses files on the device of /proc; a folder box has none below it."""
 
 
+class Folders(Protocol):
+    """What a box needs of the backend that made it."""
+
+    walls: Walls
+
+    def size(self, tree: Path) -> int: ...
+
+    def size_of(self, image: Image) -> int: ...
+
+    async def keep(self, box: FolderBox) -> str: ...
+
+    async def copy_of(self, box: FolderBox) -> FolderBox: ...
+
+    async def forget(self, box: FolderBox) -> None: ...
+
+
 class FolderBox:
     def __init__(
-        self, backend: FolderSandboxes, name: str, spec: BoxSpec, image: Image, place: Place, commands: list[str]
+        self, backend: Folders, name: str, spec: BoxSpec, image: Image, place: Place, commands: list[str]
     ) -> None:
         self.id, self.spec, self.image, self.place = name, spec, image, place
         self._backend, self._commands = backend, list(commands)

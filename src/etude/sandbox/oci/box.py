@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from etude.sandbox.contract import Box, BoxSpec, BoxStats, RequestRefused, SandboxLost, SandboxUnavailable
+from etude.sandbox.oci.api import Engine
 from etude.sandbox.oci.attach import Attachment
 from etude.sandbox.oci.images import Known
 from etude.sandbox.served.box import ServedBox
 from etude.sandbox.served.channel import Channel
-
-if TYPE_CHECKING:
-    from etude.sandbox.oci.backend import OciSandboxes
 
 _READY_SECONDS = 60.0
 _GONE = 2
@@ -32,10 +30,28 @@ class ForkImage:
     users: int = 0
 
 
+class Containers(Protocol):
+    """What a box needs of the backend that made it."""
+
+    engine: Engine
+
+    def mount_points(self, known: Known) -> list[str]: ...
+
+    async def keep(self, container: str, name: str) -> None: ...
+
+    async def commit_fork(self, box: OciBox) -> ForkImage: ...
+
+    async def create_over(self, spec: BoxSpec, known: Known, fork_image: ForkImage | None) -> OciBox: ...
+
+    async def release(self, fork_image: ForkImage) -> None: ...
+
+    async def forget(self, box: OciBox) -> None: ...
+
+
 class OciBox(ServedBox):
     def __init__(
         self,
-        backend: OciSandboxes,
+        backend: Containers,
         spec: BoxSpec,
         known: Known,
         name: str,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.harness.diff import unified_diff
+from etude.harness.editing.diff import unified_diff
 from etude.tasks.directory import REFERENCE_DIFF, REPOSITORY, WORKDIR
 from etude.tasks.task import Split, Task, TaskError, TaskLimits, split_of
 

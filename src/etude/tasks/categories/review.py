@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from etude.harness.diff import unified_diff
+from etude.harness.editing.diff import unified_diff
 from etude.tasks.categories.alterations import Alteration, altered, apart
 from etude.tasks.categories.base import CategorySource, Draft
 from etude.tasks.categories.examples import example_of

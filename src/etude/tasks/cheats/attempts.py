@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from etude.harness.diff import unified_diff
-from etude.harness.workspace import AGENT_ENV, read_tree
+from etude.harness.editing.diff import unified_diff
+from etude.harness.workspaces.workspace import AGENT_ENV, read_tree
 from etude.sandbox.contract import BoxSpec, Limits, SandboxError
 from etude.tasks.cheats.cheat import (
     CASES,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from etude.harness.memo import Memo
+from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import NO_EGRESS, Egress, ImageError, RequestRefused, Sandboxes
 from etude.tasks.environment.books import Books
 from etude.tasks.environment.prepared import Prepared, read_prepared

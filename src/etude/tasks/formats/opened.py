@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 
 from etude.tasks.directory import REFERENCE_DIFF, WORKDIR
-from etude.tasks.formats.harbor import parse_harbor
+from etude.tasks.harbor import parse_harbor
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verifiers.tests import pytest_files, read_suite
 

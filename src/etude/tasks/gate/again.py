@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etude.harness.memo import Memo
+from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import BoxSpec, SandboxError, Sandboxes
 from etude.tasks.conditions import Conditions, faketime_library, later
 from etude.tasks.environment import Prepared

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from etude.harness.memo import Memo
+from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import SandboxError, Sandboxes
 from etude.tasks.conditions import GATE, USUAL, Conditions
 from etude.tasks.directory import REFERENCE_DIFF, gated_digest

@@ -12,7 +12,7 @@ from importlib import resources
 from itertools import accumulate
 from pathlib import Path
 
-from etude.harness.diff import unified_diff
+from etude.harness.editing.diff import unified_diff
 from etude.recipe.acting import CellsRecipe
 from etude.tasks.cases import dump_cases
 from etude.tasks.directory import REFERENCE_DIFF, REPOSITORY, WORKDIR

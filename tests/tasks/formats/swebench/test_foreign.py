@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.harness.diff import unified_diff
+from etude.harness.editing.diff import unified_diff
 from etude.tasks.diff import DiffError, apply_diff, parse_diff
 from etude.tasks.formats.swebench.foreign import paths_of, plain_diff, reversed_diff
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from etude.harness.diff import unified_diff
+from etude.harness.editing.diff import unified_diff
 from etude.tasks.change import change_of
 from etude.tasks.diff import DiffError
 from etude.tasks.formats.swebench.foreign import plain_diff, reversed_diff

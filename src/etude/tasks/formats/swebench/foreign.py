@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator
 
-from etude.harness.diff import unified_diff
+from etude.harness.editing.diff import unified_diff
 from etude.tasks.diff import DiffError, FilePatch, Hunk, apply_diff, parse_diff
 from etude.tasks.verifiers.swebench import WIDE
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from etude.sandbox.contract import Box, BoxSpec, RequestRefused
 from etude.tasks.change import Change
-from etude.tasks.formats.harbor import Artifact, Environment, Healthcheck, Part
+from etude.tasks.harbor import Artifact, Environment, Healthcheck, Part
 from etude.tasks.verifiers.contract import Stand
 from etude.tasks.verifiers.harbor.places import (
     ARTIFACTS,

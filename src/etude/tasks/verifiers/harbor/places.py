@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from etude.sandbox.contract import Box, ExecResult, Feature, Limits, Sandboxes
-from etude.tasks.formats.harbor import Environment
+from etude.tasks.harbor import Environment
 from etude.tasks.task import TaskError
 
 TESTS, SOLUTION, VERIFIER_LOGS, ARTIFACTS = "/tests", "/solution", "/logs/verifier", "/logs/artifacts"

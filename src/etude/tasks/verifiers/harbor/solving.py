@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etude.harness.diff import binary_changes, unified_diff
+from etude.harness.editing.diff import binary_changes, unified_diff
 from etude.sandbox.contract import Box, BoxSpec
 from etude.tasks.directory import REFERENCE_DIFF, list_files
 from etude.tasks.environment import Environments, Prepared
 from etude.tasks.environment.prepared import read_prepared
-from etude.tasks.formats.harbor import Harbor, Part, parse_harbor, parts_of
+from etude.tasks.harbor import Harbor, Part, parse_harbor, parts_of
 from etude.tasks.seal.sealing import Sealed
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verifiers.harbor.places import SOLUTION, fresh_logs, limits_of, put, tail, tar_of, user_of, variables

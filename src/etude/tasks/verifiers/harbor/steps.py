@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from etude.tasks.formats.harbor import parse_harbor, parts_of
+from etude.tasks.harbor import parse_harbor, parts_of
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 

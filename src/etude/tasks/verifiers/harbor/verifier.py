@@ -14,7 +14,7 @@ from pathlib import Path
 
 from etude.tasks.change import Change
 from etude.tasks.directory import list_files
-from etude.tasks.formats.harbor import Harbor, Part, parse_harbor, parts_of
+from etude.tasks.harbor import Harbor, Part, parse_harbor, parts_of
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand

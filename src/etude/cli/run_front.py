@@ -1,0 +1,34 @@
+"""The agent of a run folder, as its recipe has trained it."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+from etude.cli.fronts import Front
+from etude.harness import Policy, TokenPolicy, TokenSampling, format_of, session_schemas
+from etude.lineage import Finished, dtype_of, finished_stage
+from etude.trace.builder import TraceBuilder
+
+_STAGES = ("rl", "continued", "sft")
+
+
+def run_front(run_folder: Path, stage: str | None = None) -> Front:
+    """The agent of a run, as the recipe has trained it; the latest stage if none is named."""
+    found = finished_stage(run_folder.resolve(), stage, _STAGES)
+    trained = partial(_trained, found, dtype_of(found.paths))
+    return Front(f"{found.paths.root.name}/{found.stage}", found.recipe.harness, found.recipe.sandbox, trained)
+
+
+def _trained(found: Finished, dtype: str, stack: AsyncExitStack) -> Policy:
+    from etude.engine.builtin.service import EngineService
+
+    recipe = found.recipe
+    form = format_of(recipe.harness, found.paths.tokenizer)
+    alone = recipe.engine.model_copy(update={"slots": 1})  # where drafts pay
+    engine = EngineService(found.model, alone, dtype, 0, precision=recipe.precision)
+    stack.push_async_callback(engine.shutdown)
+    sampling = TokenSampling(recipe.engine.context, temperature=0.0)
+    schemas = session_schemas(recipe.harness)
+    return TokenPolicy(engine, form, schemas, sampling, TraceBuilder(), conversation="chat")

@@ -1,0 +1,38 @@
+"""Prints what an agent does, line by line, for terminals and pipes."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from etude.cli.visible import visible
+from etude.harness import Conversation, Observer, Turn
+from etude.trace import ToolEvent, TraceUsage
+
+
+class Show(Observer):
+    """Prints what the agent does as it does it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    async def turn(self, conversation: Conversation, turn: Turn) -> None:
+        for text in (turn.thinking, turn.text):
+            if text.strip():
+                self._print(text.strip(), "italic")
+
+    async def tool(self, event: ToolEvent) -> None:
+        self._print(f"> {_called(event)}", "cyan" if event.ok else "red")
+        if event.output:
+            self._print(event.output, "dim")
+
+    async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
+        self._print("(the agent summarised itself and goes on from its notes)", "dim")
+
+    def _print(self, text: str, style: str) -> None:
+        self._console.print(visible(text), style=style, markup=False, highlight=False)
+
+
+def _called(event: ToolEvent) -> str:
+    """Calls of the compact format begin with the tool's name, those of others are arguments alone."""
+    first, *_ = event.arguments.split(maxsplit=1) or [""]
+    return event.arguments if first == event.name else f"{event.name} {event.arguments}"

@@ -1,0 +1,23 @@
+"""Chooses the user's embedder: an endpoint named in the environment, or else the shipped model, if it is installed.
+
+Code is sent to an endpoint only if ETUDE_EMBEDDINGS_URL is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from etude.harness.chunks.embedder import Embedder, EndpointEmbedder
+from etude.harness.chunks.shipped_embedder import ShippedEmbedder, has_shipped_model
+
+URL, MODEL, KEY = "ETUDE_EMBEDDINGS_URL", "ETUDE_EMBEDDINGS_MODEL", "ETUDE_EMBEDDINGS_KEY"
+
+
+def usual_embedder(environment: Mapping[str, str]) -> Embedder | None:
+    """The user's embedder; None means that search goes by words alone. An empty ETUDE_EMBEDDINGS_MODEL asks for that
+    explicitly."""
+    if url := environment.get(URL):
+        return EndpointEmbedder(url, environment.get(MODEL, "default"), api_key=environment.get(KEY, ""))
+    if environment.get(MODEL) == "" or not has_shipped_model():
+        return None
+    return ShippedEmbedder()

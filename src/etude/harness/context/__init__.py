@@ -1,0 +1,1 @@
+"""What the model reads besides the conversation: the profile's texts, facts about its environment, bounded outputs."""

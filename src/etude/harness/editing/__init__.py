@@ -1,0 +1,1 @@
+"""Changes to files as text: unified diffs, the patch dialect of models, and writing them into a user's folder."""

@@ -1,0 +1,157 @@
+"""One linter in one configured folder: builds its command and interprets the result.
+
+Invariant: an answer without a failure comes from a run that completed, or is marked as stopped early.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from etude.harness.lints.compare import in_order
+from etude.harness.lints.detect import Root, nearest, relative, within
+from etude.harness.lints.diagnostic import Diagnostic, one_line
+from etude.harness.lints.linter import Linter
+from etude.harness.lints.parsers import PARSERS, Finding, Said, Unreadable
+from etude.harness.workspaces.scratch_tree import SCRATCH, is_own
+from etude.sandbox.contract import ExecResult, HostOverloaded
+
+NOT_INSTALLED = 127
+_PROGRAMS = ("node_modules/.bin", ".venv/bin", "venv/bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Result of one linter in one folder, for one state of the files."""
+
+    problems: tuple[Diagnostic, ...] = ()
+    failure: str = ""
+    """Why there is no answer; empty if there is one."""
+    stopped: bool = False
+    """True if it found a problem that kept it from checking the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    linter: Linter
+    root: Root
+    folders: tuple[str, ...]
+    """All folders that are configured for this linter."""
+    path: str
+    """The file or folder that the caller asked about."""
+    was_configured: bool
+    """Whether the folder was already configured at the start."""
+    start: Mapping[str, bytes]
+
+    @property
+    def target(self) -> str:
+        """What the linter should check, relative to its folder."""
+        below = self.path != self.root.folder and within(self.path, self.root.folder)
+        return relative(self.path, self.root.folder) if below and self.linter.scope == "files" else "."
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.linter.name, self.root.folder, self.target
+
+    @property
+    def was_there(self) -> bool:
+        """Whether there was anything to check when the agent began."""
+        target = self.path if self.target != "." else self.root.folder
+        return self.was_configured and any(within(path, target) for path in self.start)
+
+    def command(self) -> str:
+        """The shell command, to be run in the scratch tree. The project's own programs take precedence over the
+        system's."""
+        depth = 0 if self.root.folder == "." else self.root.folder.count("/") + 1
+        places = [f"$PWD/{'../' * up}{programs}" for up in range(depth + 1) for programs in _PROGRAMS]
+        found = " || ".join(f"command -v {program}" for program in self.linter.programs)
+        settings = "".join(f" {name}={shlex.quote(value)}" for name, value in sorted(self.linter.env.items()))
+        target = self.target if self.target == "." else f"./{self.target}"
+        targets = "" if self.root.has_targets and self.target == "." else shlex.quote(target)
+        call = self.linter.command.format(program='"$program"', targets=targets).strip()
+        return (
+            f'cd {shlex.quote(f"./{self.root.folder}")} && export PATH="{":".join(places)}:$PATH"{settings} && '
+            f"program=$({found}) || exit {NOT_INSTALLED}; {call}"
+        )
+
+    def answer(self, result: ExecResult, files: Mapping[str, bytes]) -> Answer:
+        """Interpret the result of a run over `files`. Raises HostOverloaded if the host gave the run no time."""
+        seconds = self.linter.seconds
+        if result.starved:
+            raise HostOverloaded(
+                f"{self.linter.name} reached its limit of {seconds:g} s on a host that gave it no time"
+            )
+        if result.timed_out or result.limit == "time":
+            return Answer(failure=f"it reached its limit of {seconds:g} s")
+        if result.limit:
+            return Answer(failure=f"it reached its {result.limit} limit")
+        if result.truncated:
+            return Answer(failure="it printed more than can be read")
+        stdout, stderr = (stream.decode("utf-8", "replace") for stream in (result.stdout, result.stderr))
+        words = one_line(f"{stderr.strip() or stdout.strip()}".replace(f"{SCRATCH}/", ""))
+        if result.code == NOT_INSTALLED and not words:
+            return Answer(failure=f"{self.root.config} asks for it, but it is not installed")
+        failed = f"exit code {result.code}: {words}" if words else f"exit code {result.code}"
+        if result.code and result.code not in (*self.linter.found, *self.linter.stopped):
+            return Answer(failure=failed)
+        said = Said(stdout, stderr, self.linter.pattern, self.linter.severity)
+        try:
+            findings = PARSERS[self.linter.parser](said)
+        except Unreadable as error:
+            return Answer(failure=failed if result.code and stderr.strip() else f"its output cannot be read: {error}")
+        if result.code and not findings:
+            return Answer(failure=failed)
+        problems = [self._problem(finding, files) for finding in findings]
+        return Answer(tuple(in_order(filter(None, problems))), stopped=result.code in self.linter.stopped)
+
+    def remarks(self, was: Answer, now: Answer) -> list[str]:
+        """Remarks that the reader needs besides the problems."""
+        name = self.linter.name if self.root.folder == "." else f"{self.linter.name} in {self.root.folder}"
+        if now.failure:
+            return [f"{name} gave no answer: {now.failure}."]
+        found = []
+        if now.stopped:
+            found.append(f"{name} stopped at these problems, and has not looked at the rest.")
+        if was.failure:
+            found.append(
+                f"{name} gave no answer for the files as you found them, so older problems count as new: {was.failure}."
+            )
+        elif was.stopped:
+            found.append(f"{name} did not get through the files as you found them, so older problems may count as new.")
+        return found
+
+    def _problem(self, finding: Finding, files: Mapping[str, bytes]) -> Diagnostic | None:
+        """Convert a finding; None if it lies outside the workspace, in an installed package, or in a folder that is
+        checked separately."""
+        path = self._place(finding.path, files)
+        if path is None or not is_own(path, files) or nearest(path, self.folders) != self.root.folder:
+            return None
+        message = finding.message.replace(f"{SCRATCH}/", "")
+        place = (path, finding.line, finding.column)
+        return Diagnostic(*place, finding.severity, one_line(finding.code), message, self.linter.name)
+
+    def _place(self, printed: str, files: Mapping[str, bytes]) -> str | None:
+        if not printed:
+            return self.root.config
+        if printed.startswith("/"):
+            return _clean(printed.removeprefix(f"{SCRATCH}/")) if printed.startswith(f"{SCRATCH}/") else None
+        folder = self.root.folder
+        here = place = _clean(f"{folder}/{printed}")
+        # Cargo prints paths relative to its workspace, which may be a folder above.
+        while place not in files and folder != ".":
+            folder = folder.rpartition("/")[0] or "."
+            place = _clean(f"{folder}/{printed}")
+        return place if place in files else here
+
+
+def _clean(path: str) -> str | None:
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            if not parts:
+                return None
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(one_line(part))
+    return "/".join(parts) or None

@@ -1,0 +1,168 @@
+"""The token ids of a conversation, exactly as the model saw and wrote them; a token policy extends them.
+
+Invariant (exact prefix): within one segment every prompt is the previous prompt, plus the sampled ids, plus the end
+marker if they were cut off, plus the ids of the messages since. Sampled ids are never re-encoded. Everything is
+recorded in a TraceBuilder, one segment per conversation. Two things start a further segment: a chat template that
+rewrites history and no longer shows what was sampled (`SegmentKind.REWRITTEN`), and a conversation that was cut back,
+as by an interrupted summary (`SegmentKind.FORK`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.harness.policies.turn_tokens import calls_in, written_turn
+from etude.harness.policy import Conversation, Message, Role, Turn
+from etude.text.calls import CallSchema
+from etude.text.format import Exchange, Format
+from etude.trace.builder import TraceBuilder
+from etude.trace.trace import SegmentKind
+
+
+class _Next(NamedTuple):
+    """The next prompt and how it relates to the previous one."""
+
+    exchanges: list[Exchange]
+    """All earlier exchanges of this conversation."""
+    given: list[int]
+    """Ids that follow the exchanges, up to where the assistant begins."""
+    begins: SegmentKind | None
+    """Kind of the new segment that this prompt starts; None if it extends the previous prompt by the ids in `fresh`."""
+    fresh: list[int]
+
+    @property
+    def prompt(self) -> list[int]:
+        return [*_flat(self.exchanges), *self.given]
+
+
+class Transcript:
+    def __init__(self, form: Format, recorder: TraceBuilder, schemas: Mapping[str, CallSchema]) -> None:
+        self._form = form
+        self._recorder = recorder
+        self._schemas = schemas
+        self._exchanges: list[Exchange] = []
+        self._length = 0
+        """Total number of ids in `_exchanges`."""
+        self._conversation: str | None = None
+        self._segment: int | None = None
+        self._given = 0
+        """Number of the conversation's messages that `_exchanges` cover."""
+        self._last: Message | None = None
+        """The last message before the turn at the end of `_exchanges`."""
+        self._pending: tuple[str, int, Message, _Next] | None = None
+        self._experts_from = 0
+
+    def prompt(self, conversation: Conversation) -> list[int]:
+        """The prompt's ids. The conversation's last message must not be the assistant's."""
+        return self._next(conversation).prompt
+
+    def length(self, conversation: Conversation) -> int:
+        following = self._next(conversation)
+        return self._length + len(following.fresh) if following.begins is None else len(following.prompt)
+
+    def experts_from(self, conversation: Conversation) -> int:
+        """The first position whose expert choices are not recorded yet."""
+        return self._experts_from if self._next(conversation).begins is None else 0
+
+    def sampled(
+        self,
+        conversation: Conversation,
+        tokens: NDArray[np.int32],
+        logprobs: NDArray[np.float32],
+        versions: NDArray[np.int32],
+        experts: NDArray[np.uint16] | None = None,
+        experts_from: int = 0,
+    ) -> None:
+        """Record the tokens that the policy sampled after `prompt(conversation)`. The loop then appends the turn as one
+        message."""
+        following = self._next(conversation)
+        if following.begins is None:
+            self._recorder.extend(following.fresh)
+        else:
+            parent = None if following.begins is SegmentKind.START else self._segment
+            self._segment = self._recorder.start_segment(following.begins, parent, following.prompt)
+            self._conversation = conversation.id
+        self._recorder.sampled(tokens, logprobs, versions, experts=experts, experts_from=experts_from)
+        self._exchanges = [*following.exchanges, Exchange(following.given, tokens.tolist())]
+        self._length = sum(len(given) + len(sampled) for given, sampled in self._exchanges)
+        self._given = len(conversation.messages) + 1
+        self._last = conversation.messages[-1]
+        self._pending = None
+        # The last sampled token was never fed to the network: its expert choices come with the next request.
+        self._experts_from = self._length - 1
+
+    def _next(self, conversation: Conversation) -> _Next:
+        messages = conversation.messages
+        known = self._pending
+        if known is None or known[:2] != (conversation.id, len(messages)) or known[2] is not messages[-1]:
+            if conversation.id != self._conversation:
+                following = self._begun(conversation)
+            elif len(messages) < self._given or messages[self._given - 2] is not self._last:
+                # The conversation was cut back to before the last turn, and continues from there.
+                following = self._begun(conversation)._replace(begins=SegmentKind.FORK)
+            else:
+                following = self._continued(messages)
+            known = self._pending = (conversation.id, len(messages), messages[-1], following)
+        return known[3]
+
+    def _begun(self, conversation: Conversation) -> _Next:
+        messages = conversation.messages
+        if [m.role for m in messages[:2]] != [Role.SYSTEM, Role.USER]:
+            raise ValueError("a conversation begins with a system and a user message")
+        opening = self._form.opening(messages[0].text, messages[1].text)
+        exchanges, given, past = self._said([], opening, messages, 2)
+        kind = SegmentKind.START if conversation.parent is None else SegmentKind.SUMMARY
+        return _Next([*self._form.recall(exchanges[:past]), *exchanges[past:]], given, kind, [])
+
+    def _continued(self, messages: Sequence[Message]) -> _Next:
+        last = self._exchanges[-1]
+        closing = self._form.closing([*last.given, *last.sampled])
+        exchanges, given, past = self._said(self._exchanges, closing, messages, self._given)
+        fresh = [*_flat(exchanges[len(self._exchanges) :]), *given]
+        shown = [*self._form.recall(exchanges[:past]), *exchanges[past:]]
+        return _Next(shown, given, None if shown == exchanges else SegmentKind.REWRITTEN, fresh)
+
+    def _said(
+        self, before: Sequence[Exchange], ids: list[int], messages: Sequence[Message], start: int
+    ) -> tuple[list[Exchange], list[int], int]:
+        """Add the messages from `start` on to the exchanges in `before`, which are followed by `ids`. Return the
+        exchanges, the ids after them, and how many exchanges precede the last of these user messages."""
+        exchanges = list(before)
+        past, calls = 0, calls_in(messages[:start])
+        for role, group in groupby(messages[start:], key=lambda message: message.role):
+            said = list(group)
+            if role is Role.ASSISTANT:
+                # Only in a history that this transcript did not record: not sampled here, so not trained on.
+                for message in said:
+                    turn = message.turn or Turn(message.text)
+                    written = written_turn(self._form, turn, self._schemas, calls)
+                    calls += len(turn.calls)
+                    exchanges.append(Exchange(ids, written))
+                    ids = self._form.closing(written)
+                continue
+            if role is Role.TOOL:
+                pieces = [self._answers(said)]
+            else:
+                pieces = [self._form.user_message(message.text) for message in said]
+                past = len(exchanges)
+            for piece in pieces:
+                ids = self._without_answering(ids) + piece
+        return exchanges, ids, past
+
+    def _without_answering(self, ids: list[int]) -> list[int]:
+        """Drop the assistant's opening ids, for when someone else speaks next."""
+        answering = list(self._form.answering)
+        return ids[: -len(answering)] if ids[-len(answering) :] == answering else ids
+
+    def _answers(self, messages: Sequence[Message]) -> list[int]:
+        calls = [message.call.raw if message.call else "" for message in messages]
+        return self._form.tool_outputs([message.text for message in messages], calls)
+
+
+def _flat(exchanges: Sequence[Exchange]) -> list[int]:
+    return [*chain.from_iterable(chain.from_iterable(exchanges))]

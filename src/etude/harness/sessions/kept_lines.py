@@ -1,0 +1,147 @@
+"""Measures how many lines of accepted edits are still in the folder after fixed times.
+
+The lines are counted when the sessions are next looked at, since nothing of ours runs in between; the signal says when
+that was. Invariant: each time is counted once, and the folder is only read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from etude.harness.editing.diff import as_text
+from etude.harness.sessions.record import SessionError, SessionRecord
+from etude.harness.sessions.replay import SavedSession, load_session, sessions_of
+
+AFTER_SECONDS = (60, 600, 3_600, 86_400, 604_800)
+"""A minute, ten minutes, an hour, a day, a week."""
+_MOST_LINES = 5_000
+"""Most lines between the first and last difference to align; beyond that only line counts are compared."""
+_MOST_BYTES = 4_000_000
+
+Read = Callable[[str], bytes | None]
+
+
+def look_after(session: SavedSession, *, now: float | None = None) -> list[dict[str, Any]]:
+    """Write an `edits_kept` signal for each time that is due, and return the signals."""
+    folder = session.about.get("folder")
+    if not folder or not Path(folder).is_dir():
+        return []
+    found = list(due(session, lambda path: _read(Path(folder), path), time.time() if now is None else now))
+    if not found:
+        return []
+    record = SessionRecord.beside(session.folder)
+    try:
+        for signal in found:
+            record.signal("edits_kept", **signal)
+            session.signals.append({"what": "edits_kept", **signal})
+    finally:
+        record.close()
+    return found
+
+
+def look_after_all(sessions: Path, user: Path) -> None:
+    """Call `look_after` for every session that worked on the user's folder."""
+    for place in sessions_of(sessions, user):
+        # A damaged session must not stop the others; `etude sessions check` names it.
+        with suppress(SessionError):
+            look_after(load_session(place))
+
+
+def due(session: SavedSession, read: Read, now: float) -> Iterator[dict[str, Any]]:
+    """The signals that are due, without `what`."""
+    done = {(s["accepted"], s["after_seconds"]) for s in session.signals if s["what"] == "edits_kept"}
+    for signal in session.signals:
+        if signal["what"] != "edits_accepted":
+            continue
+        accepted = signal["time"]
+        times = [after for after in AFTER_SECONDS if accepted + after <= now and (accepted, after) not in done]
+        if not times:
+            continue
+        files = _count(session, signal.get("changes", {}), read)
+        for after in times:
+            yield {
+                "accepted": accepted,
+                "after_seconds": after,
+                "looked_after_seconds": round(now - accepted, 3),
+                "lines_added": sum(added for added, _ in files.values()),
+                "lines_kept": sum(kept for _, kept in files.values()),
+                "files": {path: list(counts) for path, counts in files.items()},
+            }
+
+
+def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dict[str, tuple[int, int]]:
+    counts = {}
+    for path, change in changes.items():
+        before, now = session.content(change["before"]) or b"", session.content(change["now"]) or b""
+        counts[path] = kept_lines(before, now, read(path) or b"")
+    return counts
+
+
+def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
+    """Return how many lines a change added, and how many of them are still in the file today. A line that was moved
+    still counts, whether others moved around it or it moved itself. Blank lines do not count; a file that is not text
+    has no lines."""
+    texts = [as_text(data) for data in (before, accepted, today)]
+    if None in texts:
+        return 0, 0
+    old, new, found = ([line.strip() for line in (text or "").splitlines()] for text in texts)
+    added = [place for place in _added(old, new) if new[place]]
+    standing = dict(_equal(new, found))
+    kept = sum(place in standing for place in added)
+    # Lines that moved: match them with today's lines that correspond to no line of the accepted file.
+    explained = set(standing.values())
+    free = Counter(line for place, line in enumerate(found) if place not in explained)
+    for place in added:
+        if place not in standing and free[new[place]] > 0:
+            free[new[place]] -= 1
+            kept += 1
+    return len(added), kept
+
+
+def _added(old: list[str], new: list[str]) -> list[int]:
+    """Indexes of the lines in `new` that were added. A line that only moved is not added."""
+    pairs = dict(_equal(old, new))
+    same, gone = set(pairs.values()), Counter(line for place, line in enumerate(old) if place not in pairs)
+    added = []
+    for place, line in enumerate(new):
+        if place not in same:
+            if gone[line] > 0:
+                gone[line] -= 1
+            else:
+                added.append(place)
+    return added
+
+
+def _equal(one: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of indexes with equal lines, in increasing order."""
+    head = _common(one, other)
+    tail = _common(one[head:][::-1], other[head:][::-1])
+    ends = len(one) - tail, len(other) - tail
+    yield from ((place, place) for place in range(head))
+    if max(ends) - head <= _MOST_LINES:
+        between = SequenceMatcher(None, one[head : ends[0]], other[head : ends[1]], autojunk=False)
+        for start, place, size in between.get_matching_blocks():
+            yield from ((head + start + n, head + place + n) for n in range(size))
+    yield from ((ends[0] + n, ends[1] + n) for n in range(tail))
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    """Length of the common prefix."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _read(folder: Path, path: str) -> bytes | None:
+    target = folder / path
+    try:
+        if not target.is_file() or target.stat().st_size > _MOST_BYTES:
+            return None
+        return target.read_bytes()
+    except OSError:
+        return None

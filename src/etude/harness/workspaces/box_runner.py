@@ -1,0 +1,192 @@
+"""Runs the commands of an overlay workspace in a box that is made when the first command needs it.
+
+In a box without network, a command that reads neither the clock nor random numbers is a function of the files it sees,
+so a worker may share its result between rollouts (`ExecMemo`). Such commands are not guessed: the task's author lists
+them. A result is shared only if the real run had no side effect: it left every file, mode and name as it was, in the
+workspace and in the scratch folders. A rollout that ran a command with side effects never uses the memo again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from etude.harness.search.grep_query import Searcher
+from etude.harness.workspaces.boxed_commands import AGENTS_DOING, BoxedCommands
+from etude.harness.workspaces.folder_files import SMALLER, FolderFiles
+from etude.harness.workspaces.folder_grep import searcher_of
+from etude.harness.workspaces.result_cache import Memo
+from etude.harness.workspaces.scratch_tree import BoxScratch
+from etude.harness.workspaces.terminal import Place
+from etude.harness.workspaces.workspace import (
+    AGENT_ENV,
+    TOO_LARGE,
+    WORKDIR,
+    OverlayWorkspace,
+    delete_file,
+    read_tree,
+)
+from etude.sandbox.contract import Box, ExecResult
+
+_WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
+"""Folders in which a command could leave something behind."""
+_MAX_KEPT_BYTES = 65_536
+MAX_READ_FILES = 20_000
+MAX_READ_BYTES = 200_000_000
+"""Limits on the files that commands run over, which are all held in memory, more than once."""
+
+ExecKey = tuple[str, bytes, str, float]
+
+
+class ExecMemo(Memo[ExecKey, ExecResult]):
+    """Command results by image, files, command and time limit."""
+
+    def __init__(self, size: int = 4096) -> None:
+        super().__init__(size)
+        self.fresh_layouts: dict[str, bytes] = {}
+        """Layout of a new box, per image."""
+
+
+class BoxRunner(BoxedCommands):
+    """Runs commands in a box that is created by the first command whose result is not in the memo."""
+
+    def __init__(
+        self,
+        image: str,
+        start: Mapping[str, bytes],
+        open_box: Callable[[], Awaitable[Box]],
+        memo: ExecMemo | None = None,
+        deterministic: Collection[str] = (),
+    ) -> None:
+        """Only results of the commands in `deterministic` are stored in the memo."""
+        super().__init__()
+        self._image = image
+        self._start = start
+        self._open_box = open_box
+        self._memo = memo
+        self._deterministic = deterministic
+        self._scratch: BoxScratch | None = None
+        self._held: Mapping[str, bytes] = start
+        """The files that are in the box, or will be when it is created."""
+        self._layout: bytes | None = None
+        """The box's layout at the last look; None if something may have changed it since."""
+
+    async def run(
+        self, files: Mapping[str, bytes], command: str, *, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        async with self._box_may_die():
+            return await self._remembered(files, command, timeout)
+
+    async def _remembered(
+        self, files: Mapping[str, bytes], command: str, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        if self._memo is None:
+            return await self._really(files, command, timeout)
+        after = files
+
+        async def compute() -> tuple[ExecResult, bool]:
+            nonlocal after
+            before = await self._look(files)
+            result, after = await self._really(files, command, timeout)
+            self._layout = None
+            pure = after is files and before is not None and before == await self._look(after)
+            if not pure:
+                # From here on the box may contain changes that the workspace's files do not show.
+                self._memo = None
+            small = len(result.stdout) + len(result.stderr) <= _MAX_KEPT_BYTES
+            shared = command in self._deterministic
+            return result, shared and pure and small and not result.timed_out and not result.limit
+
+        result = await self._memo.get((self._image, _digest(files), command, timeout), compute)
+        return result, after
+
+    async def enter(self, files: Mapping[str, bytes]) -> Place:
+        # A process that keeps running in a terminal may leave anything behind, at any time.
+        self._memo = None
+        return await super().enter(files)
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        # The scratch tree stays in the box, where later commands can see it.
+        self._memo = None
+        async with self._box_may_die():
+            box = await self._entered(states[-1])
+            self._scratch = self._scratch or BoxScratch(box, AGENT_ENV, TOO_LARGE)
+            return await self._scratch.run(states, command, timeout=timeout)
+
+    async def _synced(self, files: Mapping[str, bytes]) -> Box:
+        if self._box is None:
+            self._box = await self._open_box()
+            self._layout = self._memo.fresh_layouts.get(self._image) if self._memo else None
+        for path in self._held.keys() - files.keys():
+            self._layout = None
+            # The agent may already have deleted it with a command.
+            with suppress(FileNotFoundError):
+                await delete_file(self._box, path)
+        for path, data in files.items():
+            if self._held.get(path) != data:
+                if path not in self._held:
+                    self._layout = None
+                await self._box.write_file(path, data)
+        self._held = files
+        return self._box
+
+    async def _read_back(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        after = await read_tree(box, files)
+        self._held = after
+        return files if after == files else after
+
+    def _forget(self) -> None:
+        self._held, self._layout, self._memo, self._scratch = self._start, None, None, None
+
+    async def _look(self, files: Mapping[str, bytes]) -> bytes | None:
+        fresh = self._box is None and files.keys() == self._held.keys()
+        try:
+            box = await self._synced(files)
+        except AGENTS_DOING:
+            return None
+        if self._layout is not None:
+            return self._layout
+        try:
+            self._layout = await box.layout(_WRITABLE)
+        except AGENTS_DOING:
+            return None
+        if fresh and self._memo:
+            self._memo.fresh_layouts[self._image] = self._layout
+        return self._layout
+
+
+def _digest(files: Mapping[str, bytes]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(files):
+        name, data = path.encode("utf-8", "surrogateescape"), files[path]
+        digest.update(b"%d %d " % (len(name), len(data)) + name + data)
+    return digest.digest()
+
+
+def lazy_workspace(
+    image: str,
+    start: Mapping[str, bytes],
+    open_box: Callable[[], Awaitable[Box]],
+    memo: ExecMemo | None = None,
+    deterministic: Collection[str] = (),
+    workdir: str = WORKDIR,
+    searcher: Searcher | None = None,
+) -> OverlayWorkspace:
+    """A workspace with an image's files in memory; `open_box` makes a box of the image when a command needs one. `memo`
+    shares the results of the commands in `deterministic`, whose output depends on the files alone."""
+    return OverlayWorkspace(start, BoxRunner(image, start, open_box, memo, deterministic), workdir, searcher)
+
+
+def folder_workspace(folder: Path) -> OverlayWorkspace:
+    """A copy-on-write view of a folder that reads files when asked for them, without a shell."""
+    files = FolderFiles(folder)
+    return OverlayWorkspace(files, searcher=searcher_of(files))
+
+
+def hold_for_commands(files: FolderFiles) -> None:
+    """Read all files into memory: every command gets all of them, and all are checked after it. Raises FolderTooLarge
+    if they are too many."""
+    why = f"all of it would be kept in memory for commands: {SMALLER}"
+    files.keep_all(max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES, why=why)

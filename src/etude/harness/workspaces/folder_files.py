@@ -1,0 +1,304 @@
+"""A user's folder as a mapping from path to contents, read when asked for.
+
+The folder is listed once. A file that was read is held in memory, so that the agent keeps seeing what it has seen even
+if the user changes the file; a file that was never read is read as it is when asked for. The original of a file that
+the agent changes is held until the end, as what the agent started from.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from etude.harness.editing.diff import LEFT_OUT
+from etude.harness.search.file_state import UNSURE, State, settled_state, state_of
+from etude.sandbox.contract import RequestRefused
+
+MAX_FILE_BYTES = 1_000_000
+MAX_FOLDER_FILES = 500_000
+"""Limit on the number of files; only path and size of each are held in memory."""
+MAX_HELD_BYTES = 200_000_000
+"""Memory for files that were read and not changed. Beyond it the least recently used is dropped, and is read from disk
+again when asked for."""
+
+SMALLER = "choose a smaller folder"
+
+
+class FolderTooLarge(Exception):
+    """A folder has more files or bytes than can be handled."""
+
+
+class FolderFiles(Mapping[str, bytes]):
+    """Regular files below a folder, without version control, caches, symlinks, files too large to read as text, and
+    names that are not valid text. A file that turns out to be gone is removed from the mapping."""
+
+    def __init__(self, folder: Path, *, max_files: int = MAX_FOLDER_FILES, max_held: int = MAX_HELD_BYTES) -> None:
+        """Raises FolderTooLarge."""
+        self.folder = folder
+        self.whole = False
+        """True once every file is held in memory."""
+        self._sizes = dict(_walk(folder, max_files))
+        self._max_held = max_held
+        self._held: OrderedDict[str, tuple[State, bytes]] = OrderedDict()
+        self._held_bytes = 0
+        self._kept: dict[str, tuple[State, bytes]] = {}
+
+    def __getitem__(self, path: str) -> bytes:
+        if path not in self._sizes:
+            raise KeyError(path)
+        known = self._kept.get(path) or self._held.get(path)
+        if known is None:
+            known = self._read(path)
+            self._hold(path, known)
+        elif path in self._held:
+            self._held.move_to_end(path)
+        return known[1]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._sizes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._sizes))
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def keep(self, path: str) -> None:
+        """Hold a file's contents until the end, if the file exists."""
+        if path in self._sizes and path not in self._kept:
+            with suppress(KeyError):
+                self._kept[path] = self._held.get(path) or self._read(path)
+
+    def keep_as(self, path: str, data: bytes) -> None:
+        """Record these contents as what the agent started from, whatever is on disk."""
+        self._sizes.setdefault(path, len(data))
+        self._kept.setdefault(path, (UNSURE, data))
+
+    def size(self) -> int:
+        """Total size of all files in bytes."""
+        return sum(self._sizes.values())
+
+    def read_apart(self, path: str) -> tuple[State, bytes]:
+        """Read a file from disk without holding it; also return the state that tells a later change. Raises KeyError if
+        the file is gone."""
+        return self._read(path)
+
+    def keep_all(self, *, max_files: int, max_bytes: int, why: str) -> None:
+        """Read and hold every file. Raises FolderTooLarge before reading any if they are too many; `why` explains in
+        the message why they have to be held."""
+        if len(self._sizes) > max_files:
+            raise FolderTooLarge(f"{self.folder} holds more than {max_files} files: {why}")
+        _require_bytes(self.folder, self.size(), max_bytes, why)
+        for path in self:
+            self.keep(path)
+        self.whole = True
+
+    def moved(self) -> dict[str, bytes]:
+        """Held contents of the files that have since changed on disk or are gone."""
+        root = os.fspath(self.folder)
+        known = {**self._held, **self._kept}
+        found = {path: data for path, (state, data) in known.items() if state != state_of(f"{root}/{path}")}
+        return {path: data for path, data in found.items() if not self._is_still(path, data)}
+
+    def rebase(self, path: str, data: bytes | None) -> None:
+        """Record what is on disk from now on; None means that the file is gone."""
+        self._forget(path)
+        self._kept.pop(path, None)
+        if data is None:
+            self._sizes.pop(path, None)
+        else:
+            self._sizes[path] = len(data)
+            self._kept[path] = (UNSURE, data)
+
+    def _is_still(self, path: str, data: bytes) -> bool:
+        """Compare the contents, since timestamps may not tell. If they are equal, the file's current state is trusted
+        the next time."""
+        try:
+            state, now = _contents(self.folder / path)
+        except OSError:
+            return False
+        if now != data:
+            return False
+        for known in (self._held, self._kept):
+            if path in known:
+                known[path] = (state, data)
+        return True
+
+    def _read(self, path: str) -> tuple[State, bytes]:
+        try:
+            return _contents(self.folder / path)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            # The user's other programs keep running, and may delete files.
+            self._sizes.pop(path, None)
+            raise KeyError(path) from None
+        except OSError as error:
+            raise RequestRefused(f"{path} cannot be read: {error.strerror}") from error
+
+    def _hold(self, path: str, known: tuple[State, bytes]) -> None:
+        self._held[path] = known
+        self._held_bytes += len(known[1])
+        while self._held_bytes > self._max_held and len(self._held) > 1:
+            self._forget(next(iter(self._held)))
+
+    def _forget(self, path: str) -> None:
+        known = self._held.pop(path, None)
+        if known is not None:
+            self._held_bytes -= len(known[1])
+
+
+class FolderNow:
+    """The current contents of all files that FolderFiles would show. They are held in memory; each `look` reads again
+    the files whose state changed or cannot be trusted yet. Writes through a memory map, and writes by another host to a
+    network file system, are seen once the kernel reports them. Files that we may not read are left out."""
+
+    def __init__(self, folder: Path, *, max_files: int, max_bytes: int) -> None:
+        self._folder, self._max_files, self._max_bytes = folder, max_files, max_bytes
+        self._known: dict[str, tuple[State, bytes]] = {}
+
+    def look(self) -> dict[str, bytes]:
+        """Return the files as they are now. Raises FolderTooLarge before reading anything."""
+        sizes = dict(_walk(self._folder, self._max_files))
+        why = f"all of it would be kept in memory: {SMALLER}"
+        _require_bytes(self._folder, sum(sizes.values()), self._max_bytes, why)
+        root = os.fspath(self._folder)
+        known = {}
+        for path in sizes:
+            with suppress(OSError):
+                last = self._known.get(path)
+                still = last is not None and last[0] == state_of(f"{root}/{path}")
+                known[path] = last if last is not None and still else _contents(self._folder / path)
+        self._known = known
+        return {path: data for path, (_, data) in known.items() if len(data) <= MAX_FILE_BYTES}
+
+
+class Layered(Mapping[str, bytes]):
+    """A folder's files with changes on top that are not in the folder."""
+
+    def __init__(self, below: FolderFiles, changes: Mapping[str, bytes | None] | None = None) -> None:
+        self.below = below
+        self.changes = dict(changes or {})
+        """Changed files; None for a deleted one."""
+
+    def put(self, path: str, data: bytes | None) -> Layered:
+        return self.put_all({path: data})
+
+    def put_all(self, changes: Mapping[str, bytes | None]) -> Layered:
+        for path in changes:
+            self.below.keep(path)
+        return Layered(self.below, {**self.changes, **changes})
+
+    def __getitem__(self, path: str) -> bytes:
+        if path not in self.changes:
+            return self.below[path]
+        data = self.changes[path]
+        if data is None:
+            raise KeyError(path)
+        return data
+
+    def __contains__(self, path: object) -> bool:
+        if path in self.changes:
+            return self.changes[str(path)] is not None
+        return path in self.below
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (path for path in self.below if path not in self.changes)
+        yield from (path for path, data in self.changes.items() if data is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def put(files: Mapping[str, bytes], path: str, data: bytes | None) -> Mapping[str, bytes]:
+    """Return the files with one of them changed, or deleted (None). `files` itself does not change."""
+    if isinstance(files, FolderFiles):
+        files = Layered(files)
+    if isinstance(files, Layered):
+        return files.put(path, data)
+    if data is None:
+        return {name: old for name, old in files.items() if name != path}
+    return {**files, path: data}
+
+
+def differing(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
+    """Paths that differ between the two. Two states of the same folder are compared only where either changed."""
+    if one is other:
+        return []
+    changes, others = _changes(one), _changes(other)
+    if changes is None or others is None:
+        changes, others = one, other
+    return sorted(path for path in changes.keys() | others.keys() if one.get(path) != other.get(path))
+
+
+def _changes(files: Mapping[str, bytes]) -> Mapping[str, bytes | None] | None:
+    """Changes relative to the folder; None if `files` is not a state of a folder."""
+    if isinstance(files, Layered):
+        return files.changes
+    return {} if isinstance(files, FolderFiles) else None
+
+
+def pinned(files: Mapping[str, bytes], paths: Iterable[str]) -> Mapping[str, bytes]:
+    """The same files, where those in `paths` keep their contents when the folder is rebased."""
+    if isinstance(files, FolderFiles):
+        files = Layered(files)
+    return files.put_all({path: files.get(path) for path in paths}) if isinstance(files, Layered) else files
+
+
+def _require_bytes(folder: Path, size: int, most: int, why: str) -> None:
+    if size > most:
+        raise FolderTooLarge(f"{folder} holds more than {most / 1e6:g} MB in files that the agent could read: {why}")
+
+
+def is_text_name(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
+    """Path and size of each file, folder by folder."""
+    found, todo = 0, [""]
+    while todo:
+        here = todo.pop()
+        try:
+            with os.scandir(folder / here) as listed:
+                entries = sorted(listed, key=lambda entry: entry.name)
+        except OSError:
+            if not here:
+                raise
+            continue  # no access, or gone
+        below = []
+        for entry in entries:
+            path = f"{here}/{entry.name}" if here else entry.name
+            if not is_text_name(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                below += [path] if entry.name not in LEFT_OUT else []
+            elif entry.is_file(follow_symlinks=False) and entry.name not in LEFT_OUT:
+                with suppress(FileNotFoundError):
+                    size = entry.stat(follow_symlinks=False).st_size
+                    if size <= MAX_FILE_BYTES:
+                        found += 1
+                        yield path, size
+            if found > max_files:
+                raise FolderTooLarge(f"{folder} holds more than {max_files} files: {SMALLER}")
+        todo += reversed(below)
+
+
+def _contents(path: Path) -> tuple[State, bytes]:
+    """Read a file up to MAX_FILE_BYTES + 1 bytes, and its state. The state is UNSURE if a later change might not show
+    in it."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        before = os.fstat(handle)
+        if not stat.S_ISREG(before.st_mode):
+            raise IsADirectoryError(path)
+        begun = time.time_ns()
+        data = file.read(MAX_FILE_BYTES + 1)
+        return settled_state(before, begun, os.fstat(handle)), data

@@ -1,0 +1,90 @@
+"""Grep in a folder on disk as a workspace sees it.
+
+Ripgrep searches the disk, and the workspace's own contents replace what it finds there. The result is what ripgrep
+would find if the workspace's files were in the folder, with one exception: an ignore file that the workspace has
+changed hides nothing on disk until it is written there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+from etude.harness.editing.diff import LEFT_OUT
+from etude.harness.search import Found, Grep, NoRipgrep, Pattern, Ripgrep, Scope, SearchFailed
+from etude.harness.search.grep import LEAST_FILES
+from etude.harness.search.grep_query import Line, Query
+from etude.harness.workspaces.folder_files import FolderFiles
+from etude.sandbox.contract import RequestRefused
+
+
+class FolderSearch:
+    """Searches one folder. The index is opened by the first search; `close` ends its background processes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        ripgrep: Ripgrep,
+        *,
+        moved: Callable[[], Mapping[str, bytes]] = dict,
+        cache: Path | None = None,
+        least_files: int = LEAST_FILES,
+    ) -> None:
+        """`moved` returns files that the workspace sees with earlier contents than are now on disk."""
+        self._folder = folder
+        self._moved = moved
+        self._ripgrep = ripgrep
+        self._cache = cache
+        self._least_files = least_files
+        self._grep: Grep | None = None
+        self._lock = threading.Lock()
+
+    async def search(
+        self, query: Query, changed: Mapping[str, bytes | None], shown: Callable[[str], bool], most: int
+    ) -> list[Line]:
+        if not query.regex and "\n" in query.text:
+            return []  # ripgrep would take each line as a pattern of its own
+        over = {**self._moved(), **changed}
+        try:
+            found = await asyncio.to_thread(self._search, query, over, most)
+        except (SearchFailed, OSError) as error:
+            raise RequestRefused(f"the folder cannot be searched: {error}") from error
+        is_shown = cache(shown)
+        matches = (match for match in found.matches() if is_shown(match.path))
+        return [Line(each.path, each.line, each.text.decode("utf-8", "replace")) for each in islice(matches, most)]
+
+    def _search(self, query: Query, over: Mapping[str, bytes | None], most: int) -> Found:
+        pattern = Pattern(query.text, not query.regex, query.ignore_case, query.word)
+        below = "" if query.path == "." else query.path
+        scope = Scope(below, query.everything, tuple(sorted(LEFT_OUT)), most)
+        globs = [query.glob] if query.glob else []
+        return self._opened().search(pattern, globs=globs, scope=scope, changed=over)
+
+    def _opened(self) -> Grep:
+        with self._lock:
+            if self._grep is None:
+                self._grep = Grep(self._folder, ripgrep=self._ripgrep, cache=self._cache, least_files=self._least_files)
+            return self._grep
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._grep is not None:
+                self._grep.close()
+                self._grep = None
+
+
+def searcher_of(files: FolderFiles | Path) -> FolderSearch | None:
+    """A searcher for a folder, or for a view of one. None if ripgrep is not installed."""
+    try:
+        if isinstance(files, Path):
+            return FolderSearch(files, Ripgrep())
+        return FolderSearch(files.folder, Ripgrep(), moved=files.moved)
+    except NoRipgrep:
+        return None

@@ -1,0 +1,228 @@
+"""Runs commands on the user's own machine, without a box: single commands, or persistent terminals.
+
+Nothing is isolated: a command can do whatever its user can. Only environment variables are withheld, since they may
+hold keys that any printed line would reveal. A command and its children are killed when it is stopped, its time is over
+or the place is closed; a process that started its own session may escape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import struct
+import tempfile
+import termios
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from etude.harness.workspaces.workspace import AGENT_ENV
+from etude.sandbox.contract import ExecResult, Poll, RequestRefused, Terminal
+
+_INHERITED = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR", "VIRTUAL_ENV"}
+)
+"""Environment variables that commands on the host inherit, besides LC_*. This is a list of what to pass on, because a
+list of what to withhold would miss the next name that somebody gives to a key."""
+_MAX_OUTPUT_BYTES = 1_000_000
+_KEPT_BYTES = 4_000_000
+_ON_TERMINAL = 'exec "$@" <"$0" >"$0" 2>&1'
+"""Redirects a command to the terminal it opens: a session leader that opens a terminal gets it as its controlling
+terminal."""
+
+
+async def host_exec(command: str, folder: Path, timeout: float, told: bytes | None = None) -> ExecResult:
+    """Run one shell command. It is ended whenever the wait ends, by timeout or cancellation too. `told`, if given,
+    replaces the folder's path in the output."""
+    started = time.monotonic()
+    # Files, not pipes: with pipes we would wait for processes that the command leaves in the background.
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        process = await asyncio.create_subprocess_shell(
+            command,
+            cwd=folder,
+            env=environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        timed_out = False
+        try:
+            async with asyncio.timeout(timeout):
+                await process.wait()
+        except TimeoutError:
+            timed_out = True
+        finally:
+            _end_tree(process.pid)
+        code = await process.wait()
+        truncated = any(os.fstat(stream.fileno()).st_size > _MAX_OUTPUT_BYTES for stream in (stdout, stderr))
+        out, err = (_said(stream) for stream in (stdout, stderr))
+        if told is not None:
+            out, err = (said.replace(bytes(folder), told) for said in (out, err))
+        return ExecResult(128 - code if code < 0 else code, out, err, time.monotonic() - started, timed_out, truncated)
+
+
+def environment() -> dict[str, str]:
+    mine = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
+    return {**mine, **AGENT_ENV}
+
+
+class HostPlace:
+    """Opens terminals in the user's folder. `scratch` is a temporary folder, deleted by `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.scratch = Path(tempfile.mkdtemp(prefix="etude-here-"))
+        self._running: list[HostProcess] = []
+
+    async def start(
+        self, command: list[str], *, timeout: float, cwd: str | None, env: dict[str, str], terminal: Terminal
+    ) -> HostProcess:
+        process = await HostProcess.start(command, Path(cwd or self._folder), {**environment(), **env}, terminal)
+        process.end_after(timeout)
+        self._running.append(process)
+        return process
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        target = self.scratch / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+    async def close(self) -> None:
+        for process in self._running:
+            await process.kill()
+            process.close()
+        await asyncio.to_thread(shutil.rmtree, self.scratch, True)
+
+
+class HostProcess:
+    """A command on its own pseudo-terminal. Same contract as a box's Process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
+        self._process = process
+        self._master = master
+        self._said = bytearray()
+        self._skipped = 0
+        self._news = asyncio.Event()
+        self._code: int | None = None
+        self._clock: asyncio.TimerHandle | None = None
+        asyncio.get_running_loop().add_reader(master, self._hear)
+        self._task = asyncio.create_task(self._attend())
+
+    @classmethod
+    async def start(cls, command: list[str], folder: Path, env: Mapping[str, str], terminal: Terminal) -> HostProcess:
+        master, slave = os.openpty()
+        try:
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", terminal.rows, terminal.columns, 0, 0))
+            os.set_blocking(master, False)
+            process = await asyncio.create_subprocess_exec(
+                "/bin/sh", "-c", _ON_TERMINAL, os.ttyname(slave), *command,
+                cwd=folder, env=env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            os.close(master)
+            raise
+        finally:
+            os.close(slave)
+        return cls(process, master)
+
+    def end_after(self, seconds: float) -> None:
+        self._clock = asyncio.get_running_loop().call_later(seconds, _end_tree, self._process.pid)
+
+    @property
+    def id(self) -> int:
+        return self._process.pid
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._master, 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:  # this is how Linux reports that nobody has the terminal open any more
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._master)
+        self._said += data
+        if (excess := len(self._said) - _KEPT_BYTES) > 0:
+            del self._said[:excess]
+            self._skipped += excess
+        self._news.set()
+
+    async def _attend(self) -> None:
+        code = await self._process.wait()
+        # Kill its process group now: later its number may belong to another process.
+        _end_group(self._process.pid)
+        # Background processes may keep the terminal open, so do not wait for its end: all output of the command is
+        # there by now.
+        self._hear()
+        self._code = 128 - code if code < 0 else code
+        if self._clock is not None:
+            self._clock.cancel()
+        self._news.set()
+
+    async def poll(self, *, wait: float = 0.0) -> Poll:
+        if not self._said and self._code is None and wait > 0:
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._news.wait()
+        taken, skipped = bytes(self._said), self._skipped
+        self._said.clear()
+        self._skipped = 0
+        return Poll(taken, skipped, self._code, "")
+
+    async def write(self, data: bytes) -> None:
+        if self._code is not None:
+            raise RequestRefused("the command has ended")
+        try:
+            written = os.write(self._master, data)
+        except OSError as error:
+            raise RequestRefused(f"the command takes no input: {error.strerror}") from error
+        if written < len(data):
+            raise RequestRefused(f"the command reads so slowly that it took {written} bytes of {len(data)}")
+
+    async def close_stdin(self) -> None:
+        await self.write(b"\x04")
+
+    async def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    async def kill(self) -> None:
+        if self._code is None:
+            _end_tree(self._process.pid)
+        await self._task
+
+    def close(self) -> None:
+        """Close the terminal. Call it only after the command has ended."""
+        asyncio.get_running_loop().remove_reader(self._master)
+        os.close(self._master)
+
+
+def _said(stream: IO[bytes]) -> bytes:
+    stream.seek(0)
+    return stream.read(_MAX_OUTPUT_BYTES)
+
+
+def _end_tree(pid: int) -> None:
+    """Kill a process and its children, also those in process groups of their own. The children are listed before the
+    parent is killed, since they cannot be found afterwards."""
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        children = []
+    _end_group(pid)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
+def _end_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,378 @@
+"""The Workspace interface: the files the agent works on, and a place to run commands over them.
+
+There are three implementations with the same meaning. `BoxWorkspace` asks a sandbox box for everything.
+`OverlayWorkspace` keeps the files in memory and needs a runner (a box) only for commands. `FolderWorkspace` is the
+user's own folder, and asks the user before each change. All paths are relative to the workspace; nothing outside it can
+be named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Protocol, TypeVar, runtime_checkable
+
+from etude.harness.editing.diff import is_source, unified_diff
+from etude.harness.search.grep_query import Line, Query, Searcher
+from etude.harness.workspaces.folder_files import MAX_FILE_BYTES, FolderFiles, Layered, is_text_name, put
+from etude.harness.workspaces.scratch_tree import BoxScratch
+from etude.harness.workspaces.terminal import Place, Terminals
+from etude.sandbox.contract import Box, ExecResult, RequestRefused
+
+T = TypeVar("T")
+WORKDIR = "/work"
+DELETE_SECONDS = 10.0
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 3072
+"""The kernel's limits, minus some room for the path of the folder that holds the workspace."""
+
+AGENT_ENV = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
+"""Environment of every agent command: makes commands repeatable and keeps caches out of the workspace."""
+
+
+class OutsideWorkspace(Exception):
+    """The path does not lie inside the workspace, or no file system could hold it."""
+
+
+class NoShell(Exception):
+    """This workspace runs no commands, or its user refused this one."""
+
+
+@runtime_checkable
+class Workspace(Protocol):
+    """What tools need of a workspace. `read` raises FileNotFoundError, IsADirectoryError, RequestRefused (file too
+    large) and OutsideWorkspace; every method raises SandboxError for failures that are not the agent's."""
+
+    @property
+    def workdir(self) -> str:
+        """Absolute path at which commands see the workspace; a path below it names the file there."""
+        ...
+
+    async def files(self) -> list[str]:
+        """Paths of all regular files, sorted."""
+        ...
+
+    async def read(self, path: str) -> bytes: ...
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file. Raises IsADirectoryError if the path is a folder, NotADirectoryError if a parent is a file."""
+        ...
+
+    async def delete(self, path: str) -> None:
+        """Delete a file, and any parent folder that this leaves empty. Raises FileNotFoundError and
+        IsADirectoryError."""
+        ...
+
+    async def exec(self, command: str, *, timeout: float) -> ExecResult: ...
+
+    async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
+        """Run `use` on the workspace's terminals. Commands see the files as they are when `use` begins, and the
+        workspace has the commands' changes when it ends."""
+        ...
+
+    @property
+    def start(self) -> Mapping[str, bytes]:
+        """The original files, which `diff` compares with."""
+        ...
+
+    async def snapshot(self) -> Mapping[str, bytes]:
+        """A copy of the current files."""
+        ...
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        """Run the command once over each of these states of the files, in a separate tree beside the workspace
+        (scratch_tree.py) that the command may change freely. The last state must be a fresh `snapshot`. Only one call
+        may run at a time."""
+        ...
+
+    async def diff(self) -> str:
+        """Unified diff of all text files against the start."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class AsksFirst(Protocol):
+    """A workspace whose user is asked before a file changes."""
+
+    async def agree(self, changes: Mapping[str, bytes | None]) -> None:
+        """Ask one question for changes that belong together. Raises RequestRefused if the answer is no."""
+        ...
+
+
+class Runner(Protocol):
+    """Runs commands over files that someone else owns."""
+
+    async def run(
+        self, files: Mapping[str, bytes], command: str, *, timeout: float
+    ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        """Write exactly `files` to the place where commands run, run the command, and return its result and the files
+        after it."""
+        ...
+
+    async def enter(self, files: Mapping[str, bytes]) -> Place:
+        """Write exactly `files` to the place where commands run, and return it. Raises NoShell if it opens no
+        terminals."""
+        ...
+
+    async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Read the files back from the place where commands run."""
+        ...
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        """Same as `Workspace.aside`; the last state is what the place itself must hold."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def clean_path(path: str, workdir: str = WORKDIR) -> str:
+    """Return the path relative to the workspace, normalised; "." is the workspace itself."""
+    pure = PurePosixPath(path)
+    if not path or "\0" in path:
+        raise OutsideWorkspace(path)
+    if pure.is_absolute():
+        if not pure.is_relative_to(workdir):
+            raise OutsideWorkspace(path)
+        pure = pure.relative_to(workdir)
+    parts: list[str] = []
+    for part in pure.parts:
+        if part != "..":
+            parts.append(part)
+        elif parts:
+            parts.pop()
+        else:
+            raise OutsideWorkspace(path)
+    named = "/".join(parts)
+    if len(_bytes(named)) > MAX_PATH_BYTES or any(len(_bytes(part)) > MAX_NAME_BYTES for part in parts):
+        raise OutsideWorkspace(path)
+    return named or "."
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+class OverlayWorkspace:
+    """Files in memory over a shared start state. Commands go to the runner, which is given the current files."""
+
+    def __init__(
+        self,
+        start: Mapping[str, bytes],
+        runner: Runner | None = None,
+        workdir: str = WORKDIR,
+        searcher: Searcher | None = None,
+    ) -> None:
+        """`searcher` greps the files on disk; pass one where `start` is a folder's files."""
+        self.workdir = workdir
+        self.start: Mapping[str, bytes] = start
+        if not isinstance(start, FolderFiles):
+            self.start = {path: data for path, data in start.items() if is_source(path)}
+        self.searcher = searcher
+        self._files = self.start
+        self._runner = runner
+        self._terminals: Terminals | None = None
+
+    async def files(self) -> list[str]:
+        return sorted(path for path in self._files if is_source(path))
+
+    async def read(self, path: str) -> bytes:
+        path = clean_path(path, self.workdir)
+        data = self._files.get(path)
+        if data is None:
+            if path == "." or any(name.startswith(f"{path}/") for name in self._files):
+                raise IsADirectoryError(path)
+            raise FileNotFoundError(path)
+        if len(data) > MAX_FILE_BYTES:
+            raise RequestRefused(f"{path} has {len(data)} bytes, at most {MAX_FILE_BYTES} can be read")
+        return data
+
+    async def write(self, path: str, data: bytes) -> None:
+        path = clean_path(path, self.workdir)
+        if path == "." or any(name.startswith(f"{path}/") for name in self._files):
+            raise IsADirectoryError(path)
+        if any(str(parent) in self._files for parent in PurePosixPath(path).parents):
+            raise NotADirectoryError(path)
+        self._files = put(self._files, path, data)
+
+    async def delete(self, path: str) -> None:
+        path = clean_path(path, self.workdir)
+        if path not in self._files:
+            if path == "." or any(name.startswith(f"{path}/") for name in self._files):
+                raise IsADirectoryError(path)
+            raise FileNotFoundError(path)
+        self._files = put(self._files, path, None)
+
+    async def exec(self, command: str, *, timeout: float) -> ExecResult:
+        if self._runner is None:
+            raise NoShell
+        result, self._files = await self._runner.run(self._files, command, timeout=timeout)
+        return result
+
+    async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
+        if self._runner is None:
+            raise NoShell
+        place = await self._runner.enter(self._files)
+        if self._terminals is None or self._terminals.place is not place:
+            self._terminals = Terminals(place, AGENT_ENV)
+        try:
+            return await use(self._terminals)
+        finally:
+            self._files = await self._runner.leave(self._files)
+
+    async def find(self, query: Query, most: int) -> list[Line] | None:
+        """Same as `Searcher.search`; None if the files are not in a folder on disk that ripgrep can search."""
+        if self.searcher is None:
+            return None
+        return await self.searcher.search(query, self.changed(), self._files.__contains__, most)
+
+    async def snapshot(self) -> Mapping[str, bytes]:
+        if isinstance(self.start, FolderFiles) and not self.start.whole:
+            if self._runner is None:
+                raise NoShell
+            raise RequestRefused("the folder is too large for a copy of all its files")
+        return {path: data for path, data in self._files.items() if is_source(path)}
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        if self._runner is None:
+            raise NoShell
+        return await self._runner.aside(states, command, timeout=timeout)
+
+    def changed(self) -> dict[str, bytes | None]:
+        """Contents of the files that differ from the start; None for a deleted file."""
+        if self._files is self.start:
+            return {}
+        if isinstance(self._files, Layered):
+            either = [path for path in self._files.changes if self.start.get(path) != self._files.get(path)]
+        else:
+            either = [path for path, data in self._files.items() if self.start.get(path) != data]
+            either += [path for path in self.start if path not in self._files]
+        return {path: self._files.get(path) for path in sorted(either) if is_source(path)}
+
+    def sides(self) -> dict[str, tuple[bytes | None, bytes | None]]:
+        """Start and current contents of each changed file; None where the file does not exist."""
+        return {path: (self.start.get(path), data) for path, data in self.changed().items()}
+
+    def contents(self) -> Mapping[str, bytes]:
+        """All current files. The returned mapping does not follow later changes."""
+        return self._files
+
+    def rebase(self, paths: Collection[str]) -> None:
+        """Make the current contents of these files their new start."""
+        if isinstance(self.start, FolderFiles):
+            for path in paths:
+                self.start.rebase(path, self._files.get(path))
+            return
+        kept = {path: data for path, data in self.start.items() if path not in paths}
+        self.start = kept | {path: self._files[path] for path in paths if path in self._files}
+
+    async def diff(self) -> str:
+        changed = self.changed()
+        before = {path: self.start[path] for path in changed if path in self.start}
+        return unified_diff(before, {path: data for path, data in changed.items() if data is not None})
+
+    async def close(self) -> None:
+        if self.searcher is not None:
+            await self.searcher.close()
+        if self._runner is not None:
+            await self._runner.close()
+
+
+class BoxWorkspace:
+    """Asks the box for everything. `start` is the files of the box's image, where they are known."""
+
+    workdir = WORKDIR
+
+    def __init__(self, box: Box, start: Mapping[str, bytes]) -> None:
+        self._box = box
+        self.start = start
+        self._terminals = Terminals(box, AGENT_ENV)
+        self._scratch = BoxScratch(box, AGENT_ENV, TOO_LARGE)
+
+    @classmethod
+    async def open(cls, box: Box) -> BoxWorkspace:
+        """Open a workspace on a box whose image is not known here: read all files once."""
+        return cls(box, await read_tree(box, {}))
+
+    async def files(self) -> list[str]:
+        return [path for path in await self._box.list_files(".") if is_source(path)]
+
+    async def read(self, path: str) -> bytes:
+        path = clean_path(path)
+        try:
+            return await self._box.read_file(path, max_bytes=MAX_FILE_BYTES)
+        except NotADirectoryError:
+            raise FileNotFoundError(path) from None
+
+    async def write(self, path: str, data: bytes) -> None:
+        await self._box.write_file(clean_path(path), data)
+
+    async def delete(self, path: str) -> None:
+        path = clean_path(path)
+        if path == ".":
+            raise IsADirectoryError(path)
+        await delete_file(self._box, path)
+
+    async def exec(self, command: str, *, timeout: float) -> ExecResult:
+        return await self._box.exec(command, timeout=timeout, env=AGENT_ENV)
+
+    async def in_terminal(self, use: Callable[[Terminals], Awaitable[T]]) -> T:
+        return await use(self._terminals)
+
+    async def snapshot(self) -> Mapping[str, bytes]:
+        return await read_tree(self._box, self.start)
+
+    async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:
+        return await self._scratch.run(states, command, timeout=timeout)
+
+    async def diff(self) -> str:
+        return unified_diff(self.start, await read_tree(self._box, self.start))
+
+    async def close(self) -> None:
+        await self._box.destroy()
+
+
+_DELETE = """
+if [ -d "$1" ] && ! [ -L "$1" ]; then exit 21; fi
+if ! [ -e "$1" ] && ! [ -L "$1" ]; then exit 20; fi
+rm -- "$1" || exit 22
+case "$1" in */*) rmdir -p --ignore-fail-on-non-empty -- "${1%/*}" 2>/dev/null;; esac
+exit 0
+"""
+
+
+async def delete_file(box: Box, path: str) -> None:
+    """Delete a file, and the parent folders that this leaves empty: a workspace knows only files."""
+    result = await box.exec(["sh", "-c", _DELETE, "delete", path], timeout=DELETE_SECONDS)
+    match result.code:
+        case 0:
+            return
+        case 20:
+            raise FileNotFoundError(path)
+        case 21:
+            raise IsADirectoryError(path)
+    raise RequestRefused(f"{path} cannot be deleted: {' '.join(result.stderr.decode('utf-8', 'replace').split())}")
+
+
+async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Read all files of a box's workspace. A file too large to read becomes TOO_LARGE, which is not text and so never
+    enters a diff. A file that the agent made unreadable keeps its contents from `last`. Names that are not valid text
+    are skipped."""
+    tree: dict[str, bytes] = {}
+    for path in await box.list_files("."):
+        if not is_source(path) or not is_text_name(path):
+            continue
+        try:
+            tree[path] = await box.read_file(path, max_bytes=MAX_FILE_BYTES)
+        except RequestRefused:
+            tree[path] = TOO_LARGE
+        except PermissionError:
+            if path in last:
+                tree[path] = last[path]
+        except OSError:
+            continue  # The file vanished since the listing: the agent's background commands are still running.
+    return tree
+
+
+TOO_LARGE = b"\0 too large to be read"
+"""Stands for the contents of a file that is too large to read. It is not text, so it is left out of diffs."""

@@ -1,0 +1,140 @@
+"""Shells that remember and commands that go on, in a real box."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.harness.parts import SAMPLE, open_boxes
+
+from etude.harness.workspaces.terminal import FOLDER, Terminals, plain
+from etude.sandbox import BoxSpec
+
+
+def in_a_box(images: Path, play: Callable[[Terminals], Awaitable[None]]) -> None:
+    async def main() -> None:
+        sandboxes = open_boxes(images)
+        try:
+            box = await sandboxes.create(BoxSpec(await sandboxes.add_image(dict(SAMPLE))))
+            await play(Terminals(box, {}))
+        finally:
+            await sandboxes.close()
+
+    asyncio.run(main())
+
+
+def test_folders_variables_and_codes_last(images: Path) -> None:
+    async def play(terminals: Terminals) -> None:
+        async def said(command: str) -> tuple[str, int | None]:
+            heard = await terminals.run(command, seconds=20)
+            return heard.text, heard.code
+
+        assert await said("cd pack && x=3; pwd") == ("/work/pack", 0)
+        assert await said("echo $x; pwd; ls") == ("3\n/work/pack\nother.py", 0)
+        assert await said("false") == ("", 1)
+        assert await said("echo to stderr >&2; (exit 7)") == ("to stderr", 7)
+        assert await said("double() { echo $(($1 * 2)); }") == ("", 0)
+        assert await said("double 21") == ("42", 0)
+        assert await said("for i in 1 2; do\n  echo $i\ndone\ncat <<'END'\nit's \"quoted\"\nEND") == (
+            '1\n2\nit\'s "quoted"',
+            0,
+        )
+        text, code = await said("if then")
+        assert "syntax error" in text
+        assert code
+        assert await said("echo $x") == ("3", 0), "a mistake does not cost the shell"
+
+    in_a_box(images, play)
+
+
+def test_a_command_that_ends_the_shell_costs_what_it_knew_but_not_the_folder(images: Path) -> None:
+    async def play(terminals: Terminals) -> None:
+        await terminals.run("cd pack; x=3", seconds=20)
+        ended = await terminals.run("echo bye; exit 4", seconds=20)
+        assert (ended.text, ended.code) == ("bye", 4)
+        again = await terminals.run("echo $x; pwd", seconds=20)
+        assert (again.text, again.code) == ("/work/pack", 0)
+
+    in_a_box(images, play)
+
+
+def test_what_asks_gets_an_answer_and_hangs_nobody(images: Path) -> None:
+    async def play(terminals: Terminals) -> None:
+        asking = await terminals.run("read -p 'name? ' name; echo hello $name", seconds=0.5)
+        assert (asking.text, asking.code, asking.job) == ("name? ", None, 1)
+        beside = await terminals.run("echo meanwhile", seconds=20)
+        assert (beside.text, beside.code) == ("meanwhile", 0)
+        assert await terminals.write(1, b"Ada\n")
+        answered = await terminals.look(1, seconds=20)
+        assert (answered.text, answered.code) == ("hello Ada", 0)
+        assert terminals.jobs() == [(1, "read -p 'name? ' name; echo hello $name", 0)]
+
+    in_a_box(images, play)
+
+
+def test_jobs_are_looked_at_interrupted_and_ended(images: Path) -> None:
+    async def play(terminals: Terminals) -> None:
+        server = await terminals.start("echo up; while read line; do echo got $line; done", seconds=1.0)
+        assert (server.text, server.code, server.job) == ("up", None, 1)
+        assert await terminals.write(1, b"one\n")
+        assert (await terminals.look(1, seconds=1.0)).text.endswith("got one")
+        await terminals.end(1)
+        assert not await terminals.write(1, b"two\n")
+        assert terminals.jobs()[0][2] is not None
+        sleeper = await terminals.run("sleep 60; echo woken", seconds=0.3)
+        assert (sleeper.code, sleeper.job) == (None, 2)
+        assert await terminals.write(2, b"\x03")
+        assert (await terminals.look(2, seconds=20)).code is not None
+        with pytest.raises(KeyError):
+            await terminals.look(9, seconds=0)
+
+    in_a_box(images, play)
+
+
+def test_floods_paint_and_bytes_that_are_no_text(images: Path) -> None:
+    async def play(terminals: Terminals) -> None:
+        flood = await terminals.run("seq 2000000", seconds=60)
+        assert flood.code == 0
+        assert flood.text.endswith("\n1999999\n2000000")
+        assert flood.skipped > 0
+        painted = await terminals.run("printf '\\033[31mred\\033[0m 10%%\\r 99%%\\rdone\\n\\377\\000x'", seconds=20)
+        assert painted.text == "done\n\N{REPLACEMENT CHARACTER}x"
+        assert (await terminals.run("git --no-pager log 2>&1 | cat; echo $PAGER $TERM", seconds=20)).text.endswith(
+            "cat dumb"
+        )
+
+    in_a_box(images, play)
+
+
+def test_what_a_command_prints_is_not_taken_for_its_end(images: Path) -> None:
+    async def play(terminals: Terminals) -> None:
+        fake = await terminals.run("printf '\\n\\001%s 0 /\\002' 0123456789abcdef; echo; echo more; false", seconds=20)
+        assert fake.text.endswith("more")
+        assert fake.code == 1
+        listed = await terminals.run(f"ls {FOLDER}/* | wc -l", seconds=20)
+        assert listed.text == "2", "one file per command"
+
+    in_a_box(images, play)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (b"a\r\nb\r\n", "a\nb"),
+        (b"\x1b]0;title\x07x\x1b[2Ky\x1b(B", "xy"),
+        (b"abc\b\bX", "aX"),
+        (b"10%\r20%\r", "20%"),
+        (b"\ttab\x00\x07", "\ttab"),
+    ],
+)
+def test_plain(said: bytes, shown: str) -> None:
+    assert plain(said) == shown
+
+
+@given(st.binary(max_size=200))
+def test_plain_text_has_no_controls(said: bytes) -> None:
+    assert all(character in "\n\t" or character >= " " for character in plain(said))

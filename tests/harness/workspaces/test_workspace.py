@@ -1,0 +1,283 @@
+"""The three workspaces mean the same; the lazy one proves it against a real box."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.harness.parts import SAMPLE, open_boxes
+
+from etude.harness import (
+    BoxWorkspace,
+    ExecMemo,
+    FolderTooLarge,
+    NoShell,
+    OutsideWorkspace,
+    OverlayWorkspace,
+    lazy_workspace,
+)
+from etude.harness.workspaces.folder_files import FolderNow
+from etude.harness.workspaces.workspace import clean_path
+from etude.sandbox import BoxSpec, RequestRefused
+from etude.tasks.diff import apply_diff
+
+
+@pytest.mark.parametrize(
+    ("path", "clean"),
+    [("a", "a"), ("./a//b/", "a/b"), ("a/../b", "b"), ("/work/a", "a"), ("/work", "."), (".", "."), ("a/..", ".")],
+)
+def test_clean_path(path, clean):
+    assert clean_path(path) == clean
+
+
+TOO_LONG = ["a/" + "x" * 256, "\ud800" * 86, "/".join(["x" * 200] * 16)]
+
+
+@pytest.mark.parametrize(
+    "path", ["", "..", "a/../../b", "/", "/etc/passwd", "/work/../etc", "/workshop/a", "a\0b", *TOO_LONG]
+)
+def test_paths_that_leave_the_workspace(path):
+    with pytest.raises(OutsideWorkspace):
+        clean_path(path)
+
+
+def test_an_overlay_without_a_runner_has_no_shell():
+    with pytest.raises(NoShell):
+        asyncio.run(OverlayWorkspace(SAMPLE).exec("ls", timeout=1))
+
+
+LEAVING = ["echo 1 > new.txt", "touch /tmp/left", "mkdir d", "chmod +x calc.py", "ln -s a b"]
+COMMANDS = ["cat *.py", "python check.py", "echo 1 >> made.txt", "rm -f calc.py", "mkdir -p d; ls", "ls", *LEAVING]
+COMMANDS += ["touch /tmp/t; ls /tmp"]
+"""What the tests say depends on the files alone."""
+
+
+class Boxes:
+    """Counts the boxes that workspaces of one image really made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sandboxes = open_boxes(folder)
+        self.made = 0
+
+    async def lazy(self, memo: ExecMemo | None = None, files=SAMPLE, deterministic=COMMANDS) -> OverlayWorkspace:
+        image = await self.sandboxes.add_image(dict(files))
+
+        async def open_box():
+            self.made += 1
+            return await self.sandboxes.create(BoxSpec(image))
+
+        return lazy_workspace(image, files, open_box, memo, deterministic)
+
+    async def eager(self, files=SAMPLE) -> BoxWorkspace:
+        image = await self.sandboxes.add_image(dict(files))
+        return BoxWorkspace(await self.sandboxes.create(BoxSpec(image)), files)
+
+
+def in_boxes(folder: Path, play) -> None:
+    async def main() -> None:
+        boxes = Boxes(folder)
+        try:
+            await play(boxes)
+        finally:
+            await boxes.sandboxes.close()
+
+    asyncio.run(main())
+
+
+def test_files_need_no_box_and_a_command_sees_the_edits(images):
+    async def play(boxes: Boxes) -> None:
+        workspace = await boxes.lazy()
+        await workspace.write("calc.py", b"def larger(a, b):\n    return max(a, b)\n")
+        assert await workspace.read("calc.py") != SAMPLE["calc.py"]
+        assert boxes.made == 0
+        result = await workspace.exec("python check.py", timeout=10)
+        assert (result.code, result.stdout) == (0, b"ok\n")
+        assert await workspace.files() == ["calc.py", "check.py", "pack/other.py"]
+        assert boxes.made == 1
+        await workspace.close()
+
+    in_boxes(images, play)
+
+
+def test_what_a_command_changes_is_seen(images):
+    async def play(boxes: Boxes) -> None:
+        workspace = await boxes.lazy(ExecMemo())
+        await workspace.exec("echo new > pack/new.py; rm check.py; sed -i s/min/max/ calc.py", timeout=10)
+        assert await workspace.files() == ["calc.py", "pack/new.py", "pack/other.py"]
+        before = {path: data.decode() for path, data in SAMPLE.items()}
+        after = apply_diff(before, await workspace.diff())
+        assert after == {path: data.decode() for path, data in workspace._files.items()}
+        await workspace.close()
+
+    in_boxes(images, play)
+
+
+actions = st.one_of(
+    st.tuples(
+        st.just("write"), st.sampled_from(sorted(SAMPLE)), st.sampled_from([b"", b"x = 1\n", b"no end", b"\n\n"])
+    ),
+    st.tuples(st.just("delete"), st.sampled_from([*SAMPLE, "pack", "nothing", "calc.py/x", "made.txt"]), st.just(b"")),
+    st.tuples(st.just("read"), st.sampled_from([*SAMPLE, "pack", "nothing", "calc.py/x", "made.txt"]), st.just(b"")),
+    st.tuples(
+        st.just("exec"),
+        st.sampled_from(
+            [
+                "cat *.py",
+                "python check.py",
+                "echo 1 >> made.txt",
+                "rm -f calc.py",
+                "mkdir -p d; ls",
+                "touch /tmp/t; ls /tmp",
+                "pwd",
+            ]
+        ),
+        st.just(b""),
+    ),
+)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(plays=st.lists(st.lists(actions, max_size=6), min_size=2, max_size=4))
+def test_lazy_workspaces_with_a_shared_memo_do_what_a_box_does(tmp_path_factory, plays):
+    async def do(workspace, action):
+        verb, what, data = action
+        try:
+            if verb == "write":
+                return await workspace.write(what, data)
+            if verb == "read":
+                return await workspace.read(what)
+            if verb == "delete":
+                return await workspace.delete(what)
+            result = await workspace.exec(what, timeout=20)
+            return result.code, result.stdout, result.stderr, await workspace.files()
+        except (FileNotFoundError, IsADirectoryError) as error:
+            return type(error)
+
+    async def play(boxes: Boxes) -> None:
+        memo = ExecMemo()
+        for actions in plays:
+            lazy, eager = await boxes.lazy(memo), await boxes.eager()
+            for action in actions:
+                assert await do(lazy, action) == await do(eager, action)
+            assert await lazy.diff() == await eager.diff()
+            await lazy.close()
+            await eager.close()
+
+    in_boxes(tmp_path_factory.mktemp("boxes"), play)
+
+
+def test_equal_commands_over_equal_files_run_once_in_a_group(images):
+    async def play(boxes: Boxes) -> None:
+        memo = ExecMemo()
+        group = [await boxes.lazy(memo) for _ in range(6)]
+        results = await asyncio.gather(*[w.exec("python check.py", timeout=10) for w in group])
+        assert {(r.code, r.stdout) for r in results} == {(1, b"FAIL larger\n")}
+        assert (boxes.made, memo.stats.hits, memo.stats.misses) == (1, 5, 1)
+        for workspace in group:
+            await workspace.write("calc.py", b"larger = max\n")
+        assert {(await w.exec("python check.py", timeout=10)).stdout for w in group} == {b"ok\n"}
+        assert (memo.stats.misses, memo.stats.refused) == (2, 0)
+        for workspace in group:
+            await workspace.close()
+
+    in_boxes(images, play)
+
+
+def test_a_command_that_nobody_vouches_for_is_run_by_each_rollout(images):
+    """Six rollouts that ask for random bytes get six answers; that they did does not end the sharing of the rest."""
+
+    async def play(boxes: Boxes) -> None:
+        memo = ExecMemo()
+        group = [await boxes.lazy(memo, deterministic=["python check.py"]) for _ in range(6)]
+        drawn = [(await w.exec("od -An -N8 -x /dev/urandom", timeout=10)).stdout for w in group]
+        assert len(set(drawn)) == boxes.made == 6
+        checked = [(await w.exec("python check.py", timeout=10)).stdout for w in group]
+        assert set(checked) == {b"FAIL larger\n"}
+        assert (memo.stats.hits, memo.stats.misses, memo.stats.refused) == (5, 7, 6)
+        for workspace in group:
+            await workspace.close()
+
+    in_boxes(images, play)
+
+
+@pytest.mark.parametrize("command", LEAVING)
+def test_a_command_that_leaves_something_behind_is_never_shared(images, command):
+    async def play(boxes: Boxes) -> None:
+        memo = ExecMemo()
+        for _ in range(2):
+            workspace = await boxes.lazy(memo)
+            await workspace.exec(command, timeout=10)
+            # What follows may depend on what was left: it is not shared either.
+            await workspace.exec("ls", timeout=10)
+            await workspace.close()
+        assert (boxes.made, memo.stats.hits, memo.stats.refused) == (2, 0, 2)
+
+    in_boxes(images, play)
+
+
+def test_a_file_too_large_to_read_is_refused():
+    workspace = OverlayWorkspace({"big": b"x" * 1_000_001})
+    with pytest.raises(RequestRefused):
+        asyncio.run(workspace.read("big"))
+
+
+def test_a_folder_too_large_for_memory_is_refused_and_the_limit_is_said(tmp_path):
+    for number in range(6):
+        (tmp_path / f"{number}.txt").write_bytes(b"x" * 1000)
+    (tmp_path / "large.bin").write_bytes(b"x" * 1_000_001)
+    assert len(FolderNow(tmp_path, max_files=6, max_bytes=6000).look()) == 6, "large.bin counts for neither"
+    with pytest.raises(FolderTooLarge, match="holds more than 5 files: choose a smaller folder"):
+        FolderNow(tmp_path, max_files=5, max_bytes=6000).look()
+    with pytest.raises(FolderTooLarge, match=r"holds more than 0\.005 MB in files .* kept in memory: choose a smaller"):
+        FolderNow(tmp_path, max_files=6, max_bytes=5000).look()
+
+
+def test_a_second_look_reads_what_changed_alone(tmp_path, monkeypatch):
+    for name in ("same", "written", "gone"):
+        (tmp_path / name).write_text(name)
+        os.utime(tmp_path / name, (1, 1))
+    now = FolderNow(tmp_path, max_files=6, max_bytes=6000)
+    # A change of the inode just now is old enough.
+    monkeypatch.setattr("etude.harness.search.file_state.SETTLED_NS", -(10**18))
+    first = now.look()
+    (tmp_path / "written").write_text("anew")
+    (tmp_path / "came").write_text("came")
+    (tmp_path / "gone").unlink()
+    opened = []
+    opening = os.open
+    monkeypatch.setattr(os, "open", lambda path, *how: opened.append(Path(path).name) or opening(path, *how))
+    assert now.look() == {"same": b"same", "written": b"anew", "came": b"came"}
+    assert sorted(opened) == ["came", "written"]
+    assert first == {name: name.encode() for name in ("same", "written", "gone")}, "what was given stays as it was"
+
+
+def test_a_file_that_may_change_without_its_times_telling_is_read_again(tmp_path):
+    place = tmp_path / "young"
+    place.write_text("one")
+    found = place.stat()
+    now = FolderNow(tmp_path, max_files=6, max_bytes=6000)
+    assert now.look() == {"young": b"one"}
+    place.write_text("two")
+    os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert now.look() == {"young": b"two"}
+
+
+def test_names_that_are_no_text_and_files_that_vanish_are_left_out(tmp_path, monkeypatch):
+    (tmp_path / "a.py").write_text("x\n")
+    (tmp_path / "gone.py").write_text("x\n")
+    (tmp_path / os.fsdecode(b"\xff.py")).write_text("x\n")
+    opening = os.open
+
+    def vanishes(path: Path, *how: int) -> int:
+        if path.name == "gone.py":
+            path.unlink()
+        return opening(path, *how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", vanishes)
+        found = list(FolderNow(tmp_path, max_files=6, max_bytes=6000).look())
+    assert found == ["a.py"]
