@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.cli.screen.endpoint import SESSION
 from tests.cli.screen.parts import screen, write_files
 
-from etude.cli.fronts import Rules
+from etude.cli.agent_setup import Rules
 
 SIZE = (96, 36)
 ASKED = "check.py fails, mend it"

@@ -65,14 +65,14 @@ def one_look_at_the_host() -> Iterator[None]:
     if environments is None:
         yield
         return
-    from etude.tasks.seal import base
+    from etude.tasks.seal import base_scan
 
-    seen: dict[object, base.Base] = {}
+    seen: dict[object, base_scan.Base] = {}
 
-    async def looked(sandboxes: Any) -> base.Base:
-        key = (type(sandboxes), base._SHOWN, base._FORMAT)
+    async def looked(sandboxes: Any) -> base_scan.Base:
+        key = (type(sandboxes), base_scan._SHOWN, base_scan._FORMAT)
         if key not in seen:
-            seen[key] = await base.look_at_base(sandboxes)
+            seen[key] = await base_scan.look_at_base(sandboxes)
         return seen[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -84,11 +84,11 @@ def one_look_at_the_host() -> Iterator[None]:
 def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host seems to have forty processes for each core, all the time: of a second, a command that never sleeps is
     given 25 ms (`tests/sandbox/hosts.py` has one that takes it)."""
-    monkeypatch.setattr("etude.sandbox.share._load_per_core", lambda: 40.0)
-    monkeypatch.setattr("etude.sandbox.share._waited", time.monotonic)
+    monkeypatch.setattr("etude.sandbox.cpu_share._load_per_core", lambda: 40.0)
+    monkeypatch.setattr("etude.sandbox.cpu_share._waited", time.monotonic)
 
 
 @pytest.fixture
 def with_time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host seems idle, however busy it is."""
-    monkeypatch.setattr("etude.sandbox.share._load_per_core", lambda: 0.0)
+    monkeypatch.setattr("etude.sandbox.cpu_share._load_per_core", lambda: 0.0)

@@ -8,9 +8,9 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from etude.cli.agent_setup import Front, Where
 from etude.cli.chat import converse
 from etude.cli.errors import exit_code
-from etude.cli.fronts import Front, Where
 from etude.harness import Policy, ScriptedPolicy, load_profile
 from etude.recipe import Recipe
 

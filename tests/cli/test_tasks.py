@@ -21,7 +21,7 @@ from tests.tasks.formats.swebench.repository import classic, make_repository, wr
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
 from etude.tasks import Split, Task, make_tasks, open_source
-from etude.tasks.seal.base import Book, look_at_base
+from etude.tasks.seal.base_scan import Book, look_at_base
 from etude.trace import Trace, write_traces
 
 VERBS = ("list", "show", "make", "check", "grade", "import", "export", "overlap")

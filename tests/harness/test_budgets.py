@@ -25,7 +25,7 @@ from etude.harness import (
 )
 from etude.recipe.acting import HarnessRecipe
 from etude.sandbox.contract import ExecResult
-from etude.sandbox.share import Share
+from etude.sandbox.cpu_share import Share
 from etude.trace import StopCause
 
 PROFILE = load_profile("compact")

@@ -20,7 +20,7 @@ from etude.harness import (
 from etude.harness.policies.scripted import ScriptedPolicy
 from etude.harness.tools.files import replacement
 from etude.sandbox import ExecResult, HostOverloaded
-from etude.sandbox.share import Share
+from etude.sandbox.cpu_share import Share
 from etude.text import parse_call
 
 FULL = load_profile("full")

@@ -21,7 +21,7 @@ def test_no_difference_is_unexplained() -> None:
 
 @for_root
 def test_no_difference_is_unexplained_for_an_ordinary_user() -> None:
-    program = "from etude.cli.host import fidelity_command; raise SystemExit(fidelity_command())"
+    program = "from etude.cli.host_checks import fidelity_command; raise SystemExit(fidelity_command())"
     said = run_as_nobody(["-c", program], [], timeout=60)
     assert said.returncode == 0, said.stdout + said.stderr
 

@@ -23,12 +23,12 @@ from etude.tasks.box import list_files
 from etude.tasks.cheats import CHEATS, attempt
 from etude.tasks.cheats.environments import micro_environments, shown_by_the_base
 from etude.tasks.environment import Books
-from etude.tasks.gate.one import Gate
 from etude.tasks.gate.result import Fate, GateResult
-from etude.tasks.seal import base as base_module
+from etude.tasks.gate.single import Gate
+from etude.tasks.seal import base_scan as base_module
 from etude.tasks.seal import needles_of
-from etude.tasks.seal.base import Base, Book, look_at_base, scan_base
-from etude.tasks.seal.needles import Needle, Twin
+from etude.tasks.seal.base_scan import Base, Book, look_at_base, scan_base
+from etude.tasks.seal.leak_patterns import Needle, Twin
 
 from .conftest import Boxes
 from .test_scan import WRAPS

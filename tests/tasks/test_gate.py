@@ -48,9 +48,9 @@ from etude.tasks.gate import (
     reference_diff,
     stored_evidence,
 )
-from etude.tasks.gate import one as gating
-from etude.tasks.gate.busy import Busy
-from etude.tasks.gate.many import examine_all
+from etude.tasks.gate import single as gating
+from etude.tasks.gate.busy_machine import Busy
+from etude.tasks.gate.concurrent import examine_all
 from etude.tasks.limits import FLOORS, MARGIN, limited, limits_from
 from etude.tasks.verdict import Evidence
 from etude.tasks.verifiers.mutation.verifier import MutationConfig

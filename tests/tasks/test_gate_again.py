@@ -12,7 +12,7 @@ import pytest
 
 from etude.tasks import Fate, GateResult, Grader, Task, Verdict, gate_tasks, reference_diff, revalidate
 from etude.tasks.conditions import GATE, USUAL, faketime_library, later
-from etude.tasks.gate import again
+from etude.tasks.gate import revalidation
 
 from .conftest import Boxes
 from .test_gate import RIGHT, copy_of, suite_of
@@ -47,13 +47,13 @@ def test_what_depends_on_the_date_passes_the_gate_but_not_400_days_later(
     assert all(then[name].survived for name in ("sound", "sleeps")), then
     assert then["bomb"].fate is Fate.REFERENCE_FAILS
     assert all(run.conditions.startswith("400 days later") for result in then.values() for run in result.runs)
-    assert (tmp_path / "bomb" / again.EVIDENCE).is_file()
+    assert (tmp_path / "bomb" / revalidation.EVIDENCE).is_file()
 
 
 def test_without_the_library_the_evidence_says_that_the_clock_stood(
     boxes: Boxes, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(again, "faketime_library", lambda: "")
+    monkeypatch.setattr(revalidation, "faketime_library", lambda: "")
     _, then = both(boxes, [copy_of(train_tasks[0], tmp_path / "task")], tmp_path)
     assert then["task"].survived
     assert {run.conditions for run in then["task"].runs} == {"0 days later"}
@@ -91,7 +91,7 @@ def test_the_runner_of_cases_waits_by_no_clock_that_the_library_breaks(boxes: Bo
 def test_a_library_that_an_image_cannot_load_is_found_out(
     boxes: Boxes, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(again, "faketime_library", lambda: "/nowhere/libfaketime.so.1")
+    monkeypatch.setattr(revalidation, "faketime_library", lambda: "/nowhere/libfaketime.so.1")
     _, then = both(boxes, [copy_of(train_tasks[0], tmp_path / "task")], tmp_path)
     assert {run.conditions for run in then["task"].runs} == {"0 days later"}
 

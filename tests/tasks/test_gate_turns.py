@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.tasks.gate import turns as turning
-from etude.tasks.gate.turns import Turns
+from etude.tasks.gate import admission as turning
+from etude.tasks.gate.admission import Turns
 
 
 class Spinning:

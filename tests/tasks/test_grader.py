@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etude.sandbox.contract import Box, BoxSpec, ExecResult, Feature, Sandboxes, SandboxLost
-from etude.sandbox.share import Share
+from etude.sandbox.cpu_share import Share
 from etude.tasks import Environments, Grader, Judgement, Task, Verdict, reference_diff
 from etude.tasks.box.run_cases import READY, REPORT
 from etude.tasks.cases import Case

@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.tasks.seal import Needles, needles_of, scan_files
-from etude.tasks.seal import peel as peel_module
+from etude.tasks.seal import nested_archives as peel_module
 from etude.tasks.seal.finder import FEW, Finder
-from etude.tasks.seal.packs import PackError, pack_objects
-from etude.tasks.seal.peel import TooMuch, unfold
+from etude.tasks.seal.git_packs import PackError, pack_objects
+from etude.tasks.seal.nested_archives import TooMuch, unfold
 from etude.tasks.seal.scan import Scanner
 
 from .leaky import FIXED, HIDDEN, LINE, PATCH

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from etude.cli.fronts import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
+from etude.cli.agent_setup import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
 from etude.cli.outcome import how_it_ended
 from etude.cli.run_front import run_front
 from etude.cli.show import Show

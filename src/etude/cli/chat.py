@@ -21,7 +21,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.syntax import Syntax
 
-from etude.cli.fronts import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
+from etude.cli.agent_setup import EndpointOptions, Front, Rules, Where, endpoint_front, find_saved, open_session
 from etude.cli.outcome import how_it_ended
 from etude.cli.run_front import run_front
 from etude.cli.show import Show

@@ -139,8 +139,8 @@ def chat(
     """
 
     def verb() -> int:
+        from etude.cli.agent_setup import EndpointOptions, Rules, default_sessions
         from etude.cli.chat import ChatOptions, chat_command
-        from etude.cli.fronts import EndpointOptions, Rules, default_sessions
 
         rules = Rules.given(here, allow, deny, shell)
         reached = None
@@ -219,7 +219,7 @@ def agent(
 
     def verb() -> int:
         from etude.cli.agent import AgentOptions, agent_command
-        from etude.cli.fronts import EndpointOptions, Rules, default_sessions
+        from etude.cli.agent_setup import EndpointOptions, Rules, default_sessions
         from etude.harness.sessions import SessionError
 
         place = sessions or default_sessions()

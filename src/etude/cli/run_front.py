@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from etude.cli.fronts import Front
+from etude.cli.agent_setup import Front
 from etude.harness import Policy, TokenPolicy, TokenSampling, format_of, session_schemas
 from etude.lineage import Finished, dtype_of, finished_stage
 from etude.trace.builder import TraceBuilder

@@ -41,7 +41,7 @@ def doctor(
     """
 
     def verb() -> int:
-        from etude.cli.host import doctor_command
+        from etude.cli.host_checks import doctor_command
 
         return doctor_command(as_json)
 
@@ -60,7 +60,7 @@ def fidelity() -> None:
     """
 
     def verb() -> int:
-        from etude.cli.host import fidelity_command
+        from etude.cli.host_checks import fidelity_command
 
         return fidelity_command()
 

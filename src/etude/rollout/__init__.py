@@ -2,9 +2,9 @@
 
 Errors of infrastructure are never a failure of the model."""
 
+from etude.rollout.box_limit import GatedSandboxes
 from etude.rollout.demonstrate import Demonstrations, TooFewDemonstrations, demonstrate, oracle
 from etude.rollout.evaluate import Evaluation, evaluate
-from etude.rollout.gated import GatedSandboxes
 from etude.rollout.job import RolloutJob, RolloutResult
 from etude.rollout.results import Sample, read_samples
 from etude.rollout.rollout import run_rollout

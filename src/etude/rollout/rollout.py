@@ -20,7 +20,7 @@ from etude.harness.policy import Conversation, Policy, PolicyError
 from etude.harness.toolbox import Toolbox
 from etude.harness.workspaces.workspace import Workspace
 from etude.rollout.job import RolloutJob, RolloutResult
-from etude.rollout.live import LiveLog
+from etude.rollout.live_trace import LiveLog
 from etude.rollout.setup import RolloutSetup, Subject
 from etude.sandbox.contract import SandboxError
 from etude.tasks.task import Task

@@ -21,7 +21,7 @@ from etude.harness.workspaces.workspace import OverlayWorkspace, Workspace
 from etude.journal import RunPaths
 from etude.recipe import Recipe
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
-from etude.rollout.gated import GatedSandboxes
+from etude.rollout.box_limit import GatedSandboxes
 from etude.rollout.job import RolloutJob
 from etude.sandbox import limits_of, open_sandboxes
 from etude.sandbox.contract import Box, BoxSpec, Feature, Sandboxes

@@ -21,9 +21,9 @@ from etude.harness.policies.token import TokenPolicy, TokenSampling
 from etude.journal import Journal, RunPaths
 from etude.recipe import Recipe
 from etude.rollout.job import RolloutJob, RolloutResult
+from etude.rollout.journaled_engine import WaitedEngine
 from etude.rollout.rollout import INFRASTRUCTURE, lost_rollout, run_rollout
 from etude.rollout.setup import TaskShelf, open_setup
-from etude.rollout.waited import WaitedEngine
 from etude.sandbox.fleet import Fleet
 from etude.tasks.task import Split, Task
 from etude.trace.builder import TraceBuilder

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from etude.sandbox.share import Share
+from etude.sandbox.cpu_share import Share
 
 
 class SandboxError(Exception):

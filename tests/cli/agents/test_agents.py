@@ -17,12 +17,12 @@ from tests.cli.agents.playing import Playing, playing, replacing
 from tests.harness.chat_server import completion
 
 from etude.cli.agent import AgentOptions, agent_command
+from etude.cli.agent_setup import EndpointOptions, Rules
 from etude.cli.agents import start, worker
 from etude.cli.agents.deciding import apply_command, reject_command, remove_command, stop_command
 from etude.cli.agents.listing import list_command
 from etude.cli.agents.showing import follow_command, show_command
 from etude.cli.agents.start import resume_command, start_command
-from etude.cli.fronts import EndpointOptions, Rules
 from etude.cli.outcome import STOPS
 from etude.harness import ApplyConflict
 from etude.harness.background import LOCK, Queue, agents, find, holder, is_held, look

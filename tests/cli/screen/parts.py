@@ -13,7 +13,7 @@ from typing import Any
 from tests.harness.chat_server import ChatServer
 from textual.pilot import Pilot
 
-from etude.cli.fronts import EndpointOptions, Rules, Where, endpoint_front, open_session
+from etude.cli.agent_setup import EndpointOptions, Rules, Where, endpoint_front, open_session
 from etude.cli.screen.app import ChatApp
 from etude.harness import ChatPolicy, ChatSession
 from etude.harness.sessions import SavedSession

@@ -14,7 +14,7 @@ from tests.harness.chat_server import completion
 
 pytest.importorskip("textual")
 
-from etude.cli.fronts import Rules, find_saved
+from etude.cli.agent_setup import Rules, find_saved
 from etude.cli.screen.prompts import Approval
 
 HERE = Rules(here=True)

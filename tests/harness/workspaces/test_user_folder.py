@@ -17,7 +17,7 @@ from tests.harness.tools.test_terminal_tools import Bench
 from etude.harness import Answer, ApplyConflict, Permissions, Rule, ToolCall, ToolResult, Wish
 from etude.harness.workspaces.user_folder import FolderWorkspace
 from etude.harness.workspaces.workspace import AGENT_ENV
-from etude.sandbox.share import Share, Watch
+from etude.sandbox.cpu_share import Share, Watch
 
 CALC = "def larger(a, b):\n    return min(a, b)\n"
 

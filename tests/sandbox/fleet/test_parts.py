@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.sandbox.fleet.bucket import TokenBucket
 from etude.sandbox.fleet.ledger import HostLedger
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.pressure import Gauge
 from etude.sandbox.fleet.resources import Capacity, Resources
 from etude.sandbox.fleet.timers import Timers
+from etude.sandbox.fleet.token_bucket import TokenBucket
 
 
 @given(

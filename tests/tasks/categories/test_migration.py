@@ -25,8 +25,15 @@ from etude.tasks.environment import Prepared
 from etude.tasks.hashes import function_hashes
 from etude.tasks.verdict import Evidence
 from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.migration import MigrationVerifier, Old, copied_functions, dulled, leftovers, old
-from etude.tasks.verifiers.migration.old import used
+from etude.tasks.verifiers.migration import (
+    MigrationVerifier,
+    Old,
+    copied_functions,
+    leftovers,
+    new_interface,
+    old_interface,
+)
+from etude.tasks.verifiers.migration.old_interface import used
 from etude.tasks.verifiers.tests import Account, Suite, SuiteConfig
 
 from ..conftest import Boxes
@@ -87,7 +94,7 @@ def test_every_link_of_a_chain_is_read_once(link: str) -> None:
     """Not once for each longer chain that it ends."""
     source = ("x" + link * 900 + "\n").encode() * 20
     tree = ast.parse(source)
-    found = {id(node) for node in ast.walk(tree)} - old._inner(tree)
+    found = {id(node) for node in ast.walk(tree)} - old_interface._inner(tree)
     reads = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.BinOp) and id(node) in found]
     assert len(reads) == 20
     assert leftovers(source, OLD) == []
@@ -201,9 +208,9 @@ class Scripted:
         self.of: dict[str, Account] = {"reference": account(ALL), "solution": account(ALL)}
         self.runs: list[str] = []
         suite = Suite(SuiteConfig(runner="unittest"), {}, tuple("abcd"))
-        self.dulled = dulled.Dulled(suite, {})
+        self.dulled = new_interface.Dulled(suite, {})
         self.stand = Stand(task, cast(Sandboxes, None), cast(Prepared, None), self.solution)
-        monkeypatch.setattr(dulled, "run_exam", self._run)
+        monkeypatch.setattr(new_interface, "run_exam", self._run)
 
     async def _run(self, stand: Stand, config: object, exam: object, change: Change) -> Account:
         whose = "reference" if change is self.reference else "solution"

@@ -29,8 +29,8 @@ from etude.tasks.verifiers.review import (
     read_review,
     score_of,
 )
-from etude.tasks.verifiers.review.leading import names_leading_to
 from etude.tasks.verifiers.review.proof import names_of
+from etude.tasks.verifiers.review.reachable_names import names_leading_to
 
 from ..conftest import Boxes
 from .grading import gated, graded, one_task, workspace

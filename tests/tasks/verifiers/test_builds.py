@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from etude.sandbox.contract import BoxSpec, BoxStats, BuildFailed, BuildTerms, ExecResult, Sandboxes, TriedBuild
-from etude.sandbox.share import Share
+from etude.sandbox.cpu_share import Share
 from etude.tasks import Judgement, Task
 from etude.tasks.change import Change
 from etude.tasks.cheats.environments import micro_environments

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.needs import needs
 
-from etude.cli.tasks.words import grading_of
+from etude.cli.tasks.wording import grading_of
 from etude.tasks import Environments, Grader, Stand, Task, Verdict, reference_diff
 from etude.tasks.change import Change
-from etude.tasks.seal import base
+from etude.tasks.seal import base_scan
 from etude.tasks.verifiers.tests import TestsVerifier, proof
 from etude.tasks.verifiers.tests.drawing import chance_left, draw_exam
 from etude.tasks.verifiers.tests.pool import Pool, Questions, questions_of
@@ -100,7 +100,7 @@ def _code(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def _host(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(base, "_FORMAT", "as if something had been installed")
+    patch.setattr(base_scan, "_FORMAT", "as if something had been installed")
 
 
 @pytest.mark.slow

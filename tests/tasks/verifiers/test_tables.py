@@ -26,7 +26,7 @@ from etude.tasks.verifiers.tests.agree import holds
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.ids import Ids
 from etude.tasks.verifiers.tests.rewriting import compose, copy_of
-from etude.tasks.verifiers.tests.shown import tells
+from etude.tasks.verifiers.tests.visible_answers import tells
 from etude.tasks.verifiers.tests.withholding import Telling, fitting
 
 FILE = "tests/test_table.py"

@@ -35,7 +35,7 @@ LEFT = "left it running"
 
 
 def _sessions(given: Path | None) -> Path:
-    from etude.cli.fronts import default_sessions
+    from etude.cli.agent_setup import default_sessions
 
     return given or default_sessions()
 

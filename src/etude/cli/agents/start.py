@@ -22,7 +22,7 @@ from types import FrameType
 from pydantic import TypeAdapter, ValidationError
 
 from etude.cli.agent import AgentOptions
-from etude.cli.fronts import harness_of
+from etude.cli.agent_setup import harness_of
 from etude.harness import ApplyConflict
 from etude.harness.background import (
     Agent,

@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from etude.cli.agent import AgentOptions
+from etude.cli.agent_setup import Front, Where, about, endpoint_front, open_session
 from etude.cli.agents.events import EVENTS, EventLog
 from etude.cli.agents.start import read_options
-from etude.cli.fronts import Front, Where, about, endpoint_front, open_session
 from etude.harness import Outcome
 from etude.harness.background import Agent, Ended, Queue, last_words, look, sign, write_ended
 from etude.harness.sessions import SavedSession, SessionError, SessionRecord, load_session

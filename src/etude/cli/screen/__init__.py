@@ -2,6 +2,6 @@
 
 Needs textual (the extra `chat`)."""
 
-from etude.cli.screen.begin import run_screen
+from etude.cli.screen.session import run_screen
 
 __all__ = ["run_screen"]

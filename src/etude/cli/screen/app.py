@@ -21,14 +21,14 @@ from textual.content import Content
 from textual.widgets import Footer, Static
 from textual.worker import Worker
 
+from etude.cli.agent_setup import Front, Where, sessions_of
 from etude.cli.errors import explained
-from etude.cli.fronts import Front, Where, sessions_of
 from etude.cli.outcome import STOPS
 from etude.cli.screen.changes import ChangesScreen, HelpScreen, PickScreen
 from etude.cli.screen.entry import COMMANDS, Entry, completions
+from etude.cli.screen.formatting import amount, counted, period
+from etude.cli.screen.live_turn import Stage, made
 from etude.cli.screen.prompts import Approval, Prompt, Question
-from etude.cli.screen.stage import Stage, made
-from etude.cli.screen.words import amount, counted, period
 from etude.cli.visible import visible
 from etude.harness import (
     Answer,

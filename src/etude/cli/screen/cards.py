@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Markdown, Static
 
-from etude.cli.screen.words import difference, folded, headline, period
+from etude.cli.screen.formatting import difference, folded, headline, period
 from etude.cli.visible import visible
 from etude.harness import ToolCall
 from etude.trace import ToolEvent

@@ -13,7 +13,7 @@ from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
 from etude.cli.screen.entry import COMMANDS
-from etude.cli.screen.words import counted, difference
+from etude.cli.screen.formatting import counted, difference
 from etude.cli.visible import visible
 
 Choice = dict[str, bool]

@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from etude.cli.screen.words import difference
+from etude.cli.screen.formatting import difference
 from etude.cli.visible import exact
 from etude.harness import Answer, Wish
 from etude.harness.permissions import always_rules

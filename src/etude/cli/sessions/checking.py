@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+from etude.cli.agent_setup import default_sessions
 from etude.cli.errors import FAILED
-from etude.cli.fronts import default_sessions
 from etude.cli.visible import visible
 from etude.harness.sessions import SessionError, list_sessions, load_session, look_after, sessions_of
 

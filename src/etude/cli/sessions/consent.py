@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etude.cli.sessions.opening import place_of
+from etude.cli.sessions.find_session import place_of
 from etude.harness.sessions import SessionError, SessionRecord, load_session
 
 _ANSWERS = {"yes": True, "no": False}

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from etude.cli.agent_setup import default_sessions
 from etude.cli.errors import FAILED
-from etude.cli.fronts import default_sessions
 from etude.cli.outcome import count
 from etude.cli.visible import visible
 from etude.harness.sessions import SavedSession, SessionError, being_written, list_sessions, load_session, sessions_of

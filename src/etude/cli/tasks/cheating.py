@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from etude.cli.errors import FAILED
-from etude.cli.tasks.opening import named_of_every_split, opened_grader
-from etude.cli.tasks.words import counted, table
+from etude.cli.tasks.find_tasks import named_of_every_split, opened_grader
+from etude.cli.tasks.wording import counted, table
 from etude.journal import ProgressLine
 from etude.tasks import Task, TaskError
 from etude.tasks.cheats import CHEATS, Attempt, Cheat, fitting, try_cheats

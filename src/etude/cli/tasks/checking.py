@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from etude.cli.errors import FAILED
+from etude.cli.tasks.find_tasks import named_tasks, opened_grader
 from etude.cli.tasks.listing import gate_of
-from etude.cli.tasks.opening import named_tasks, opened_grader
-from etude.cli.tasks.words import counted, table
+from etude.cli.tasks.wording import counted, table
 from etude.journal import ProgressLine
 from etude.tasks import Environments, GateResult, Task, TaskError, gate_tasks
 from etude.tasks.cheats import CHEATS, cheats_for_gate

@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from etude.cli.errors import FAILED
-from etude.cli.tasks.opening import named_of_every_split, one_task, opened_grader
-from etude.cli.tasks.words import table, verdict_line
+from etude.cli.tasks.find_tasks import named_of_every_split, one_task, opened_grader
+from etude.cli.tasks.wording import table, verdict_line
 from etude.journal import ProgressLine, write_atomically
 from etude.tasks import TaskError, Verdict
 from etude.tasks.formats.swebench import grade_predictions, read_predictions

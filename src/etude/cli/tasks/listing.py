@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from etude.cli.errors import FAILED
-from etude.cli.tasks.opening import named_tasks
-from etude.cli.tasks.words import counted, grading_of, table, verifier_name
+from etude.cli.tasks.find_tasks import named_tasks
+from etude.cli.tasks.wording import counted, grading_of, table, verifier_name
 from etude.tasks import Split, Task, TaskError, gated_digest, read_task
 from etude.tasks.gate import stored_evidence
 

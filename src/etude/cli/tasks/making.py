@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from etude.cli.tasks.words import counted
+from etude.cli.tasks.wording import counted
 from etude.journal import ProgressLine
 from etude.tasks import Split, Task, make_tasks, open_source
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from etude.cli.errors import FAILED, MISTAKE
-from etude.cli.tasks.opening import named_tasks
-from etude.cli.tasks.words import counted
+from etude.cli.tasks.find_tasks import named_tasks
+from etude.cli.tasks.wording import counted
 from etude.journal import ProgressLine
 from etude.tasks import Task, TaskError
 from etude.tasks.directory import find_tasks

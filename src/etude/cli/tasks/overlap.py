@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from etude.cli.errors import FAILED
-from etude.cli.tasks.words import counted, table
+from etude.cli.tasks.wording import counted, table
 from etude.tasks import Split, TaskError
 from etude.tasks.overlap import find_leaks, read_side
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from etude.cli.tasks.find_tasks import one_task
 from etude.cli.tasks.listing import gate_of
-from etude.cli.tasks.opening import one_task
-from etude.cli.tasks.words import counted, grading_of, table, verifier_name
+from etude.cli.tasks.wording import counted, grading_of, table, verifier_name
 from etude.tasks import Task, TaskError
 from etude.tasks.check import check_task
 from etude.tasks.directory import list_files

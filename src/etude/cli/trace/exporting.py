@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from etude.cli.trace.opening import Subject, open_subjects
+from etude.cli.trace.find_traces import Subject, open_subjects
 from etude.harness.sessions import SavedSession, SessionError, tool_schemas
 from etude.journal.files import write_atomically
 from etude.trace import Trace, TraceError, to_atif, to_line, to_markdown, to_openai_contexts

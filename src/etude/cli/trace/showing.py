@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from etude.cli.trace.opening import Subject, open_subjects
+from etude.cli.trace.find_traces import Subject, open_subjects
 from etude.cli.visible import visible
 
 Line = tuple[str, str]

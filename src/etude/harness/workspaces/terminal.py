@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from etude.sandbox.contract import Process, RequestRefused, SandboxError, SandboxUnavailable, Terminal
-from etude.sandbox.share import Watch
+from etude.sandbox.cpu_share import Watch
 
 TAMED = {
     "TERM": "dumb",

@@ -42,7 +42,7 @@ from etude.sandbox.images.spreading import spread_trees
 from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore, Lease, check_workdir, remove_store
 from etude.sandbox.inside.users import USERS
-from etude.sandbox.inside.world import SHM_MB, World
+from etude.sandbox.inside.zygote_root import SHM_MB, World
 from etude.sandbox.served.channel import Channel
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 from etude.sandbox.images.ids import IdRange
 from etude.sandbox.inside import subordinate
 from etude.sandbox.inside.users import MAX_ID, USERS
-from etude.sandbox.light import light_command
+from etude.sandbox.light_python import light_command
 
 FEWEST = max(USERS.values()) + 1
 """The fewest ids a box can have, since these users exist in every box."""

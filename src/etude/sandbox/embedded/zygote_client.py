@@ -14,8 +14,8 @@ from typing import Any
 from etude.sandbox.contract import DiskFull, RequestRefused, SandboxError, SandboxLost, SandboxUnavailable
 from etude.sandbox.embedded.probe import advice
 from etude.sandbox.inside.wire import MAX_ORDER
-from etude.sandbox.inside.world import World
-from etude.sandbox.light import light_command
+from etude.sandbox.inside.zygote_root import World
+from etude.sandbox.light_python import light_command
 
 _START_SECONDS = 20.0
 

@@ -4,7 +4,7 @@ This package imports nothing heavy. Hosts and dispatcher are services of whateve
 
 from etude.sandbox.fleet.client import FleetSandboxes
 from etude.sandbox.fleet.errors import FleetFull
-from etude.sandbox.fleet.opening import Fleet, open_fleet
+from etude.sandbox.fleet.open_fleet import Fleet, open_fleet
 from etude.sandbox.fleet.policy import Policy
 
 __all__ = ["Fleet", "FleetFull", "FleetSandboxes", "Policy", "open_fleet"]

@@ -6,13 +6,13 @@ gains room; nothing else is looked at. A host that is claimed takes its claimant
 
 from __future__ import annotations
 
-from etude.sandbox.fleet.bucket import TokenBucket
 from etude.sandbox.fleet.events import CreateRequested
 from etude.sandbox.fleet.ledger import HostLedger
 from etude.sandbox.fleet.placement import HostIndex
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.resources import Capacity
 from etude.sandbox.fleet.timers import Timers
+from etude.sandbox.fleet.token_bucket import TokenBucket
 from etude.sandbox.fleet.waiting import Pending, WaitingRoom
 
 _TOLD = 3

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from etude.sandbox.fleet.bucket import TokenBucket
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.resources import Capacity, Resources
+from etude.sandbox.fleet.token_bucket import TokenBucket
 from etude.sandbox.fleet.waiting import Pending
 
 

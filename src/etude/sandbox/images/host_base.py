@@ -18,7 +18,7 @@ from pathlib import Path
 
 from etude.sandbox.images.image import EMPTY, HOST
 from etude.sandbox.inside.users import USERS
-from etude.sandbox.inside.world import HOSTNAME
+from etude.sandbox.inside.zygote_root import HOSTNAME
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 PYTHON = "/opt/python"

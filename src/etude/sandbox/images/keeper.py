@@ -22,11 +22,12 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from etude.sandbox.contract import SandboxLost, SandboxUnavailable
 from etude.sandbox.images.ids import IdRange
-from etude.sandbox.light import light_command
+from etude.sandbox.light_python import light_command
 
 P = ParamSpec("P")
 T = TypeVar("T")
 READY = b"ready"
+_PROCESS = "etude.sandbox.images.keeper_process"
 _START_SECONDS, _END_SECONDS = 20.0, 5.0
 
 
@@ -100,7 +101,9 @@ class Keeper:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                light_command("etude.sandbox.images.keeping", "main", theirs.fileno(), *self._arguments, path=sys.path),
+                light_command(
+                    "etude.sandbox.images.keeper_process", "main", theirs.fileno(), *self._arguments, path=sys.path
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

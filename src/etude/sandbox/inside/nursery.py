@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from etude.sandbox.inside import kernel
 from etude.sandbox.inside.shell import STANDING, UNMAPPED, Shell
-from etude.sandbox.inside.world import World
+from etude.sandbox.inside.zygote_root import World
 
 Watch = Callable[[int, Callable[[], None]], None]
 Then = Callable[[Shell | kernel.StepFailed], None]

@@ -16,7 +16,7 @@ import stat
 from etude.sandbox.inside import kernel
 from etude.sandbox.inside.removal import remove_tree
 from etude.sandbox.inside.wire import Header
-from etude.sandbox.inside.world import World
+from etude.sandbox.inside.zygote_root import World
 
 SEAL = "seal"
 """Name of the step that fails if a process still has a file open for writing."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from etude.sandbox.inside import init, kernel, network, processes, wire
 from etude.sandbox.inside.memory import MemoryEvents
-from etude.sandbox.inside.world import HOSTNAME, SHM_MB, World, write_ids
+from etude.sandbox.inside.zygote_root import HOSTNAME, SHM_MB, World, write_ids
 
 TYPE_CHECKING = False  # As in wire.py.
 if TYPE_CHECKING:

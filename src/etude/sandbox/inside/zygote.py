@@ -20,7 +20,7 @@ from collections.abc import Callable
 from etude.sandbox.inside import init, kernel, network, rootfs, seal, seccomp, subordinate, wire
 from etude.sandbox.inside.nursery import KINDS, Nursery
 from etude.sandbox.inside.shell import Shell
-from etude.sandbox.inside.world import World, enter_user_namespace, enter_world
+from etude.sandbox.inside.zygote_root import World, enter_user_namespace, enter_world
 
 _MOST_PASSED = 8
 _MOST_LEFT = 64

@@ -25,13 +25,13 @@ from etude.sandbox.contract import (
     SandboxLost,
     Terminal,
 )
+from etude.sandbox.cpu_share import Watch
 from etude.sandbox.images.host_base import SYSTEM
 from etude.sandbox.images.image import Image
 from etude.sandbox.inside import files, trees
 from etude.sandbox.modes.folder_process import FolderProcess
 from etude.sandbox.modes.run import Run
 from etude.sandbox.modes.walls import Place, Walls
-from etude.sandbox.share import Watch
 from etude.sandbox.tars import Member, Tar, pack
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from etude.sandbox.contract import Feature
 from etude.sandbox.images.host_base import SYSTEM
 from etude.sandbox.inside import kernel
-from etude.sandbox.inside.world import HOSTNAME
+from etude.sandbox.inside.zygote_root import HOSTNAME
 from etude.sandbox.modes import landlock
 from etude.sandbox.modes.runner import FILTER
 

@@ -29,7 +29,7 @@ from etude.sandbox.contract import (
 )
 from etude.sandbox.images.image import HOST
 from etude.sandbox.images.store import check_workdir
-from etude.sandbox.inside.world import HOSTNAME
+from etude.sandbox.inside.zygote_root import HOSTNAME
 from etude.sandbox.oci.box import ForkImage, OciBox
 from etude.sandbox.oci.carried import HOME, INIT, carried_tar
 from etude.sandbox.oci.endpoint import find_engine

@@ -19,9 +19,9 @@ from etude.sandbox.contract import (
     SandboxLost,
     Terminal,
 )
+from etude.sandbox.cpu_share import Watch
 from etude.sandbox.served.channel import Channel
 from etude.sandbox.served.process import ServedProcess
-from etude.sandbox.share import Watch
 from etude.sandbox.tars import Member, Tar, pack
 
 ANSWER_SECONDS = 30.0

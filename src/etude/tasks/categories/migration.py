@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from etude.tasks.categories.base import CategorySource, Draft
 from etude.tasks.categories.migrations import options, tables
 from etude.tasks.verifiers.migration import old_file
-from etude.tasks.verifiers.migration.dulled import FOLDER
+from etude.tasks.verifiers.migration.new_interface import FOLDER
 from etude.tasks.verifiers.tests import suite_files
 
 _TABLES = "grids"

@@ -5,8 +5,8 @@ Each environment is made once, however many callers ask for it, and reused by la
 
 from __future__ import annotations
 
-from etude.tasks.environment.books import Books, user_cache
 from etude.tasks.environment.environments import Environments
+from etude.tasks.environment.host_index import Books, user_cache
 from etude.tasks.environment.prepared import Prepared
 from etude.tasks.environment.proofs import Proofs
 

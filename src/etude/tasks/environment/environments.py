@@ -13,13 +13,13 @@ from pathlib import Path
 
 from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import NO_EGRESS, Egress, ImageError, RequestRefused, Sandboxes
-from etude.tasks.environment.books import Books
+from etude.tasks.environment.host_index import Books
 from etude.tasks.environment.prepared import Prepared, read_prepared
 from etude.tasks.environment.proofs import Proofs
-from etude.tasks.environment.shelf import Shelf
 from etude.tasks.environment.source import Kind, Source, needles_of_task, source_of
+from etude.tasks.environment.stored_facts import Shelf
 from etude.tasks.seal import Needles, Sealed, SealReport, is_leftover, scan_files, scan_image, seal
-from etude.tasks.seal.base import Base, Book, look_at_base, scan_base
+from etude.tasks.seal.base_scan import Base, Book, look_at_base, scan_base
 from etude.tasks.task import Task, TaskError
 
 _FETCHED = re.compile(r":\d+: FROM ", re.IGNORECASE)

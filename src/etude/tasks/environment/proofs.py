@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from etude.tasks.environment.prepared import Prepared
-from etude.tasks.environment.shelf import Shelf
 from etude.tasks.environment.source import source_of
+from etude.tasks.environment.stored_facts import Shelf
 from etude.tasks.task import Task
 
 

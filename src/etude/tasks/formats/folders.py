@@ -14,7 +14,7 @@ from pathlib import Path
 
 from etude.tasks import toml
 from etude.tasks.directory import find_tasks, list_files, read_task, task_config, task_digest
-from etude.tasks.formats.opened import opened
+from etude.tasks.formats.harbor_export import opened
 from etude.tasks.task import Split, Task, TaskError
 
 OnProgress = Callable[[int, int], None]

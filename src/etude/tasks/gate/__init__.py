@@ -3,11 +3,11 @@
 The runs vary place, time and order of the tests. The evidence is kept with the task.
 """
 
-from etude.tasks.gate.again import revalidate
+from etude.tasks.gate.concurrent import gate_tasks
 from etude.tasks.gate.evidence import keep_evidence, read_evidence, stored_evidence
-from etude.tasks.gate.many import gate_tasks
-from etude.tasks.gate.one import gate, other_diffs, reference_diff
 from etude.tasks.gate.result import Fate, GateResult, Run, by_source
+from etude.tasks.gate.revalidation import revalidate
+from etude.tasks.gate.single import gate, other_diffs, reference_diff
 
 __all__ = [
     "Fate",

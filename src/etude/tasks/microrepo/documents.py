@@ -24,7 +24,7 @@ import zstandard
 from etude.harness.schema import builtin_schema
 from etude.harness.tools.files import numbered
 from etude.journal import write_atomically
-from etude.tasks.microrepo import words
+from etude.tasks.microrepo import name_words
 from etude.tasks.microrepo.bugs import SEEN_KINDS
 from etude.tasks.microrepo.function import Function, draw_inputs, outcomes
 from etude.tasks.microrepo.pools import pool_of
@@ -107,7 +107,7 @@ def _functions(rng: random.Random, count: int) -> list[Function]:
 
 
 def _file(rng: random.Random) -> str:
-    return f"{rng.choice(words.MODULES)}.py"
+    return f"{rng.choice(name_words.MODULES)}.py"
 
 
 def _lookup(rng: random.Random) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from etude.tasks.cases import Outcome, Value, outcome_of
-from etude.tasks.microrepo import words
+from etude.tasks.microrepo import name_words
 from etude.tasks.microrepo.families import Family
 
 NUMBERS = frozenset(("x", "y", "n", "lo", "hi", "v", "i", "t"))
@@ -32,17 +32,17 @@ class Function:
 
 def draw_function(family: Family, rng: random.Random, taken: Collection[str] = ()) -> Function:
     """Fill a family's slots. The function's name is not in `taken`."""
-    nouns = rng.sample(words.NOUNS, 4)
-    low, high = rng.choice(words.BOUNDS)
-    flags = rng.sample(words.FLAGS, 2)
+    nouns = rng.sample(name_words.NOUNS, 4)
+    low, high = rng.choice(name_words.BOUNDS)
+    flags = rng.sample(name_words.FLAGS, 2)
     small = rng.sample(range(2, 10), 2)
     c = rng.randint(4, 20)
-    grades = rng.choice(words.GRADES)
+    grades = rng.choice(name_words.GRADES)
     slots: dict[str, str] = {
         "x": nouns[0], "y": nouns[1], "n": nouns[2],
-        "xs": rng.choice(words.LISTS), "v": rng.choice(words.ITEMS),
-        "ws": rng.choice(words.TEXTS), "w": rng.choice(words.TEXT_ITEMS),
-        "t": rng.choice(words.TOTALS), "i": rng.choice(words.INDEXES),
+        "xs": rng.choice(name_words.LISTS), "v": rng.choice(name_words.ITEMS),
+        "ws": rng.choice(name_words.TEXTS), "w": rng.choice(name_words.TEXT_ITEMS),
+        "t": rng.choice(name_words.TOTALS), "i": rng.choice(name_words.INDEXES),
         "lo": low, "hi": high, "p": flags[0], "q": flags[1],
         "g0": grades[0], "g1": grades[1], "g2": grades[2],
     }  # fmt: skip
@@ -50,7 +50,7 @@ def draw_function(family: Family, rng: random.Random, taken: Collection[str] = (
     name = ""
     while not name or name in taken:
         verb = rng.choice(family.verbs)
-        noun = slots["x"] if "x" in family.inputs and rng.random() < 0.5 else rng.choice(words.NOUNS)
+        noun = slots["x"] if "x" in family.inputs and rng.random() < 0.5 else rng.choice(name_words.NOUNS)
         name = f"{verb}_{noun}" if noun != verb else ""
     filled = slots | {slot: str(value) for slot, value in constants.items()}
     parameters = ", ".join(slots[slot] for slot in family.inputs)
@@ -98,7 +98,7 @@ def _draw_arguments(function: Function, rng: random.Random) -> tuple[Value, ...]
         elif slot == "xs":
             value = [_number(rng, near) for _ in range(rng.choice((0, 1, 2, 2, 3, 3, 3, 4, 4)))]
         elif slot == "ws":
-            value = [rng.choice(words.SAMPLES) for _ in range(rng.choice((0, 1, 2, 2, 3, 3)))]
+            value = [rng.choice(name_words.SAMPLES) for _ in range(rng.choice((0, 1, 2, 2, 3, 3)))]
         else:
             value = _number(rng, near)
         if type(value) is int:

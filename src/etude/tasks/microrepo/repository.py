@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from etude.tasks.cases import Case, Value
-from etude.tasks.microrepo import words
+from etude.tasks.microrepo import name_words
 from etude.tasks.microrepo.bugs import KINDS, Mutation, mutations
 from etude.tasks.microrepo.families import Family
 from etude.tasks.microrepo.function import Function, draw_function, draw_inputs, outcomes
@@ -154,7 +154,7 @@ def draw_repository(pool: Pool, rng: random.Random, kinds: Collection[str]) -> R
     # a file are rare, because finding one of them by name is beyond networks of the intended size.
     count = rng.choice((1, 1, 1, 2, 2, 3, 3))
     sizes = [rng.choice((1,) * 7 + (2,)) for _ in range(count)]
-    names = rng.sample(words.MODULES, len(sizes))
+    names = rng.sample(name_words.MODULES, len(sizes))
     home = rng.randrange(len(sizes))
     taken = {broken.function.name}
     # A second function of the broken one's family would show the right code.

@@ -16,7 +16,7 @@ from etude.tasks.directory import REPOSITORY, read_files
 from etude.tasks.gate import other_diffs, reference_diff
 from etude.tasks.hashes import fingerprints
 from etude.tasks.overlap.tokens import digest_of, windows
-from etude.tasks.surface import is_protected
+from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task, TaskError
 
 WORDS = 13

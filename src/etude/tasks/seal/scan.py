@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.tasks.seal.finder import Finder
+from etude.tasks.seal.leak_patterns import Needle, Needles, squeezed
 from etude.tasks.seal.leftovers import Removed
-from etude.tasks.seal.needles import Needle, Needles, squeezed
-from etude.tasks.seal.peel import TooMuch, unfold
+from etude.tasks.seal.nested_archives import TooMuch, unfold
 from etude.tasks.seal.root import LIMITS, Root, members, owner_of
 
 LARGEST = 256 << 20

@@ -16,7 +16,7 @@ from importlib import resources
 from etude.sandbox.contract import ExecResult, Limits
 from etude.tasks.box.run_cases import READY, REPORT
 from etude.tasks.cases import Case, CasesError, load_cases
-from etude.tasks.surface import is_protected
+from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand

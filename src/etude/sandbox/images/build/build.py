@@ -15,6 +15,7 @@ from etude.sandbox.contract import (
     Sandboxes,
     TriedBuild,
 )
+from etude.sandbox.cpu_share import Watch
 from etude.sandbox.images.build.builder import Builder
 from etude.sandbox.images.build.compose import COMPOSE_FILES, refuse_side_cars
 from etude.sandbox.images.build.context import Context
@@ -23,7 +24,6 @@ from etude.sandbox.images.build.plan import make_plan, unused
 from etude.sandbox.images.build.running import Say
 from etude.sandbox.images.build.spending import Spending
 from etude.sandbox.images.store import ImageStore
-from etude.sandbox.share import Watch
 
 BUILD_LIMITS = Limits(
     memory_mb=4096, processes=1024, cpu_seconds=3600, file_mb=4096, disk_mb=8192, output_bytes=16 << 20

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from etude.harness.editing.diff import unified_diff
 from etude.tasks.change import change_of
 from etude.tasks.diff import DiffError
-from etude.tasks.formats.swebench.foreign import plain_diff, reversed_diff
 from etude.tasks.formats.swebench.instance import Instance, UnsupportedRow, Variant
+from etude.tasks.formats.swebench.plain_patches import plain_diff, reversed_diff
 from etude.tasks.formats.swebench.suites import Plan
 from etude.tasks.task import TaskError
 from etude.tasks.verifiers.swebench import WIDE

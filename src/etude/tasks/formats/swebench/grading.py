@@ -18,7 +18,7 @@ from etude.journal import append_rows, drop_torn_line, whole_lines
 from etude.sandbox.contract import SandboxError
 from etude.tasks.diff import DiffError
 from etude.tasks.directory import task_digest
-from etude.tasks.formats.swebench.foreign import plain_diff
+from etude.tasks.formats.swebench.plain_patches import plain_diff
 from etude.tasks.formats.swebench.predictions import Prediction
 from etude.tasks.gate import reference_diff
 from etude.tasks.grader import Grader

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from etude.tasks.change import Change
-from etude.tasks.surface import is_protected
+from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand

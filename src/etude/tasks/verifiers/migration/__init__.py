@@ -3,7 +3,7 @@
 The source must no longer use the old interface, and the hidden suite must pass where only the new interface exists.
 """
 
-from etude.tasks.verifiers.migration.old import Old, copied_functions, leftovers
+from etude.tasks.verifiers.migration.old_interface import Old, copied_functions, leftovers
 from etude.tasks.verifiers.migration.verifier import FILE, MigrationVerifier, old_file
 
 __all__ = ["FILE", "MigrationVerifier", "Old", "copied_functions", "leftovers", "old_file"]

@@ -19,9 +19,9 @@ from etude.tasks.directory import REFERENCE_DIFF, read_files
 from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.migration.dulled import FOLDER, Dulled
-from etude.tasks.verifiers.migration.old import Old, leftovers, used
-from etude.tasks.verifiers.reading import read_json
+from etude.tasks.verifiers.inputs import read_json
+from etude.tasks.verifiers.migration.new_interface import FOLDER, Dulled
+from etude.tasks.verifiers.migration.old_interface import Old, leftovers, used
 from etude.tasks.verifiers.tests import TestsVerifier
 
 FILE = "tests/old.json"

@@ -24,11 +24,11 @@ from etude.tasks.change import Change
 from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import SEALED, Stand
+from etude.tasks.verifiers.inputs import read_table
 from etude.tasks.verifiers.language import module_name, own_names, problems
 from etude.tasks.verifiers.mutation.mutants import Mutant
 from etude.tasks.verifiers.mutation.rewrites import rewritten
 from etude.tasks.verifiers.mutation.store import FILE, load_mutants
-from etude.tasks.verifiers.reading import read_table
 from etude.tasks.verifiers.tests import Exam, SuiteConfig, agree, run_exam
 from etude.tasks.verifiers.tests.account import read_rows
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from etude.tasks.surface import is_protected
+from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand
-from etude.tasks.verifiers.reading import read_table
+from etude.tasks.verifiers.inputs import read_table
 from etude.tasks.verifiers.refactor.interface import changes, hiding
 from etude.tasks.verifiers.refactor.measure import Measures, measure
 from etude.tasks.verifiers.tests import TestsVerifier

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import SEALED, Stand
-from etude.tasks.verifiers.reading import read_json, read_table
+from etude.tasks.verifiers.inputs import read_json, read_table
 from etude.tasks.verifiers.review.findings import LIST, TEXT, ReviewError, read_review
 from etude.tasks.verifiers.review.proof import unproven
 from etude.tasks.verifiers.review.score import Defect, chance_of_guess, score_of

@@ -26,7 +26,7 @@ from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.archives import ArchiveError, members_of
 from etude.tasks.verifiers.contract import SEALED, Stand
-from etude.tasks.verifiers.reading import read_json, read_table
+from etude.tasks.verifiers.inputs import read_json, read_table
 
 FILE = "tests/products.json"
 LARGEST = 4 << 20

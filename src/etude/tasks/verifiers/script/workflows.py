@@ -12,7 +12,7 @@ from functools import lru_cache
 from pydantic import Field
 
 from etude.sandbox.contract import Box, ExecResult, Limits, RequestRefused
-from etude.sandbox.share import Share
+from etude.sandbox.cpu_share import Share
 from etude.tasks.change import Change
 from etude.tasks.task import Task
 from etude.tasks.verifiers.contract import WALL, Stand

@@ -17,7 +17,7 @@ from dataclasses import replace
 from etude.sandbox.contract import ExecResult, Limits
 from etude.tasks.change import Change
 from etude.tasks.diff import DiffError
-from etude.tasks.surface import is_protected
+from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers.contract import Stand

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from etude.tasks.verifiers.tests.near import near
+from etude.tasks.verifiers.tests.approximate import near
 
 LARGEST = 10_000
 """Most items, characters or bits of a value."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from etude.tasks.verifiers.tests.bindings import Scope, function_scope, module_scope
 from etude.tasks.verifiers.tests.hiding import Candidate, hidden
-from etude.tasks.verifiers.tests.shown import given_in
 from etude.tasks.verifiers.tests.site import Site
 from etude.tasks.verifiers.tests.tables import Parameters, Table, loop_table, parameters
+from etude.tasks.verifiers.tests.visible_answers import given_in
 
 _EQUAL = frozenset(("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertTupleEqual"))
 _OTHER = frozenset(("assertIn", "assertIs", "assertGreater", "assertGreaterEqual", "assertLess", "assertLessEqual"))

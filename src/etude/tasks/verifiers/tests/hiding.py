@@ -11,12 +11,12 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from etude.tasks.verifiers.tests.approximate import exactly
 from etude.tasks.verifiers.tests.bindings import Binding, Scope, uses_taken
 from etude.tasks.verifiers.tests.constants import NotConstant, evaluate
-from etude.tasks.verifiers.tests.near import exactly
-from etude.tasks.verifiers.tests.shown import given_in, tells
 from etude.tasks.verifiers.tests.site import Edit, Site, Span
 from etude.tasks.verifiers.tests.tables import LONGEST, Parameters, Table
+from etude.tasks.verifiers.tests.visible_answers import given_in, tells
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from etude.tasks.verifiers.tests.expectations import TestFunction
 from etude.tasks.verifiers.tests.javascript_tables import Column, columns
 from etude.tasks.verifiers.tests.javascript_tokens import Token, arguments_of, closing_of, tokens_of, value_of
-from etude.tasks.verifiers.tests.shown import tells
 from etude.tasks.verifiers.tests.site import Site, Span
+from etude.tasks.verifiers.tests.visible_answers import tells
 
 _EQUAL = frozenset((b"equal", b"strictEqual", b"deepEqual", b"deepStrictEqual"))
 

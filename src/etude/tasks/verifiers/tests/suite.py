@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from etude.tasks.directory import read_files
 from etude.tasks.task import Task, TaskError
-from etude.tasks.verifiers.reading import read_json, read_table
+from etude.tasks.verifiers.inputs import read_json, read_table
 
 FILES = "tests/files"
 EXPECTED = "tests/expected.json"

@@ -15,7 +15,7 @@ from etude.tasks.conditions import USUAL
 from etude.tasks.diff import DiffError
 from etude.tasks.directory import REFERENCE_DIFF
 from etude.tasks.environment.proofs import known_proof
-from etude.tasks.surface import is_protected
+from etude.tasks.protected_files import is_protected
 from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
 from etude.tasks.verifiers.contract import FIRST_USER, SEALED, SECOND_USER, Stand

@@ -15,10 +15,10 @@ from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import BoxSpec, SandboxError, Sandboxes
 from etude.tasks.conditions import Conditions, faketime_library, later
 from etude.tasks.environment import Prepared
-from etude.tasks.gate.many import examine_all
-from etude.tasks.gate.one import Gate
+from etude.tasks.gate.admission import Turns
+from etude.tasks.gate.concurrent import examine_all
 from etude.tasks.gate.result import GateResult
-from etude.tasks.gate.turns import Turns
+from etude.tasks.gate.single import Gate
 from etude.tasks.grader import Grader
 from etude.tasks.task import Task, TaskError
 

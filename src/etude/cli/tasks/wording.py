@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from etude.cli.sandboxes import STORE
-from etude.cli.tasks.opening import kept_environments
+from etude.cli.tasks.find_tasks import kept_environments
 from etude.tasks import Task, TaskError, Verdict, open_verifier
 from etude.tasks.gate import stored_evidence
 from etude.tasks.verifiers import Proves

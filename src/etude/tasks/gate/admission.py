@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from etude.tasks.gate.busy import Busy
+from etude.tasks.gate.busy_machine import Busy
 
 TOGETHER = 4
 """Gradings, per place, that must be waiting for a busy machine before it is their turn."""

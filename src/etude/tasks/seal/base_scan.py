@@ -24,8 +24,8 @@ import xxhash
 from etude.sandbox.contract import Sandboxes
 from etude.sandbox.images.host_base import PYTHON, SYSTEM
 from etude.sandbox.images.image import HOST
-from etude.tasks.seal.needles import LEAST, LONGEST, WITHIN_LINES, Needle, Needles, Twin
-from etude.tasks.seal.peel import TooMuch, unfold
+from etude.tasks.seal.leak_patterns import LEAST, LONGEST, WITHIN_LINES, Needle, Needles, Twin
+from etude.tasks.seal.nested_archives import TooMuch, unfold
 from etude.tasks.seal.root import PIECE_BYTES, Root, members, owner_of, run
 from etude.tasks.seal.scan import SealReport, box_of, scan_some
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.sandbox import share as room
+from etude.sandbox import cpu_share as room
 from etude.sandbox.contract import ExecResult
-from etude.sandbox.share import Share, Watch
+from etude.sandbox.cpu_share import Share, Watch
 
 HUNGRY = Share(100.0, 90.0, 10.0, 10.0)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from etude.journal.files import write_atomically
 from etude.sandbox.contract import Sandboxes
-from etude.tasks.seal.base import Base, Book, write_book
+from etude.tasks.seal.base_scan import Base, Book, write_book
 
 
 def user_cache() -> Path:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from etude.harness.editing.diff import unified_diff
 from etude.tasks.diff import DiffError, apply_diff, parse_diff
-from etude.tasks.formats.swebench.foreign import paths_of, plain_diff, reversed_diff
+from etude.tasks.formats.swebench.plain_patches import paths_of, plain_diff, reversed_diff
 
 from .repository import git
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etude.cli.fronts import LAST, default_sessions
+from etude.cli.agent_setup import LAST, default_sessions
 from etude.harness.sessions import SessionError, list_sessions
 from etude.harness.sessions.record import LOG
 

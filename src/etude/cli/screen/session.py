@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import AsyncExitStack
 
-from etude.cli.fronts import Front, Where, open_session
+from etude.cli.agent_setup import Front, Where, open_session
 from etude.cli.screen.app import ChatApp
 from etude.harness import ChatPolicy
 from etude.harness.sessions import SavedSession

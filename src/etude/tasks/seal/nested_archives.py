@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import zstandard
 
-from etude.tasks.seal.packs import LARGEST, PackError, pack_objects
+from etude.tasks.seal.git_packs import LARGEST, PackError, pack_objects
 
 DEEPEST = 5
 MOST = 1 << 30

@@ -13,10 +13,10 @@ from pathlib import Path
 from etude.journal import drop_torn_line
 from etude.sandbox.contract import Sandboxes
 from etude.tasks.directory import gated_digest
+from etude.tasks.gate.admission import Turns
 from etude.tasks.gate.evidence import keep_evidence, read_evidence
-from etude.tasks.gate.one import Cheats, Gate, conditions_of
 from etude.tasks.gate.result import REFERENCE, GateResult
-from etude.tasks.gate.turns import Turns
+from etude.tasks.gate.single import Cheats, Gate, conditions_of
 from etude.tasks.grader import Grader
 from etude.tasks.limits import EVIDENCE
 from etude.tasks.task import Task, TaskError

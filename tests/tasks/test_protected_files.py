@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etude.tasks.surface import is_protected
+from etude.tasks.protected_files import is_protected
 
 SURFACE = """
     check.py  conftest.py  test_prices.py  prices_test.py  sitecustomize.py  own.pth  prices.pyc

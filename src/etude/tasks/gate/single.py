@@ -18,8 +18,8 @@ from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import SandboxError, Sandboxes
 from etude.tasks.conditions import GATE, USUAL, Conditions
 from etude.tasks.directory import REFERENCE_DIFF, gated_digest
+from etude.tasks.gate.admission import Turns
 from etude.tasks.gate.result import NOTHING, REFERENCE, GateResult, Run, run_of, source_of_task
-from etude.tasks.gate.turns import Turns
 from etude.tasks.grader import Grader
 from etude.tasks.limits import limits_from
 from etude.tasks.task import Task, TaskError
