@@ -9,7 +9,7 @@ routine for the remainder at the end of a tensor.
 Gradients are those of ordinary matmuls: a batch's gradient is a sum over its rows, whichever way it is computed.
 
 On a CPU without bf16 arithmetic, bf16 matmuls are computed in fp32 and rounded once: the same result except for the
-order of summation, and several times as fast as torch's own path for this case (docs/log.md).
+order of summation, and several times as fast as torch's own path for this case (docs/log/model.md).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ RANK = 5
 """Constant of reciprocal rank fusion: the smaller, the more the first ranks count over later ones."""
 MEANING = 2.0
 """Weight of the ranking by meaning; that by words has 1. RANK and this were chosen on packages that no benchmark
-measures (docs/log.md)."""
+measures (docs/log/search.md)."""
 _AT_ONCE = 50
 """Files indexed before the event loop gets to run other tasks."""
 

@@ -17,7 +17,7 @@ from etude.harness.chunks.terms import terms
 
 K1 = 1.6
 B = 0.75
-"""K1 and B were chosen on packages that no benchmark measures (docs/log.md)."""
+"""K1 and B were chosen on packages that no benchmark measures (docs/log/search.md)."""
 NAME_COUNTS = 2
 """A term in the qualified name counts as much as this many in the text."""
 
