@@ -4,8 +4,8 @@ A query is the first paragraph of a function's docstring, of five words or more,
 shares; docstrings are taken out of what is indexed. It is found if a chunk of that function is among the first ten of
 the chunks of all functions of the package. `recall_lexical` is the search tool's BM25, `recall_meaning_alone` the
 embedding that ships, and `recall_semantic` what the tool answers with the extra: both, fused by rank. No setting was
-chosen on these packages (docs/log/search.md names those it was). `recall_plain_words` is the same BM25 over words as they are
-written, identifiers whole: how far search by words comes without what the tool knows of code.
+chosen on these packages (docs/log/search.md names those it was). `recall_plain_words` is the same BM25 over words as
+they are written, identifiers whole: how far search by words comes without what the tool knows of code.
 
     python benchmarks/_recall.py [package ...]
 """

@@ -68,6 +68,19 @@ class Remote(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A service to start, by `module:class` and the arguments of its constructor."""
+
+    name: str
+    service: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    node: str
+    cpus: float
+    env: dict[str, str]
+
+
 @runtime_checkable
 class Cluster(Protocol):
     async def nodes(self) -> list[str]:
@@ -93,6 +106,10 @@ class Cluster(Protocol):
 
         With `node` the service, restarts included, runs on that node or not at all.
         """
+        return await self.launch(Launch(name, service, args, kwargs, node, cpus, env or {}), deadline=deadline)
+
+    async def launch(self, wanted: Launch, *, deadline: float) -> Remote:
+        """What `start` does, as backends do it."""
         ...
 
     async def put(self, value: Any) -> Any:

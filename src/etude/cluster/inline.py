@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from etude.cluster.contract import ClusterError, DeadlineExceeded, Health, ServiceDied
+from etude.cluster.contract import Cluster, ClusterError, DeadlineExceeded, Health, Launch, ServiceDied
 from etude.cluster.failure import Failure
 from etude.cluster.hosting import Hosted, pickled_call
 
@@ -121,7 +121,7 @@ class InlineRemote:
         return task.result()
 
 
-class InlineCluster:
+class InlineCluster(Cluster):
     def __init__(self, nodes: int = 1) -> None:
         self.number = next(_numbers)
         self.remotes: dict[str, InlineRemote] = {}
@@ -145,25 +145,17 @@ class InlineCluster:
         """Whether the node of a service is lost."""
         return self._node_of[name] not in self._nodes
 
-    async def start(
-        self,
-        name: str,
-        service: str,
-        *args: Any,
-        node: str = "",
-        cpus: float = 1.0,
-        env: dict[str, str] | None = None,
-        deadline: float = 60.0,
-        **kwargs: Any,
-    ) -> InlineRemote:
+    async def launch(self, wanted: Launch, *, deadline: float) -> InlineRemote:
         """`cpus` and `env` are ignored: the process is already running."""
+        name, node = wanted.name, wanted.node
         if name in self.remotes:
             raise ClusterError(f"there is already a service called {name!r}")
         if node and node not in self._nodes:
             raise ClusterError(f"no node {node!r}; there are {', '.join(self._nodes)}")
         self._node_of[name] = node or self._nodes[0]
-        sent = pickle.dumps((_resolved(args), {key: _value(value) for key, value in kwargs.items()}), protocol=5)
-        remote = self.remotes[name] = InlineRemote(self, name, service, sent)
+        given = (_resolved(wanted.args), {key: _value(value) for key, value in wanted.kwargs.items()})
+        sent = pickle.dumps(given, protocol=5)
+        remote = self.remotes[name] = InlineRemote(self, name, wanted.service, sent)
         try:
             await remote.restart(deadline=deadline)
         except BaseException:

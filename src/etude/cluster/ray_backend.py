@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.cluster import direct, guardian
-from etude.cluster.contract import ClusterError, DeadlineExceeded, Health, ServiceDied
+from etude.cluster.contract import Cluster, ClusterError, DeadlineExceeded, Health, Launch, ServiceDied
 from etude.cluster.direct import Line, LineLost
 from etude.cluster.failure import Failure
 from etude.cluster.hosting import Hosted, pickled_call
@@ -312,7 +312,7 @@ class RayRemote:
         return answer
 
 
-class RayCluster:
+class RayCluster(Cluster):
     def __init__(self, folder: Path, logs: Path, namespace: str, watcher: subprocess.Popen[bytes]) -> None:
         self._folder, self._logs, self._namespace, self._watcher = folder, logs, namespace, watcher
         self._remotes: dict[str, RayRemote] = {}
@@ -395,26 +395,18 @@ class RayCluster:
             raise ClusterError(f"no node {node!r} that may be lost; there are {', '.join(self._rehearsed) or 'none'}")
         await asyncio.to_thread(self._rehearsed.pop(node).lose)
 
-    async def start(
-        self,
-        name: str,
-        service: str,
-        *args: Any,
-        node: str = "",
-        cpus: float = 1.0,
-        env: dict[str, str] | None = None,
-        deadline: float = 60.0,
-        **kwargs: Any,
-    ) -> RayRemote:
+    async def launch(self, wanted: Launch, *, deadline: float) -> RayRemote:
         import ray
 
+        name, node = wanted.name, wanted.node
         if name in self._remotes:
             raise ClusterError(f"there is already a service called {name!r}")
         nodes = self._node_ids() if node else {"": ""}
         if node not in nodes:
             raise ClusterError(f"no node {node!r}; there are {', '.join(nodes)}")
-        spec = _Spec(name, service, args, kwargs, env or {}, self._logs / f"{name}.log", self._folder)
-        remote = RayRemote(name, self._namespace, ray.put(spec), cpus, nodes[node])
+        given = (wanted.service, wanted.args, wanted.kwargs, wanted.env)
+        spec = _Spec(name, *given, self._logs / f"{name}.log", self._folder)
+        remote = RayRemote(name, self._namespace, ray.put(spec), wanted.cpus, nodes[node])
         await remote._launch(1, time.monotonic() + deadline)
         self._remotes[name] = remote
         return remote

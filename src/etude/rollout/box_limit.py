@@ -11,24 +11,22 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Unpack
 
 from etude.sandbox.contract import (
-    NO_EGRESS,
     Box,
     BoxSpec,
     BoxStats,
     BuildTerms,
-    Egress,
     ExecResult,
     Feature,
-    OnOutput,
     Process,
     RequestRefused,
     Sandboxes,
-    Terminal,
     TriedBuild,
     TriesBuilds,
 )
+from etude.sandbox.options import BuildOptions, ExecOptions, StartOptions
 
 
 class GatedSandboxes:
@@ -49,19 +47,8 @@ class GatedSandboxes:
     async def pull_image(self, reference: str) -> str:
         return await self._inner.pull_image(reference)
 
-    async def build_image(
-        self,
-        context: Path,
-        *,
-        dockerfile: Path | None = None,
-        target: str = "",
-        arguments: dict[str, str] | None = None,
-        egress: Egress = NO_EGRESS,
-        say: Callable[[str], None] | None = None,
-    ) -> str:
-        return await self._inner.build_image(
-            context, dockerfile=dockerfile, target=target, arguments=arguments, egress=egress, say=say
-        )
+    async def build_image(self, context: Path, **options: Unpack[BuildOptions]) -> str:
+        return await self._inner.build_image(context, **options)
 
     def try_build(
         self,
@@ -92,34 +79,13 @@ class _GatedBox:
     def id(self) -> str:
         return self._inner.id
 
-    async def exec(
-        self,
-        command: list[str] | str,
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        stdin: bytes = b"",
-        user: str = "",
-        on_output: OnOutput | None = None,
-    ) -> ExecResult:
+    async def exec(self, command: list[str] | str, **options: Unpack[ExecOptions]) -> ExecResult:
         async with self._gate:
-            return await self._inner.exec(
-                command, timeout=timeout, cwd=cwd, env=env, stdin=stdin, user=user, on_output=on_output
-            )
+            return await self._inner.exec(command, **options)
 
-    async def start(
-        self,
-        command: list[str] | str,
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        user: str = "",
-        terminal: Terminal | None = None,
-    ) -> Process:
+    async def start(self, command: list[str] | str, **options: Unpack[StartOptions]) -> Process:
         async with self._gate:
-            return await self._inner.start(command, timeout=timeout, cwd=cwd, env=env, user=user, terminal=terminal)
+            return await self._inner.start(command, **options)
 
     async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
         return await self._inner.read_file(path, max_bytes=max_bytes)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from etude.model.precision.elements import E2M1, E4M3, from_e4m3, has_nan, significant_bits_, to_e4m3
-from etude.model.precision.passes import passes_on
+from etude.model.precision.passes import ThereAndBack, passes_on
 from etude.model.precision.rows import as_rows, like, rows_of
 
 BLOCK = 16
@@ -108,7 +108,9 @@ def _rounded(
     codes, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
     divisors, divide = _divisors(_products(codes, outer, x.shape), reciprocal_bits)
     by_row = _by_row(outer, x.shape) if whole else None
-    values = passes_on(x.device).round_to(rows, E2M1, divisors, _values(codes), by_row, dtype, divide=divide)
+    values = passes_on(x.device).round_to(
+        rows, E2M1, ThereAndBack(divisors, _values(codes), by_row), dtype, divide=divide
+    )
     return values.view(x.shape), outer
 
 

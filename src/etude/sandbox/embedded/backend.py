@@ -14,11 +14,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from etude.sandbox.commands import ENVIRONMENT
 from etude.sandbox.contract import (
-    NO_EGRESS,
     Box,
     BoxSpec,
     BuildTerms,
@@ -43,6 +42,7 @@ from etude.sandbox.images.stack import Stack
 from etude.sandbox.images.store import ImageStore, Lease, check_workdir, remove_store
 from etude.sandbox.inside.users import USERS
 from etude.sandbox.inside.zygote_root import SHM_MB, World
+from etude.sandbox.options import BuildOptions
 from etude.sandbox.served.channel import Channel
 
 if TYPE_CHECKING:
@@ -123,19 +123,8 @@ class EmbeddedSandboxes:
     async def pull_image(self, reference: str) -> str:
         return await asyncio.to_thread(registry.pull, self.store, reference)
 
-    async def build_image(
-        self,
-        context: Path,
-        *,
-        dockerfile: Path | None = None,
-        target: str = "",
-        arguments: dict[str, str] | None = None,
-        egress: Egress = NO_EGRESS,
-        say: Callable[[str], None] | None = None,
-    ) -> str:
-        return await build.build_image(
-            self, self.store, context, dockerfile=dockerfile, target=target, arguments=arguments, egress=egress, say=say
-        )
+    async def build_image(self, context: Path, **options: Unpack[BuildOptions]) -> str:
+        return await build.build_image(self, self.store, context, **options)
 
     @asynccontextmanager
     async def try_build(

@@ -10,14 +10,12 @@ import contextlib
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from etude.cluster.contract import ClusterError, DeadlineExceeded, Remote, ServiceDied
 from etude.sandbox.contract import (
-    NO_EGRESS,
     Box,
     BoxSpec,
-    Egress,
     Feature,
     SandboxError,
     SandboxUnavailable,
@@ -26,6 +24,7 @@ from etude.sandbox.fleet.answer import answered_here
 from etude.sandbox.fleet.images import Making
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.remote_box import RemoteBox
+from etude.sandbox.options import Build, BuildOptions
 
 
 class FleetSandboxes:
@@ -54,24 +53,16 @@ class FleetSandboxes:
     async def pull_image(self, reference: str) -> str:
         return await self._make(Making("pull_image", (reference,), {}))
 
-    async def build_image(
-        self,
-        context: Path,
-        *,
-        dockerfile: Path | None = None,
-        target: str = "",
-        arguments: dict[str, str] | None = None,
-        egress: Egress = NO_EGRESS,
-        say: Callable[[str], None] | None = None,
-    ) -> str:
-        options = {
-            "dockerfile": dockerfile and Path(dockerfile).absolute(),
-            "target": target,
-            "arguments": arguments,
-            "egress": egress,
+    async def build_image(self, context: Path, **options: Unpack[BuildOptions]) -> str:
+        asked = Build(Path(context).absolute(), **options)
+        sent = {
+            "dockerfile": asked.dockerfile and Path(asked.dockerfile).absolute(),
+            "target": asked.target,
+            "arguments": asked.arguments,
+            "egress": asked.egress,
         }
         # Always a stream: when nobody reads it any more, the build on the host ends.
-        return await self._make(Making("build_image", (Path(context).absolute(),), options), say or (lambda _: None))
+        return await self._make(Making("build_image", (asked.context,), sent), asked.say or (lambda _: None))
 
     async def _make(self, making: Making, say: Callable[[str], None] | None = None) -> str:
         name, host = await self.ask("image_host")

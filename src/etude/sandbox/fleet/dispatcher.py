@@ -24,29 +24,8 @@ from etude.sandbox.contract import (
     SandboxLost,
     SandboxUnavailable,
 )
+from etude.sandbox.fleet import events
 from etude.sandbox.fleet.errors import FleetFull
-from etude.sandbox.fleet.events import (
-    BoxEnded,
-    CreateDone,
-    CreateFailed,
-    CreateRequested,
-    Destroy,
-    DropHost,
-    Event,
-    Granted,
-    HostDrained,
-    HostDraining,
-    HostJoined,
-    HostLost,
-    HostReported,
-    OwnerLeft,
-    OwnerRenewed,
-    Place,
-    Rejected,
-    RequestDropped,
-    Tick,
-    Why,
-)
 from etude.sandbox.fleet.images import FleetImages, Making
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.resources import demand_of
@@ -74,7 +53,7 @@ class Asked:
     """A request that a client is waiting for."""
 
     what: Creation | Forking
-    answer: asyncio.Future[Granted]
+    answer: asyncio.Future[events.Granted]
     error: Exception | None = None
     """The error of the last host that was tried."""
 
@@ -107,7 +86,7 @@ class Dispatcher:
         """Makes a box; returns its id, its host's name, and the handle of that host."""
         demand = demand_of(spec, self._policy.box_cpus)
         pinned = self._images.only_host_of(spec.image)
-        wanted = CreateRequested(request, owner, demand, image=spec.image, pinned=pinned)
+        wanted = events.CreateRequested(request, owner, demand, image=spec.image, pinned=pinned)
         granted = await self._answered(wanted, Creation(owner, spec))
         return granted.boxes[0], granted.host, self._remotes[granted.host]
 
@@ -120,26 +99,26 @@ class Dispatcher:
         if not host:
             raise SandboxLost(f"box {parent} is gone")
         demand = self._scheduler.hosts[host].boxes[parent]
-        wanted = CreateRequested(request, owner, demand, count, pinned=host)
+        wanted = events.CreateRequested(request, owner, demand, count, pinned=host)
         granted = await self._answered(wanted, Forking(owner, parent, kill))
         return granted.boxes
 
     async def drop(self, request: str) -> None:
-        self._tell(RequestDropped(request))
+        self._tell(events.RequestDropped(request))
 
     async def end(self, box: str) -> None:
         host = self._scheduler.host_of(box)
         if host:
             with contextlib.suppress(ClusterError):
                 await self._remotes[host].call("destroy", box, deadline=self._policy.create_seconds)
-            self._tell(BoxEnded(box))
+            self._tell(events.BoxEnded(box))
 
     async def renew(self, owner: str) -> None:
-        self._tell(OwnerRenewed(owner))
+        self._tell(events.OwnerRenewed(owner))
 
     async def leave(self, owner: str) -> None:
         """Ends the owner's lease; returns when its boxes are gone."""
-        self._tell(OwnerLeft(owner))
+        self._tell(events.OwnerLeft(owner))
         await asyncio.gather(*[task for task in self._tasks if task.get_name() == "destroy"])
 
     async def image_host(self) -> tuple[str, Remote]:
@@ -161,7 +140,7 @@ class Dispatcher:
         if host not in self._scheduler.hosts:
             raise RequestRefused(f"no host {host!r}; there are {', '.join(sorted(self._scheduler.hosts))}")
         self._drained.add(host)
-        self._tell(HostDraining(host, self._now() + seconds))
+        self._tell(events.HostDraining(host, self._now() + seconds))
 
     async def census(self) -> dict[str, int]:
         """Number of boxes on each living host, including those that are still being made."""
@@ -169,31 +148,31 @@ class Dispatcher:
 
     # -- decisions
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: events.Event) -> None:
         for decision in self._scheduler.handle(event, self._now()):
             match decision:
-                case Place():
+                case events.Place():
                     self._go(self._make(decision))
-                case Granted(request=request):
+                case events.Granted(request=request):
                     _settle(self._asked.pop(request).answer, decision)
-                case Rejected(request=request):
+                case events.Rejected(request=request):
                     asked = self._asked.pop(request)
                     _settle(asked.answer, _error_of(decision, asked.error))
-                case Destroy():
+                case events.Destroy():
                     self._go(self._destroy(decision), "destroy")
-                case DropHost():
+                case events.DropHost():
                     self._go(self._replace(decision.host))
-                case HostDrained(host=host):
+                case events.HostDrained(host=host):
                     self._go(self._retire(host))
         self._poked.set()
 
-    async def _answered(self, wanted: CreateRequested, what: Creation | Forking) -> Granted:
-        answer: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
+    async def _answered(self, wanted: events.CreateRequested, what: Creation | Forking) -> events.Granted:
+        answer: asyncio.Future[events.Granted] = asyncio.get_running_loop().create_future()
         self._asked[wanted.request] = Asked(what, answer)
         self._tell(wanted)
         return await answer
 
-    async def _make(self, place: Place) -> None:
+    async def _make(self, place: events.Place) -> None:
         asked = self._asked[place.request]
         remote, deadline = self._remotes[place.host], self._policy.create_seconds
         try:
@@ -204,15 +183,15 @@ class Dispatcher:
                 case Forking(owner, parent, kill):
                     await remote.call("fork", parent, place.boxes, owner, kill, deadline=deadline)
         except ServiceDied as death:
-            self._tell(HostLost(place.host, str(death)))
+            self._tell(events.HostLost(place.host, str(death)))
         except (SandboxError, ClusterError) as error:
             asked.error = error
             elsewhere = not isinstance(error, _FINAL)
-            self._tell(CreateFailed(place.request, place.host, place.boxes, str(error), elsewhere))
+            self._tell(events.CreateFailed(place.request, place.host, place.boxes, str(error), elsewhere))
         else:
-            self._tell(CreateDone(place.request, place.host, place.boxes))
+            self._tell(events.CreateDone(place.request, place.host, place.boxes))
 
-    async def _destroy(self, what: Destroy) -> None:
+    async def _destroy(self, what: events.Destroy) -> None:
         with contextlib.suppress(ClusterError):
             await self._remotes[what.host].call("destroy", what.box, deadline=self._policy.create_seconds)
 
@@ -220,7 +199,7 @@ class Dispatcher:
 
     async def _join(self, name: str) -> frozenset[Feature]:
         facts = await self._remotes[name].call("open", deadline=self._policy.create_seconds)
-        self._tell(HostJoined(name, facts.capacity, facts.held))
+        self._tell(events.HostJoined(name, facts.capacity, facts.held))
         for image, making in facts.images.items():
             self._images.learn(image, name, making)
         self._go(self._listen(name))
@@ -234,14 +213,14 @@ class Dispatcher:
             try:
                 report = await self._remotes[name].call("report", seen, deadline=self._policy.lost_seconds)
             except ServiceDied as death:
-                self._tell(HostLost(name, str(death)))
+                self._tell(events.HostLost(name, str(death)))
                 return
             except DeadlineExceeded:
                 continue  # The scheduler's own timer notices the host's silence.
             seen += len(report.ended)
             for box in report.ended:
-                self._tell(BoxEnded(box))
-            self._tell(HostReported(name, report.used, asked_at))
+                self._tell(events.BoxEnded(box))
+            self._tell(events.HostReported(name, report.used, asked_at))
             await asyncio.sleep(self._policy.beat_seconds)
 
     async def _replace(self, name: str) -> None:
@@ -260,7 +239,7 @@ class Dispatcher:
     async def _retire(self, name: str) -> None:
         with contextlib.suppress(ClusterError):
             await self._remotes[name].call("close", deadline=self._policy.create_seconds)
-        self._tell(HostLost(name, "it was drained"))
+        self._tell(events.HostLost(name, "it was drained"))
 
     # -- time
 
@@ -281,7 +260,7 @@ class Dispatcher:
             overslept = self._now() - now - nap
             if overslept > beat:
                 self._deaf += overslept
-            self._tell(Tick())
+            self._tell(events.Tick())
 
     def _go(self, work: Coroutine[Any, Any, Any], name: str = "") -> None:
         task = asyncio.ensure_future(work)
@@ -290,7 +269,7 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
 
-def _settle(answer: asyncio.Future[Granted], outcome: Granted | Exception) -> None:
+def _settle(answer: asyncio.Future[events.Granted], outcome: events.Granted | Exception) -> None:
     if answer.done():
         return
     if isinstance(outcome, Exception):
@@ -299,13 +278,13 @@ def _settle(answer: asyncio.Future[Granted], outcome: Granted | Exception) -> No
         answer.set_result(outcome)
 
 
-def _error_of(rejected: Rejected, said: Exception | None) -> Exception:
+def _error_of(rejected: events.Rejected, said: Exception | None) -> Exception:
     match rejected.why:
-        case Why.FULL:
+        case events.Why.FULL:
             return FleetFull(f"the fleet has no room: {rejected.reason}", rejected.retry_after)
-        case Why.IMPOSSIBLE:
+        case events.Why.IMPOSSIBLE:
             return RequestRefused(f"{rejected.reason}; ask for less, or add larger hosts")
-        case Why.GONE | Why.LEFT:
+        case events.Why.GONE | events.Why.LEFT:
             return SandboxLost(rejected.reason)
-        case Why.FAILED:
+        case events.Why.FAILED:
             return said if isinstance(said, SandboxError) else SandboxUnavailable(rejected.reason)

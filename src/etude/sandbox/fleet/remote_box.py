@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from etude.cluster.contract import Remote
-from etude.sandbox.contract import Box, BoxStats, ExecResult, OnOutput, Process, SandboxError, Terminal
+from etude.sandbox.contract import Box, BoxStats, ExecResult, Process, SandboxError
 from etude.sandbox.fleet.answer import answered_here, opened
 from etude.sandbox.fleet.host import Ran
 from etude.sandbox.fleet.remote_process import RemoteProcess
+from etude.sandbox.options import ExecOptions, StartOptions
 
 _ANSWER_SECONDS = 60.0
 """Time limit for the host's answer beyond a command's own timeout; it must be enough for large trees."""
@@ -41,20 +42,10 @@ class RemoteBox:
 
     # -- commands
 
-    async def exec(
-        self,
-        command: list[str] | str,
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        stdin: bytes = b"",
-        user: str = "",
-        on_output: OnOutput | None = None,
-    ) -> ExecResult:
+    async def exec(self, command: list[str] | str, **options: Unpack[ExecOptions]) -> ExecResult:
         ticket, known = secrets.token_hex(8), len(self._commands)
-        options = {"timeout": timeout, "cwd": cwd, "env": env, "stdin": stdin, "user": user}
-        args, deadline = (self.id, ticket, known, command, options), max(timeout, 0.0) + _ANSWER_SECONDS
+        on_output = options.pop("on_output", None)
+        args, deadline = (self.id, ticket, known, command, options), max(options["timeout"], 0.0) + _ANSWER_SECONDS
         try:
             with answered_here(self._place):
                 if on_output is None:
@@ -73,18 +64,8 @@ class RemoteBox:
         result: ExecResult = self._noted(ran, known)
         return result
 
-    async def start(
-        self,
-        command: list[str] | str,
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        user: str = "",
-        terminal: Terminal | None = None,
-    ) -> Process:
+    async def start(self, command: list[str] | str, **options: Unpack[StartOptions]) -> Process:
         known = len(self._commands)
-        options = {"timeout": timeout, "cwd": cwd, "env": env, "user": user, "terminal": terminal}
         return RemoteProcess(
             self.call, self.id, self._noted(await self.call("start", self.id, known, command, options), known)
         )

@@ -14,30 +14,8 @@ starve large ones.
 
 from __future__ import annotations
 
+from etude.sandbox.fleet import events
 from etude.sandbox.fleet.assigning import Assigner
-from etude.sandbox.fleet.events import (
-    BoxEnded,
-    CreateDone,
-    CreateFailed,
-    CreateRequested,
-    Decision,
-    Destroy,
-    DropHost,
-    Event,
-    Granted,
-    HostDrained,
-    HostDraining,
-    HostJoined,
-    HostLost,
-    HostReported,
-    OwnerLeft,
-    OwnerRenewed,
-    Place,
-    Rejected,
-    RequestDropped,
-    Tick,
-    Why,
-)
 from etude.sandbox.fleet.leases import Leases
 from etude.sandbox.fleet.ledger import HostLedger, HostState
 from etude.sandbox.fleet.policy import Policy
@@ -58,20 +36,20 @@ class Scheduler:
         """Host and owner of every granted box."""
         self._drains: dict[str, float] = {}
         self._now = now
-        self._out: list[Decision] = []
+        self._out: list[events.Decision] = []
         self._on_event = {
-            CreateRequested: self._requested,
-            RequestDropped: self._dropped,
-            CreateDone: self._done,
-            CreateFailed: self._failed,
-            BoxEnded: self._ended,
-            OwnerRenewed: self._renewed,
-            OwnerLeft: self._left,
-            HostJoined: self._joined,
-            HostReported: self._reported,
-            HostDraining: self._draining,
-            HostLost: self._lost,
-            Tick: lambda _: None,
+            events.CreateRequested: self._requested,
+            events.RequestDropped: self._dropped,
+            events.CreateDone: self._done,
+            events.CreateFailed: self._failed,
+            events.BoxEnded: self._ended,
+            events.OwnerRenewed: self._renewed,
+            events.OwnerLeft: self._left,
+            events.HostJoined: self._joined,
+            events.HostReported: self._reported,
+            events.HostDraining: self._draining,
+            events.HostLost: self._lost,
+            events.Tick: lambda _: None,
         }
         self._on_timer = {
             "patience": self._impatient,
@@ -85,7 +63,7 @@ class Scheduler:
 
     # -- the outside
 
-    def handle(self, event: Event, now: float) -> list[Decision]:
+    def handle(self, event: events.Event, now: float) -> list[events.Decision]:
         """Handles one event and returns the decisions. Time never runs backwards here: an earlier `now` counts as the
         latest seen."""
         self._now = max(now, self._now)
@@ -108,16 +86,18 @@ class Scheduler:
 
     # -- requests
 
-    def _requested(self, event: CreateRequested) -> None:
+    def _requested(self, event: events.CreateRequested) -> None:
         if event.request in self._pending:
             raise ValueError(f"request {event.request!r} was made before")
-        self._renewed(OwnerRenewed(event.owner))
+        self._renewed(events.OwnerRenewed(event.owner))
         if event.pinned and (gone := self._why_not(event.pinned)):
-            self._reject(event.request, Why.GONE, gone)
+            self._reject(event.request, events.Why.GONE, gone)
         elif not self.assigner.could_ever_hold(event):
-            self._reject(event.request, Why.IMPOSSIBLE, f"no host has room for {event.count} x {event.demand}")
+            self._reject(event.request, events.Why.IMPOSSIBLE, f"no host has room for {event.count} x {event.demand}")
         elif len(self.waiting) >= self.policy.queue:
-            self._reject(event.request, Why.FULL, f"{len(self.waiting)} requests wait already", self._retry_after())
+            self._reject(
+                event.request, events.Why.FULL, f"{len(self.waiting)} requests wait already", self._retry_after()
+            )
         else:
             self._pending[event.request] = pending = Pending(event, self._now)
             self.waiting.add(pending)
@@ -136,18 +116,18 @@ class Scheduler:
 
     def _serve(self) -> None:
         for pending in self.assigner.assign(self._now):
-            self._out.append(Place(pending.wanted.request, pending.host, pending.wanted.boxes))
+            self._out.append(events.Place(pending.wanted.request, pending.host, pending.wanted.boxes))
 
-    def _dropped(self, event: RequestDropped) -> None:
-        self._give_up(event.request, Why.LEFT, "its client no longer waits")
+    def _dropped(self, event: events.RequestDropped) -> None:
+        self._give_up(event.request, events.Why.LEFT, "its client no longer waits")
 
     def _impatient(self, request: str) -> None:
         pending = self._pending.get(request)
         if pending is not None and not pending.host:
             reason = f"no room within {self._now - pending.since:.1f} s{self.assigner.in_the_way(pending)}"
-            self._give_up(request, Why.FULL, reason, self._retry_after())
+            self._give_up(request, events.Why.FULL, reason, self._retry_after())
 
-    def _give_up(self, request: str, why: Why, reason: str, retry_after: float = 0.0) -> None:
+    def _give_up(self, request: str, why: events.Why, reason: str, retry_after: float = 0.0) -> None:
         pending = self._pending.get(request)
         if pending is None or pending.answered:
             return
@@ -157,8 +137,8 @@ class Scheduler:
             self.waiting.remove(pending)
             self._forget(pending)
 
-    def _reject(self, request: str, why: Why, reason: str, retry_after: float = 0.0) -> None:
-        self._out.append(Rejected(request, why, reason, retry_after))
+    def _reject(self, request: str, why: events.Why, reason: str, retry_after: float = 0.0) -> None:
+        self._out.append(events.Rejected(request, why, reason, retry_after))
 
     def _retry_after(self) -> float:
         return max(1.0, len(self.waiting) / self.policy.fleet_rate)
@@ -169,7 +149,7 @@ class Scheduler:
 
     # -- creations
 
-    def _done(self, event: CreateDone) -> None:
+    def _done(self, event: events.CreateDone) -> None:
         pending = self._pending.get(event.request)
         if pending is None or pending.host != event.host:  # Too late: it is being tried elsewhere, or was given up.
             self._destroy(event.boxes, event.host, "made too late")
@@ -184,9 +164,9 @@ class Scheduler:
         for box in event.boxes:
             self._where[box] = event.host, pending.wanted.owner
             self.leases.add(pending.wanted.owner, box)
-        self._out.append(Granted(event.request, event.host, event.boxes, self._now - pending.since))
+        self._out.append(events.Granted(event.request, event.host, event.boxes, self._now - pending.since))
 
-    def _failed(self, event: CreateFailed) -> None:
+    def _failed(self, event: events.CreateFailed) -> None:
         pending = self._pending.get(event.request)
         if pending is None or pending.host != event.host:
             return
@@ -204,28 +184,28 @@ class Scheduler:
         if pending.answered:
             self._forget(pending)
         elif not elsewhere or wanted.pinned or pending.attempt >= self.policy.attempts:
-            self._give_up_unplaced(pending, Why.FAILED, reason)
+            self._give_up_unplaced(pending, events.Why.FAILED, reason)
         elif self._now >= pending.since + self.policy.patience:
-            self._give_up_unplaced(pending, Why.FULL, f"{reason}; no time is left for another host")
+            self._give_up_unplaced(pending, events.Why.FULL, f"{reason}; no time is left for another host")
         elif self.hosts and pending.tried.issuperset(self.hosts):
-            self._give_up_unplaced(pending, Why.FAILED, f"every host failed, the last so: {reason}")
+            self._give_up_unplaced(pending, events.Why.FAILED, f"every host failed, the last so: {reason}")
         else:
             self.waiting.add(pending, first=True)
             self._wait(pending)
 
-    def _give_up_unplaced(self, pending: Pending, why: Why, reason: str) -> None:
+    def _give_up_unplaced(self, pending: Pending, why: events.Why, reason: str) -> None:
         self._forget(pending)
-        self._reject(pending.wanted.request, why, reason, self._retry_after() if why is Why.FULL else 0.0)
+        self._reject(pending.wanted.request, why, reason, self._retry_after() if why is events.Why.FULL else 0.0)
 
     # -- boxes and owners
 
-    def _ended(self, event: BoxEnded) -> None:
+    def _ended(self, event: events.BoxEnded) -> None:
         host, owner = self._where.pop(event.box, ("", ""))
         if host:
             self.leases.remove(owner, event.box)
             self._release((event.box,), self.hosts[host])
 
-    def _renewed(self, event: OwnerRenewed) -> None:
+    def _renewed(self, event: events.OwnerRenewed) -> None:
         opened = event.owner not in self.leases
         until = self.leases.renew(event.owner, self._now)
         if opened:
@@ -238,12 +218,12 @@ class Scheduler:
         elif until is not None:
             self._close(owner, "its owner's lease ran out")
 
-    def _left(self, event: OwnerLeft) -> None:
+    def _left(self, event: events.OwnerLeft) -> None:
         self._close(event.owner, "its owner has left")
 
     def _close(self, owner: str, reason: str) -> None:
         for request in [name for name, pending in self._pending.items() if pending.wanted.owner == owner]:
-            self._give_up(request, Why.LEFT, reason)
+            self._give_up(request, events.Why.LEFT, reason)
         for box in self.leases.end(owner):
             host, _ = self._where.pop(box)
             self._destroy((box,), host, reason)
@@ -251,7 +231,7 @@ class Scheduler:
 
     def _destroy(self, boxes: tuple[str, ...], host: str, reason: str) -> None:
         if host in self.hosts:  # Otherwise the host was ended with everything on it.
-            self._out += [Destroy(box, host, reason) for box in boxes]
+            self._out += [events.Destroy(box, host, reason) for box in boxes]
 
     def _release(self, boxes: tuple[str, ...], host: HostLedger) -> None:
         for box in boxes:
@@ -259,23 +239,23 @@ class Scheduler:
         self.assigner.changed(host)
         if host.state is HostState.DRAINING and not host.boxes and host.name in self._drains:
             del self._drains[host.name]
-            self._out.append(HostDrained(host.name))
+            self._out.append(events.HostDrained(host.name))
 
     # -- hosts
 
-    def _joined(self, event: HostJoined) -> None:
+    def _joined(self, event: events.HostJoined) -> None:
         if event.host in self.hosts:
             raise ValueError(f"host {event.host!r} is there already")
         host = HostLedger(event.host, event.capacity, self.policy, self._now)
         for held in event.held:
-            self._renewed(OwnerRenewed(held.owner))
+            self._renewed(events.OwnerRenewed(held.owner))
             self._where[held.box] = event.host, held.owner
             self.leases.add(held.owner, held.box)
             host.adopt(held.box, held.demand, self._now)
         self._timers.set(self._now + self.policy.silent_seconds, "silence", event.host)
         self.assigner.add(host)
 
-    def _reported(self, event: HostReported) -> None:
+    def _reported(self, event: events.HostReported) -> None:
         host = self.hosts.get(event.host)
         if host is not None:
             host.report(event.used, event.sampled, self._now)
@@ -289,7 +269,7 @@ class Scheduler:
             return
         late, lost = host.heard + self.policy.silent_seconds, host.heard + self.policy.lost_seconds
         if self._now >= lost:
-            self._lost(HostLost(name, f"it has not reported for {self._now - host.heard:.1f} s"))
+            self._lost(events.HostLost(name, f"it has not reported for {self._now - host.heard:.1f} s"))
             return
         if self._now >= late and host.state is HostState.UP:
             host.state = HostState.SILENT
@@ -302,7 +282,7 @@ class Scheduler:
             host.cooling = False
             self.assigner.changed(host)
 
-    def _draining(self, event: HostDraining) -> None:
+    def _draining(self, event: events.HostDraining) -> None:
         host = self.hosts.get(event.host)
         if host is None:
             return
@@ -319,11 +299,11 @@ class Scheduler:
         if self._drains[name] <= self._now:
             for box in [box for box in self.hosts[name].boxes if box in self._where]:
                 self._destroy((box,), name, f"host {name} is drained")
-                self._ended(BoxEnded(box))
+                self._ended(events.BoxEnded(box))
         if name in self._drains:  # The drain was put off, or a box is still being made.
             self._timers.set(max(self._drains[name], self._now + self.policy.beat_seconds), "drain", name)
 
-    def _lost(self, event: HostLost) -> None:
+    def _lost(self, event: events.HostLost) -> None:
         host = self.assigner.remove(event.host)
         if host is None:
             return
@@ -332,14 +312,14 @@ class Scheduler:
         for box in lost:
             _, owner = self._where.pop(box)
             self.leases.remove(owner, box)
-        self._out.append(DropHost(event.host, event.reason, lost))
+        self._out.append(events.DropHost(event.host, event.reason, lost))
         for pending in [pending for pending in self._pending.values() if pending.host == event.host]:
             self._again(pending, f"host {event.host} was lost: {event.reason}", elsewhere=True)
         self._reject_pinned(event.host, f"host {event.host} was lost: {event.reason}")
 
     def _reject_pinned(self, name: str, reason: str) -> None:
         for request in [n for n, p in self._pending.items() if p.wanted.pinned == name and not p.host]:
-            self._give_up(request, Why.GONE, reason)
+            self._give_up(request, events.Why.GONE, reason)
 
     def _why_not(self, name: str) -> str:
         host = self.hosts.get(name)

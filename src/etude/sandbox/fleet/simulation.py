@@ -12,25 +12,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
-from etude.sandbox.fleet.events import (
-    BoxEnded,
-    CreateDone,
-    CreateFailed,
-    CreateRequested,
-    Destroy,
-    DropHost,
-    Event,
-    Granted,
-    HostDrained,
-    HostDraining,
-    HostJoined,
-    HostLost,
-    HostReported,
-    OwnerRenewed,
-    Place,
-    Rejected,
-    Tick,
-)
+from etude.sandbox.fleet import events
 from etude.sandbox.fleet.policy import Policy
 from etude.sandbox.fleet.resources import Capacity, Resources
 from etude.sandbox.fleet.scheduler import Scheduler
@@ -112,7 +94,7 @@ class Simulation:
         for number in range(scene.hosts):
             name = f"host-{number}"
             self._used[name], self._on[name] = [0.0, 0.0, 0.0], 0
-            self._tell(HostJoined(name, scene.host))
+            self._tell(events.HostJoined(name, scene.host))
             self._later(self._chance.random() * scene.report_seconds, ("report", name))
         for number in range(scene.owners):
             self._later(self._chance.random() * self.policy.lease_seconds / 3, ("renew", f"owner-{number}"))
@@ -126,7 +108,7 @@ class Simulation:
             wake = self._scheduler.next_wake
             if wake is not None and wake < moment:  # A real dispatcher would have woken up at this time.
                 heappush(self._coming, (moment, self._next(), what))
-                moment, what = max(wake, self._now), ("event", Tick())
+                moment, what = max(wake, self._now), ("event", events.Tick())
             self._now = moment
             self._happen(*what)
         return self._outcome()
@@ -154,17 +136,17 @@ class Simulation:
             case "report" if about in self._used:
                 self._report(about)
             case "renew":
-                self._tell(OwnerRenewed(about))
+                self._tell(events.OwnerRenewed(about))
                 self._later(self.policy.lease_seconds / 3, ("renew", about))
             case "event":
                 self._tell(about)
             case "end" if about in self._living:
                 self._remove(about)
-                self._tell(BoxEnded(about))
+                self._tell(events.BoxEnded(about))
             case "die":
-                self._tell(HostLost(self._some_host(), "its node died"))
+                self._tell(events.HostLost(self._some_host(), "its node died"))
             case "drain":
-                self._tell(HostDraining(self._some_host(), self._now + 30.0))
+                self._tell(events.HostDraining(self._some_host(), self._now + 30.0))
             case "measure":
                 self._packings.append(self._packing())
                 self._later(1.0, ("measure", ""))
@@ -175,7 +157,7 @@ class Simulation:
         (kind,) = self._chance.choices(KINDS, [often for _, _, often in KINDS])
         self._kind_of[request], self._asked[request] = kind[:2], self._now
         owner, image = self._chance.randrange(scene.owners), self._chance.randrange(scene.images)
-        self._tell(CreateRequested(request, f"owner-{owner}", kind[0], image=f"image-{image}"))
+        self._tell(events.CreateRequested(request, f"owner-{owner}", kind[0], image=f"image-{image}"))
         # Some of the boxes that come while the fleet fills end before it is full; with exponential lifetimes, this rate
         # makes up for them.
         filling = scene.boxes / scene.life_seconds / (1 - math.exp(-scene.fill_seconds / scene.life_seconds))
@@ -187,37 +169,37 @@ class Simulation:
         cpus, memory, disk = self._used[name]
         limit = self._scheduler.hosts[name].limit
         self._worst = max(self._worst, cpus / limit.cpus, memory / limit.memory_mb, disk / limit.disk_mb)
-        self._tell(HostReported(name, Resources(cpus * noise, memory, disk), self._now))
+        self._tell(events.HostReported(name, Resources(cpus * noise, memory, disk), self._now))
         self._later(self.scene.report_seconds, ("report", name))
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: events.Event) -> None:
         begun = time.thread_time()
         decisions = self._scheduler.handle(event, self._now)
         self._thinking += time.thread_time() - begun
         for decision in decisions:
             match decision:
-                case Place(request=request, host=host, boxes=boxes):
+                case events.Place(request=request, host=host, boxes=boxes):
                     self._placed += 1
-                    done: Event = CreateDone(request, host, boxes)
+                    done: events.Event = events.CreateDone(request, host, boxes)
                     if self._chance.random() < self.scene.fails:
-                        done = CreateFailed(request, host, boxes, "simulated", elsewhere=True)
+                        done = events.CreateFailed(request, host, boxes, "simulated", elsewhere=True)
                     self._later(self._chance.expovariate(1 / self.scene.create_seconds), ("event", done))
-                case Granted(request=request, host=host, boxes=boxes):
+                case events.Granted(request=request, host=host, boxes=boxes):
                     self._waits.append(self._now - self._asked.pop(request))
                     self._add(request, boxes[0], host)
-                case Rejected(request=request):
+                case events.Rejected(request=request):
                     self._rejected += 1
                     del self._asked[request], self._kind_of[request]
-                case Destroy(box=box):
+                case events.Destroy(box=box):
                     self._remove(box)
-                case DropHost(host=host, boxes=boxes):
+                case events.DropHost(host=host, boxes=boxes):
                     self._lost += len(boxes)
                     for box in boxes:
                         self._remove(box)
                     self._used.pop(host, None)
                     self._on.pop(host, None)
-                case HostDrained(host=host):
-                    self._later(0.0, ("event", HostLost(host, "drained")))
+                case events.HostDrained(host=host):
+                    self._later(0.0, ("event", events.HostLost(host, "drained")))
 
     def _add(self, request: str, box: str, host: str) -> None:
         asked, part = self._kind_of.pop(request)

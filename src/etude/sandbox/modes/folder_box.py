@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, Unpack
 
 from etude.sandbox.commands import ENVIRONMENT, shell_line
 from etude.sandbox.contract import (
@@ -19,11 +19,9 @@ from etude.sandbox.contract import (
     BoxStats,
     DiskFull,
     ExecResult,
-    OnOutput,
     Process,
     RequestRefused,
     SandboxLost,
-    Terminal,
 )
 from etude.sandbox.cpu_share import Watch
 from etude.sandbox.images.host_base import SYSTEM
@@ -32,6 +30,7 @@ from etude.sandbox.inside import files, trees
 from etude.sandbox.modes.folder_process import FolderProcess
 from etude.sandbox.modes.run import Run
 from etude.sandbox.modes.walls import Place, Walls
+from etude.sandbox.options import Command, ExecOptions, StartOptions
 from etude.sandbox.tars import Member, Tar, pack
 
 T = TypeVar("T")
@@ -72,18 +71,9 @@ class FolderBox:
 
     # -- commands
 
-    async def exec(
-        self,
-        command: list[str] | str,
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        stdin: bytes = b"",
-        user: str = "",
-        on_output: OnOutput | None = None,
-    ) -> ExecResult:
-        watch, run = Watch(), await self._start(command, timeout, cwd, env, user)
+    async def exec(self, command: list[str] | str, **options: Unpack[ExecOptions]) -> ExecResult:
+        asked = Command(command, **options)
+        watch, run = Watch(), await self._start(asked)
         room = self.spec.limits.output_bytes
         kept = {1: bytearray(), 2: bytearray()}
         truncated = False
@@ -94,14 +84,14 @@ class FolderBox:
                 fits = data[: room - len(kept[number])]
                 truncated |= len(fits) < len(data)
                 kept[number] += fits
-                if fits and on_output is not None:
-                    on_output(number, fits)
+                if fits and asked.on_output is not None:
+                    asked.on_output(number, fits)
 
         assert run.process.stdout is not None
         assert run.process.stderr is not None
-        clock = asyncio.get_running_loop().call_later(timeout, run.end, "time")
+        clock = asyncio.get_running_loop().call_later(asked.timeout, run.end, "time")
         streams = asyncio.gather(
-            self._feed(run, stdin), drain(1, run.process.stdout), drain(2, run.process.stderr), run.result()
+            self._feed(run, asked.stdin), drain(1, run.process.stdout), drain(2, run.process.stderr), run.result()
         )
         try:
             code, limit = (await asyncio.shield(streams))[-1]
@@ -119,44 +109,30 @@ class FolderBox:
         share = watch.share(run.cpu_seconds)
         return ExecResult(code, bytes(kept[1]), bytes(kept[2]), seconds, limit == "time", truncated, limit, share)
 
-    async def start(
-        self,
-        command: list[str] | str,
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        user: str = "",
-        terminal: Terminal | None = None,
-    ) -> Process:
-        if terminal is not None:
+    async def start(self, command: list[str] | str, **options: Unpack[StartOptions]) -> Process:
+        asked = Command(command, **options)
+        if asked.terminal is not None:
             raise RequestRefused(f"mode {self._backend.walls.name} has no terminals; see `etude sandbox doctor`")
-        run = await self._start(command, timeout, cwd, env, user, merged=True)
+        run = await self._start(asked, merged=True)
 
-        return FolderProcess(run, timeout, self.spec.limits.output_bytes, lambda: self._over(run), self._check)
+        return FolderProcess(run, asked.timeout, self.spec.limits.output_bytes, lambda: self._over(run), self._check)
 
     def _over(self, run: Run) -> None:
         if self._runs.pop(run, None) is not None:
             self._spent += run.cpu_seconds
 
-    async def _start(
-        self,
-        command: list[str] | str,
-        timeout: float,
-        cwd: str | None,
-        env: dict[str, str] | None,
-        user: str,
-        *,
-        merged: bool = False,
-    ) -> Run:
+    async def _start(self, asked: Command, *, merged: bool = False) -> Run:
         self._check()
-        if user not in ("", "agent", "1000"):
-            raise RequestRefused(f"user {user!r}: mode {self._backend.walls.name} has agent alone")
+        command, cwd, env = asked.command, asked.cwd, asked.env
+        if asked.user not in ("", "agent", "1000"):
+            raise RequestRefused(f"user {asked.user!r}: mode {self._backend.walls.name} has agent alone")
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
         if any("\0" in word for word in (*argv, cwd or "", *(env or {}), *(env or {}).values())):
             raise RequestRefused("a word of the command has a zero byte, which no program can be given")
-        if not argv or timeout <= 0:
-            raise RequestRefused(f"a command of at least one word and a positive timeout, not {argv!r} in {timeout} s")
+        if not argv or asked.timeout <= 0:
+            raise RequestRefused(
+                f"a command of at least one word and a positive timeout, not {argv!r} in {asked.timeout} s"
+            )
         own = {"HOME": "/home/agent", "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/bash"}
         full = {**ENVIRONMENT, **own, **dict(self.image.config.env), **dict(self.spec.env), **(env or {})}
         where = os.path.normpath(os.path.join(self.spec.workdir, cwd or "."))  # noqa: PTH118

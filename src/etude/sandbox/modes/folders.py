@@ -13,12 +13,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 from etude.sandbox.contract import (
-    NO_EGRESS,
     Box,
     BoxSpec,
-    Egress,
     Feature,
     ImageError,
     RequestRefused,
@@ -31,6 +30,7 @@ from etude.sandbox.images.store import ImageStore, check_workdir
 from etude.sandbox.inside.files import MAX_DEPTH
 from etude.sandbox.modes.folder_box import FolderBox
 from etude.sandbox.modes.walls import Place, Walls
+from etude.sandbox.options import BuildOptions
 
 
 class FolderSandboxes:
@@ -62,16 +62,7 @@ class FolderSandboxes:
     async def pull_image(self, reference: str) -> str:
         raise self._no_images()
 
-    async def build_image(
-        self,
-        context: Path,
-        *,
-        dockerfile: Path | None = None,
-        target: str = "",
-        arguments: dict[str, str] | None = None,
-        egress: Egress = NO_EGRESS,
-        say: Callable[[str], None] | None = None,
-    ) -> str:
+    async def build_image(self, context: Path, **options: Unpack[BuildOptions]) -> str:
         raise self._no_images()
 
     def _no_images(self) -> RequestRefused:

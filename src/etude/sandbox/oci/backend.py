@@ -11,14 +11,12 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from etude.sandbox.commands import ENVIRONMENT
 from etude.sandbox.contract import (
-    NO_EGRESS,
     Box,
     BoxSpec,
     Egress,
@@ -36,6 +34,7 @@ from etude.sandbox.oci.endpoint import find_engine
 from etude.sandbox.oci.images import Known, OciImages
 from etude.sandbox.oci.owner import FORKS, OWNER, Owner, remove_dead
 from etude.sandbox.oci.tars import chunks
+from etude.sandbox.options import Build, BuildOptions
 from etude.sandbox.served.channel import Channel
 
 _INIT_MB, _INIT_PROCESSES = 32, 4
@@ -79,18 +78,11 @@ class OciSandboxes:
     async def pull_image(self, reference: str) -> str:
         return await self.images.pull(reference)
 
-    async def build_image(
-        self,
-        context: Path,
-        *,
-        dockerfile: Path | None = None,
-        target: str = "",
-        arguments: dict[str, str] | None = None,
-        egress: Egress = NO_EGRESS,
-        say: Callable[[str], None] | None = None,
-    ) -> str:
-        _refuse_egress(egress)
-        return await self.images.build(Path(context), dockerfile, target, arguments, say or (lambda _: None))
+    async def build_image(self, context: Path, **options: Unpack[BuildOptions]) -> str:
+        asked = Build(Path(context), **options)
+        _refuse_egress(asked.egress)
+        say = asked.say or (lambda _: None)
+        return await self.images.build(asked.context, asked.dockerfile, asked.target, asked.arguments, say)
 
     # -- boxes
 

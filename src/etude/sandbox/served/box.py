@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from etude.sandbox.commands import shell_line
 from etude.sandbox.contract import (
@@ -13,13 +13,12 @@ from etude.sandbox.contract import (
     BoxSpec,
     BoxStats,
     ExecResult,
-    OnOutput,
     Process,
     RequestRefused,
     SandboxLost,
-    Terminal,
 )
 from etude.sandbox.cpu_share import Watch
+from etude.sandbox.options import Command, ExecOptions, StartOptions
 from etude.sandbox.served.channel import Channel
 from etude.sandbox.served.process import ServedProcess
 from etude.sandbox.tars import Member, Tar, pack
@@ -40,33 +39,23 @@ class ServedBox:
         self._channel = channel
         self._commands: list[str] = []
 
-    async def exec(
-        self,
-        command: list[str] | str,
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        stdin: bytes = b"",
-        user: str = "",
-        on_output: OnOutput | None = None,
-    ) -> ExecResult:
-        header = self._request(command, timeout, cwd, env, user)
-        header |= {"op": "exec", "stream": on_output is not None}
+    async def exec(self, command: list[str] | str, **options: Unpack[ExecOptions]) -> ExecResult:
+        asked = Command(command, **options)
+        header = self._request(asked) | {"op": "exec", "stream": asked.on_output is not None}
         watch = Watch()
         ticket, heard = self._channel.next_ticket(), {1: bytearray(), 2: bytearray()}
 
         def hear(frame: dict[str, Any], data: bytes) -> None:
-            assert on_output is not None
+            assert asked.on_output is not None
             heard[frame["stream"]] += data
-            on_output(frame["stream"], data)
+            asked.on_output(frame["stream"], data)
 
-        if on_output is not None:
+        if asked.on_output is not None:
             self._channel.listen(ticket, hear)
         try:
-            with self._noted(shell_line(command, cwd, env)):
-                patience = timeout + ANSWER_SECONDS
-                answer, body = await self._channel.request(header, stdin, patience=patience, ticket=ticket)
+            with self._noted(shell_line(command, asked.cwd, asked.env)):
+                patience = asked.timeout + ANSWER_SECONDS
+                answer, body = await self._channel.request(header, asked.stdin, patience=patience, ticket=ticket)
         finally:
             self._channel.ignore(ticket)
         return ExecResult(
@@ -80,39 +69,31 @@ class ServedBox:
             share=watch.share(answer["cpu_seconds"]),
         )
 
-    async def start(
-        self,
-        command: list[str] | str,
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        user: str = "",
-        terminal: Terminal | None = None,
-    ) -> Process:
-        header = self._request(command, timeout, cwd, env, user)
-        header |= {"op": "start", "terminal": terminal and [terminal.rows, terminal.columns]}
+    async def start(self, command: list[str] | str, **options: Unpack[StartOptions]) -> Process:
+        asked = Command(command, **options)
+        terminal = asked.terminal and [asked.terminal.rows, asked.terminal.columns]
+        header = self._request(asked) | {"op": "start", "terminal": terminal}
         process = ServedProcess(self._channel, self._channel.next_ticket())
         try:
-            with self._noted(shell_line(command, cwd, env) + " &"):
+            with self._noted(shell_line(command, asked.cwd, asked.env) + " &"):
                 await self._channel.request(header, patience=ANSWER_SECONDS, ticket=process.id)
         except BaseException:
             self._channel.ignore(process.id)
             raise
         return process
 
-    def _request(
-        self, command: list[str] | str, timeout: float, cwd: str | None, env: dict[str, str] | None, user: str
-    ) -> dict[str, Any]:
-        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
-        if not argv or timeout <= 0:
-            raise RequestRefused(f"a command of at least one word and a positive timeout, not {argv!r} in {timeout} s")
+    def _request(self, asked: Command) -> dict[str, Any]:
+        argv = ["/bin/sh", "-c", asked.command] if isinstance(asked.command, str) else asked.command
+        if not argv or asked.timeout <= 0:
+            raise RequestRefused(
+                f"a command of at least one word and a positive timeout, not {argv!r} in {asked.timeout} s"
+            )
         return {
             "argv": argv,
-            "cwd": cwd if cwd is None or cwd.startswith("/") else f"{self.spec.workdir}/{cwd}",
-            "env": env or {},
-            "timeout": timeout,
-            "user": user,
+            "cwd": asked.cwd if asked.cwd is None or asked.cwd.startswith("/") else f"{self.spec.workdir}/{asked.cwd}",
+            "env": asked.env or {},
+            "timeout": asked.timeout,
+            "user": asked.user,
         }
 
     @contextlib.contextmanager

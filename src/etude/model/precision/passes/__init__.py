@@ -12,12 +12,20 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from functools import cache
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from etude.model.precision.elements import Element
+
+
+class ThereAndBack(NamedTuple):
+    """Scales of a rounding there and back: the values of the codes are multiplied by `back` per block and `outer`."""
+
+    scales: Tensor
+    back: Tensor
+    outer: Tensor | None = None
 
 
 class Passes(Protocol):
@@ -34,19 +42,8 @@ class Passes(Protocol):
     def encode_e2m1(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
         """Encode as E2M1 likewise, two codes per byte: uint8 [N, K / 2], the first of a pair in the low half."""
 
-    def round_to(
-        self,
-        rows: Tensor,
-        element: Element,
-        scales: Tensor,
-        back: Tensor,
-        outer: Tensor | None,
-        dtype: torch.dtype,
-        *,
-        divide: bool,
-    ) -> Tensor:
-        """Round to the element type and scale back: the values of the codes, times `back` per block, times `outer`. NaN
-        stays NaN; a zero may lose its sign."""
+    def round_to(self, rows: Tensor, element: Element, by: ThereAndBack, dtype: torch.dtype, *, divide: bool) -> Tensor:
+        """Round to the element type and scale back. NaN stays NaN; a zero may lose its sign."""
 
     def decode_e4m3(self, codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor: ...
 

@@ -15,6 +15,7 @@ from etude.model.precision.elements import (
     to_e2m1,
     to_e4m3,
 )
+from etude.model.precision.passes import ThereAndBack
 
 _MAGNITUDE = {
     torch.bfloat16: (torch.int16, 0x7FFF),
@@ -51,18 +52,9 @@ def encode_e2m1(rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
     return packed
 
 
-def round_to(
-    rows: Tensor,
-    element: Element,
-    scales: Tensor,
-    back: Tensor,
-    outer: Tensor | None,
-    dtype: torch.dtype,
-    *,
-    divide: bool,
-) -> Tensor:
-    values = _scaled(rows, scales, divide=divide)
-    return _back(round_to_(values, element, torch.empty_like(values)), back, outer, dtype)
+def round_to(rows: Tensor, element: Element, by: ThereAndBack, dtype: torch.dtype, *, divide: bool) -> Tensor:
+    values = _scaled(rows, by.scales, divide=divide)
+    return _back(round_to_(values, element, torch.empty_like(values)), by.back, by.outer, dtype)
 
 
 def decode_e4m3(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:

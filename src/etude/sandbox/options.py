@@ -1,0 +1,63 @@
+"""The keywords of the contract's long calls, for backends to take and pass on as one; contract.py explains them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Required, TypedDict
+
+from etude.sandbox.contract import NO_EGRESS, Egress, OnOutput, Terminal
+
+
+class ExecOptions(TypedDict, total=False):
+    timeout: Required[float]
+    cwd: str | None
+    env: dict[str, str] | None
+    stdin: bytes
+    user: str
+    on_output: OnOutput | None
+
+
+class StartOptions(TypedDict, total=False):
+    timeout: Required[float]
+    cwd: str | None
+    env: dict[str, str] | None
+    user: str
+    terminal: Terminal | None
+
+
+class BuildOptions(TypedDict, total=False):
+    dockerfile: Path | None
+    target: str
+    arguments: dict[str, str] | None
+    egress: Egress
+    say: Callable[[str], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What Box.exec or Box.start is asked, with the contract's defaults."""
+
+    command: list[str] | str
+    _: KW_ONLY
+    timeout: float
+    cwd: str | None = None
+    env: dict[str, str] | None = None
+    stdin: bytes = b""
+    user: str = ""
+    on_output: OnOutput | None = None
+    terminal: Terminal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What Sandboxes.build_image is asked, with the contract's defaults."""
+
+    context: Path
+    _: KW_ONLY
+    dockerfile: Path | None = None
+    target: str = ""
+    arguments: dict[str, str] | None = None
+    egress: Egress = NO_EGRESS
+    say: Callable[[str], None] | None = None
