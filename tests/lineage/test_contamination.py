@@ -134,7 +134,7 @@ def test_documents_may_hold_seen_families_with_other_numbers(tasks: list[Task], 
 
 
 def test_no_generated_document_holds_a_held_out_function(tasks: list[Task]) -> None:
-    from etude.tasks.microrepo.documents import make_document
+    from etude.tasks.sources.microrepo.documents import make_document
 
     made = [document(make_document(3, index).text) for index in range(400)]
     held_out = [task for task in tasks if task.split is not Split.TRAIN]

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.chat_server import ChatServer, completion
 
 from etude.harness import write_sample
-from etude.tasks import sources
+from etude.tasks.sources import registry
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -54,7 +54,7 @@ def test_add_a_tool() -> None:
 
 
 def test_own_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_SOURCES", dict(sources._SOURCES))  # the example adds one for good
+    monkeypatch.setattr(registry, "_SOURCES", dict(registry._SOURCES))  # the example adds one for good
     results = asyncio.run(example("own_tasks").main(tmp_path))
     assert [result.survived for result in results] == [True] * 3
 

@@ -4,10 +4,10 @@ import random
 
 from etude.tasks import Split, function_hashes
 from etude.tasks.hashes import fingerprints
-from etude.tasks.microrepo import families_of
-from etude.tasks.microrepo.bugs import mutations
-from etude.tasks.microrepo.documents import make_document
-from etude.tasks.microrepo.function import draw_function
+from etude.tasks.sources.microrepo import families_of
+from etude.tasks.sources.microrepo.bugs import mutations
+from etude.tasks.sources.microrepo.documents import make_document
+from etude.tasks.sources.microrepo.function import draw_function
 
 
 def test_names_numbers_and_docstrings_do_not_matter_but_operators_do() -> None:

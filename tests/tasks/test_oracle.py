@@ -37,9 +37,9 @@ from etude.tasks import (
     read_files,
 )
 from etude.tasks.cases import load_cases, outcome_of
-from etude.tasks.microrepo.documents import make_document
-from etude.tasks.microrepo.function import compile_function
 from etude.tasks.oracle import reference_repair
+from etude.tasks.sources.microrepo.documents import make_document
+from etude.tasks.sources.microrepo.function import compile_function
 from etude.text import CompactFormat, Tokenizer, parse_call
 from etude.trace.builder import TraceBuilder
 from etude.trace.trace import StopCause

@@ -21,7 +21,7 @@ FAMILIES = {
     "etude.corpus.errors.CorpusError": MISTAKE,
     "etude.tasks.task.TaskError": MISTAKE,
     "etude.tasks.task.SplitViolation": MISTAKE,
-    "etude.tasks.sources.UnknownSource": MISTAKE,
+    "etude.tasks.sources.registry.UnknownSource": MISTAKE,
     "etude.tasks.overlap.reading.OverlapError": MISTAKE,
     "etude.harness.schema.SchemaError": MISTAKE,
     "etude.harness.editing.apply.ApplyConflict": MISTAKE,

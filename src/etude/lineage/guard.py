@@ -11,7 +11,7 @@ from pathlib import Path
 
 from etude.lineage.state import LineageError
 from etude.recipe import Recipe
-from etude.tasks.microrepo import SEEN_KINDS
+from etude.tasks.sources.microrepo import SEEN_KINDS
 
 _NEEDED_BYTES = 500_000_000
 

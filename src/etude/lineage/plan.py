@@ -13,7 +13,7 @@ from etude.lineage.probe import Pace, probe
 from etude.model import ModelConfig
 from etude.recipe import Recipe
 from etude.rl.curve import evaluated_steps
-from etude.tasks.microrepo.bugs import SEEN_KINDS
+from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
 from etude.training.compute import Compute, choose_compute
 
 _BYTES_PER_PARAMETER = 4 + 8 + 4 + 2

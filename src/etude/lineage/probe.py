@@ -20,7 +20,7 @@ from etude.rollout import open_setup
 from etude.sandbox.contract import SandboxError
 from etude.sandbox.open import beside
 from etude.tasks import Judgement, Split, Task, make_tasks, open_source, reference_diff
-from etude.tasks.microrepo.documents import make_document
+from etude.tasks.sources.microrepo.documents import make_document
 from etude.training.compute import Compute
 
 _STEPS = 3

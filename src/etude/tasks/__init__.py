@@ -19,11 +19,11 @@ from etude.tasks.gate import (
 )
 from etude.tasks.grader import Grader, GraderStats
 from etude.tasks.hashes import function_hashes
-from etude.tasks.microrepo.documents import write_documents
 from etude.tasks.oracle import OraclePolicy
 from etude.tasks.protected_files import is_protected
 from etude.tasks.seal import Finding, SealReport
 from etude.tasks.sources import TaskSource, UnknownSource, generate_tasks, make_tasks, open_source, register_source
+from etude.tasks.sources.microrepo.documents import write_documents
 from etude.tasks.task import Cell, Split, SplitViolation, Task, TaskError, TaskLimits, split_of
 from etude.tasks.verdict import Evidence, Judgement, Verdict
 from etude.tasks.verifiers import Stand, Verifier, open_verifier, register_verifier

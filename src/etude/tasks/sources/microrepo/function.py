@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import CodeType
 
 from etude.tasks.cases import Outcome, Value, outcome_of
-from etude.tasks.microrepo import name_words
-from etude.tasks.microrepo.families import Family
+from etude.tasks.sources.microrepo import name_words
+from etude.tasks.sources.microrepo.families import Family
 
 NUMBERS = frozenset(("x", "y", "n", "lo", "hi", "v", "i", "t"))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from etude.tasks.microrepo.composed import combinations
+from etude.tasks.sources.microrepo.composed import combinations
 from etude.tasks.task import Split, split_of
 
 

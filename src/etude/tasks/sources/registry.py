@@ -39,19 +39,32 @@ class TaskSource(Protocol):
         ...
 
 
+_CATEGORIES = {
+    "debugging": "DebuggingSource",
+    "devops": "DevopsSource",
+    "documentation": "DocumentationSource",
+    "features": "FeaturesSource",
+    "images": "ImagesSource",
+    "migration": "MigrationSource",
+    "refactor": "RefactorSource",
+    "review": "ReviewSource",
+    "testing": "TestingSource",
+    "workflows": "WorkflowsSource",
+}
+
+
+def _category(name: str) -> Callable[[TasksRecipe], TaskSource]:
+    return lambda _: getattr(import_module(f"etude.tasks.categories.{name}"), _CATEGORIES[name])()
+
+
+def _microrepo(recipe: TasksRecipe) -> TaskSource:
+    return import_module("etude.tasks.sources.microrepo.source").MicroRepoSource(recipe.test_cells)
+
+
+# Imported by name, so that a source is loaded only when it is used.
 _SOURCES: dict[str, Callable[[TasksRecipe], TaskSource]] = {
-    # Imported by name, so that a source is loaded only when it is used.
-    "microrepo": lambda recipe: import_module("etude.tasks.microrepo.source").MicroRepoSource(recipe.test_cells),
-    "debugging": lambda _: import_module("etude.tasks.categories.debugging").DebuggingSource(),
-    "images": lambda _: import_module("etude.tasks.categories.images").ImagesSource(),
-    "workflows": lambda _: import_module("etude.tasks.categories.workflows").WorkflowsSource(),
-    "devops": lambda _: import_module("etude.tasks.categories.devops").DevopsSource(),
-    "features": lambda _: import_module("etude.tasks.categories.features").FeaturesSource(),
-    "migration": lambda _: import_module("etude.tasks.categories.migration").MigrationSource(),
-    "review": lambda _: import_module("etude.tasks.categories.review").ReviewSource(),
-    "documentation": lambda _: import_module("etude.tasks.categories.documentation").DocumentationSource(),
-    "refactor": lambda _: import_module("etude.tasks.categories.refactor").RefactorSource(),
-    "testing": lambda _: import_module("etude.tasks.categories.testing").TestingSource(),
+    "microrepo": _microrepo,
+    **{name: _category(name) for name in _CATEGORIES},
 }
 
 

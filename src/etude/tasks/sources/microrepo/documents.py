@@ -24,11 +24,11 @@ import zstandard
 from etude.harness.schema import builtin_schema
 from etude.harness.tools.files import numbered
 from etude.journal import write_atomically
-from etude.tasks.microrepo import name_words
-from etude.tasks.microrepo.bugs import SEEN_KINDS
-from etude.tasks.microrepo.function import Function, draw_inputs, outcomes
-from etude.tasks.microrepo.pools import pool_of
-from etude.tasks.microrepo.repository import draw_broken, fail_line, show
+from etude.tasks.sources.microrepo import name_words
+from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
+from etude.tasks.sources.microrepo.function import Function, draw_inputs, outcomes
+from etude.tasks.sources.microrepo.pools import pool_of
+from etude.tasks.sources.microrepo.repository import draw_broken, fail_line, show
 from etude.tasks.task import Split
 from etude.text.calls import format_call
 

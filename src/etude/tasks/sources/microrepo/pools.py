@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from etude.tasks.microrepo.families import Family, families_of
-from etude.tasks.microrepo.function import Function, draw_function
+from etude.tasks.sources.microrepo.families import Family, families_of
+from etude.tasks.sources.microrepo.function import Function, draw_function
 from etude.tasks.task import Split, split_of
 
 _WORD = re.compile(r"'[^']*'|[A-Za-z_]\w*")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from etude.recipe.acting import CellsRecipe, TasksRecipe
 from etude.tasks import Cell, Split, UnknownSource, generate_tasks, make_tasks, open_source, read_task, register_source
-from etude.tasks.microrepo import KINDS, SEEN_KINDS, UNSEEN_KINDS, MicroRepoSource, families_of
-from etude.tasks.microrepo.source import cell_at
+from etude.tasks.sources.microrepo import KINDS, SEEN_KINDS, UNSEEN_KINDS, MicroRepoSource, families_of
+from etude.tasks.sources.microrepo.source import cell_at
 from etude.tasks.task import TaskError
 
 RECIPE = TasksRecipe(train=12, dev=3, test=4)

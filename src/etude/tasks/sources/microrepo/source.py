@@ -16,9 +16,9 @@ from etude.harness.editing.diff import unified_diff
 from etude.recipe.acting import CellsRecipe
 from etude.tasks.cases import dump_cases
 from etude.tasks.directory import REFERENCE_DIFF, REPOSITORY, WORKDIR
-from etude.tasks.microrepo.bugs import SEEN_KINDS, UNSEEN_KINDS
-from etude.tasks.microrepo.pools import pool_of
-from etude.tasks.microrepo.repository import CHECK, Repository, draw_repository
+from etude.tasks.sources.microrepo.bugs import SEEN_KINDS, UNSEEN_KINDS
+from etude.tasks.sources.microrepo.pools import pool_of
+from etude.tasks.sources.microrepo.repository import CHECK, Repository, draw_repository
 from etude.tasks.task import Cell, Split, Task, TaskLimits
 
 _DOCKERFILE = f"FROM python:3.11-slim\nWORKDIR {WORKDIR}\nCOPY repo/ {WORKDIR}/\n"

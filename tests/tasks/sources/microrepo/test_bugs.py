@@ -5,9 +5,9 @@ import random
 import pytest
 
 from etude.tasks import Split
-from etude.tasks.microrepo import FAMILIES, KINDS, Family, mutations
-from etude.tasks.microrepo.function import draw_function, draw_inputs, outcomes
-from etude.tasks.microrepo.repository import kinds_of
+from etude.tasks.sources.microrepo import FAMILIES, KINDS, Family, mutations
+from etude.tasks.sources.microrepo.function import draw_function, draw_inputs, outcomes
+from etude.tasks.sources.microrepo.repository import kinds_of
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from etude.tasks import Split
-from etude.tasks.microrepo import KINDS, pool_of
-from etude.tasks.microrepo.repository import CHECK, draw_repository
+from etude.tasks.sources.microrepo import KINDS, pool_of
+from etude.tasks.sources.microrepo.repository import CHECK, draw_repository
 
 
 def check(files: dict[str, str], folder: Path) -> str:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 
 from etude.tasks.cases import Case, Value
-from etude.tasks.microrepo import name_words
-from etude.tasks.microrepo.bugs import KINDS, Mutation, mutations
-from etude.tasks.microrepo.families import Family
-from etude.tasks.microrepo.function import Function, draw_function, draw_inputs, outcomes
-from etude.tasks.microrepo.pools import Pool
+from etude.tasks.sources.microrepo import name_words
+from etude.tasks.sources.microrepo.bugs import KINDS, Mutation, mutations
+from etude.tasks.sources.microrepo.families import Family
+from etude.tasks.sources.microrepo.function import Function, draw_function, draw_inputs, outcomes
+from etude.tasks.sources.microrepo.pools import Pool
 
 VISIBLE = 4
 CHECK = "check.py"

@@ -9,8 +9,8 @@ import pytest
 
 from etude.harness.tools.files import by_number, replacement
 from etude.tasks import Split, function_hashes
-from etude.tasks.microrepo import SEEN_KINDS, documents, pool_of, read_documents, write_documents
-from etude.tasks.microrepo.documents import make_document
+from etude.tasks.sources.microrepo import SEEN_KINDS, documents, pool_of, read_documents, write_documents
+from etude.tasks.sources.microrepo.documents import make_document
 
 
 def test_documents_are_deterministic_resumable_and_of_three_kinds(

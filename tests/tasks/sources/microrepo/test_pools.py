@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from etude.tasks import Split
 from etude.tasks.hashes import Fingerprint, fingerprints
-from etude.tasks.microrepo import FAMILIES, KINDS, SEEN_KINDS, Family, Pool, families_of, mutations, pool_of
-from etude.tasks.microrepo.function import draw_function
-from etude.tasks.microrepo.pools import normal_form, side_of
-from etude.tasks.microrepo.repository import draw_repository
 from etude.tasks.overlap import code_in
+from etude.tasks.sources.microrepo import FAMILIES, KINDS, SEEN_KINDS, Family, Pool, families_of, mutations, pool_of
+from etude.tasks.sources.microrepo.function import draw_function
+from etude.tasks.sources.microrepo.pools import normal_form, side_of
+from etude.tasks.sources.microrepo.repository import draw_repository
 
 SEEDS = st.integers(0, 2**32)
 
@@ -73,7 +73,7 @@ def test_no_repository_that_trains_holds_an_instance_of_one_that_tests(learnt: i
 
 
 def test_what_hundreds_of_train_repositories_and_documents_hold_is_new_to_the_test() -> None:
-    from etude.tasks.microrepo.documents import make_document
+    from etude.tasks.sources.microrepo.documents import make_document
 
     learnt = {one for seed in range(200) for one in held(pool_of(Split.TRAIN), seed, SEEN_KINDS)}
     for index in range(200):
