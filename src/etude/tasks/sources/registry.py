@@ -58,7 +58,8 @@ def _category(name: str) -> Callable[[TasksRecipe], TaskSource]:
 
 
 def _microrepo(recipe: TasksRecipe) -> TaskSource:
-    return import_module("etude.tasks.sources.microrepo.source").MicroRepoSource(recipe.test_cells)
+    source: TaskSource = import_module("etude.tasks.sources.microrepo.source").MicroRepoSource(recipe.test_cells)
+    return source
 
 
 # Imported by name, so that a source is loaded only when it is used.
