@@ -8,7 +8,7 @@ test test-full soak smoke: export PYTHONDONTWRITEBYTECODE :=
 # by how many tests they have, those with a single long one would come last.
 PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup tools quickstart test test-full test-times soak lint smoke fresh bench results claims gpu gpu-record clean
+.PHONY: setup tools quickstart test test-full test-times soak mutants lint smoke fresh bench results claims gpu gpu-record clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -36,6 +36,9 @@ test-times: setup         ## the slowest tests of the last runs; fails above 20 
 
 soak: setup tools         ## make soak [ROOM=sandbox]: what is exhaustive, hours in all; its results go to docs/soak.md
 	@$(PY) scripts/soak.py $(ROOM)
+
+mutants: setup tools      ## make mutants [N=300] [SEED=2026]: faults made in the source that no test notices, hours in all
+	@$(PY) scripts/mutants.py --number $(or $(N),300) --seed $(or $(SEED),2026)
 
 lint: setup               ## format, lint, types, architecture
 	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }

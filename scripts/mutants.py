@@ -1,0 +1,232 @@
+"""Make small faults in the source, one after another, and see which of them the tests notice.
+
+    mutants.py [--number 300] [--seed 2026] [--room sandbox] [--tests tests/sandbox] [--trees 2]
+
+A mutation is drawn over all of `src` by the seed. Only tests that execute its line are run, the shortest first, until
+one fails and passes again without the fault. Which tests execute a line is measured once per code digest, by one run of
+the tests under coverage; they are CI's, those of `make test` and `make test-full`.
+
+Every result is a row of docs/mutants/rows.jsonl as soon as it is known, so that the same command goes on where it was
+stopped; docs/mutants/survivors.md is written from the rows. Faults are made in copies of the tree, never in yours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import coverage
+from mutations import Mutation, mutations_below
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from etude.journal import code_digest
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".pytest_cache" / "mutants"
+PAGES = ROOT / "docs" / "mutants"
+ROWS = PAGES / "rows.jsonl"
+OF_CI = "not soak and not gpu"
+BATCHES = (25, 250)
+"""How many of the shortest covering tests run first: starting pytest with thousands takes longer than most kills."""
+
+
+def measure(folder: Path, tests: str) -> None:
+    """Run CI's tests once under coverage; also the processes they start, each noted with the test that started it."""
+    folder.mkdir(parents=True)
+    settings = folder / "coveragerc"
+    settings.write_text(
+        f"[run]\nsource = {ROOT / 'src'}\ndata_file = {folder / 'data'}\nparallel = true\nsigterm = true\n"
+        "patch = subprocess, _exit\ncontext = ${PYTEST_CURRENT_TEST-}\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-p", "noting"]
+    command += ["-n", "3", "--dist", "loadfile", "-m", OF_CI]
+    subprocess.call([*command, tests], cwd=ROOT, env=_noting(folder / "tests.jsonl"))
+    combined = coverage.Coverage(config_file=str(settings))
+    combined.combine()
+    combined.save()
+
+
+def _noting(notes: Path) -> dict[str, str]:
+    """An environment in which pytest finds the plugin, and the plugin its file."""
+    paths = os.pathsep.join(filter(None, (str(ROOT / "scripts"), os.environ.get("PYTHONPATH", ""))))
+    return {**os.environ, "PYTHONPATH": paths, "ETUDE_TEST_NOTES": str(notes)}
+
+
+def _read(notes: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in notes.read_text(encoding="utf-8").splitlines()] if notes.exists() else []
+
+
+class Covering:
+    """Which tests execute a line, and how long each takes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = coverage.CoverageData(str(folder / "data"))
+        self.data.read()
+        self.seconds = {row["test"]: row["seconds"] for row in _read(folder / "tests.jsonl") if not row["failed"]}
+
+    def tests(self, mutation: Mutation) -> list[str]:
+        """The shortest first. A line that runs at import, or was executed by nobody noted, has those of its file."""
+        lines = self.data.contexts_by_lineno(str(ROOT / mutation.file))
+        found = _nodes(lines.get(mutation.line, ()))
+        if not found:
+            found = _nodes(context for contexts in lines.values() for context in contexts)
+        return sorted(found & self.seconds.keys(), key=lambda test: self.seconds[test])
+
+
+def _nodes(contexts: Any) -> set[str]:
+    """`PYTEST_CURRENT_TEST` has the phase behind the id."""
+    return {context.rsplit("|", 1)[-1].split(" (")[0] for context in contexts if "::" in context}
+
+
+class Tree:
+    """A copy of the project in which faults are made, with an environment that imports the copy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder
+        copied = shutil.ignore_patterns(".git", ".venv", "runs", ".*_cache", "__pycache__", ".hypothesis")
+        shutil.copytree(ROOT, folder, ignore=copied, symlinks=True)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / ".venv")], check=True)
+        ours = next(Path(path) for path in sys.path if path.endswith("site-packages"))
+        its = next((folder / ".venv").glob("lib/python*/site-packages"))
+        # As a plain path, the file in it that names our own source is not read.
+        (its / "copy.pth").write_text(f"{folder / 'src'}\n{ours}\n", encoding="utf-8")
+        for script in Path(sys.executable).parent.iterdir():
+            copy = folder / ".venv/bin" / script.name
+            if not copy.exists() and script.is_file():
+                text = script.read_bytes()
+                copy.write_bytes(text.replace(str(ROOT / ".venv").encode(), str(folder / ".venv").encode()))
+                copy.chmod(0o755)
+
+    def failing(self, tests: Sequence[str], seconds: float) -> str | None:
+        """The test that failed first; what did not end in time has failed."""
+        names = self.root / ".tests"
+        names.write_text("\n".join(tests), encoding="utf-8")
+        notes = self.root / ".notes"
+        notes.unlink(missing_ok=True)
+        command = [str(self.root / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        started = subprocess.Popen(
+            [*command, "-p", "noting", f"@{names}"],
+            cwd=self.root,
+            env=_noting(notes),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            code = started.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, 9)
+            started.wait()
+            return "no end"
+        if code == 0:
+            return None
+        return next((row["test"] for row in _read(notes) if row["failed"]), "no start")
+
+    def judge(self, mutation: Mutation, covering: Covering) -> dict[str, Any]:
+        file, begun = self.root / mutation.file, time.monotonic()
+        source = file.read_bytes()
+        tests, killer = covering.tests(mutation), None
+        file.write_bytes(mutation.apply(source))
+        try:
+            for batch in _batches(tests):
+                killer = self.failing(batch, 120 + 5 * sum(covering.seconds[test] for test in batch))
+                if killer is not None:
+                    break
+        finally:
+            file.write_bytes(source)
+        if killer in covering.seconds and self.failing([killer], 60 + 10 * covering.seconds[killer]) is not None:
+            killer = f"unclear: {killer} also fails without it"
+        return {"tests": len(tests), "killer": killer, "seconds": round(time.monotonic() - begun, 1)}
+
+
+def _batches(tests: list[str]) -> list[list[str]]:
+    bounds = [0, *(bound for bound in BATCHES if bound < len(tests)), len(tests)]
+    return [tests[start:end] for start, end in pairwise(bounds) if start < end]
+
+
+def identity(mutation: Mutation) -> dict[str, Any]:
+    """What a row calls the mutation; its line is as the source was when it was drawn."""
+    return {"file": mutation.file, "line": mutation.line, "before": mutation.before, "after": mutation.after}
+
+
+def _alive(rows: list[dict[str, Any]]) -> int:
+    return sum(row["killer"] is None for row in rows)
+
+
+def write_page(rows: list[dict[str, Any]]) -> None:
+    """How many were killed, and each that was not."""
+    alive = [row for row in rows if row["killer"] is None]
+    text = (
+        "# Mutants\n\nFaults that `make mutants` made in the source and that no test of CI noticed.\n"
+        f"\n{len(rows) - len(alive)} of {len(rows)} were noticed.\n"
+        "\n| place | was | became | tests that execute it |\n|---|---|---|---|\n"
+    )
+    for row in sorted(alive, key=lambda row: (row["file"], row["line"])):
+        before, after = (" ".join(str(row[side]).split()).replace("|", "\\|")[:60] for side in ("before", "after"))
+        text += (
+            f"| `{row['file'].removeprefix('src/etude/')}:{row['line']}` | `{before}` | `{after}` | {row['tests']} |\n"
+        )
+    (PAGES / "survivors.md").write_text(text, encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--number", type=int, default=300, help="how many faults")
+    parser.add_argument("--seed", type=int, default=2026, help="which faults are drawn")
+    parser.add_argument("--room", default="", help="draw from one folder of src/etude")
+    parser.add_argument("--tests", default="tests", help="which tests may notice them")
+    parser.add_argument("--trees", type=int, default=2, help="how many faults are tried at once")
+    told = parser.parse_args()
+    folder = CACHE / f"{code_digest()}-{told.tests.replace('/', '-')}"
+    if not (folder / "data").exists():
+        shutil.rmtree(CACHE, ignore_errors=True)
+        measure(folder, told.tests)
+    covering = Covering(folder)
+    offered = mutations_below(ROOT, f"src/etude/{told.room}")
+    drawn = random.Random(told.seed).sample(offered, min(told.number, len(offered)))
+    rows = _read(ROWS)
+    known = {json.dumps({key: row[key] for key in ("file", "line", "before", "after")}) for row in rows}
+    todo = [mutation for mutation in drawn if json.dumps(identity(mutation)) not in known]
+    PAGES.mkdir(exist_ok=True)
+    lock = threading.Lock()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with tempfile.TemporaryDirectory(prefix="etude-mutants-") as place, Progress(*columns) as progress:
+        free = [Tree(Path(place, str(number))) for number in range(told.trees)]
+        bar = progress.add_task("mutants", total=len(drawn), completed=len(drawn) - len(todo))
+
+        def one(mutation: Mutation) -> None:
+            with lock:
+                tree = free.pop()
+            row = {**identity(mutation), **tree.judge(mutation, covering)}
+            with lock:
+                free.append(tree)
+                rows.append(row)
+                with ROWS.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+                write_page(rows)
+                progress.update(bar, advance=1, description=f"mutants, {_alive(rows)} alive")
+
+        with ThreadPoolExecutor(told.trees) as pool:
+            for done in [pool.submit(one, mutation) for mutation in todo]:
+                done.result()
+    alive = _alive(rows)
+    print(json.dumps({"mutants": len(rows), "killed": len(rows) - alive, "alive": alive}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
