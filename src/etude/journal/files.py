@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file atomically, creating its folder or replacing an old file. A failed write leaves no temporary file."""
+    """Write a file atomically, creating its folder if needed. A failed write leaves no temporary file."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -123,7 +123,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON lacks, by the strings "nan", "inf" and "-inf", and unwrap numpy scalars."""
+    """Replace NaN and infinities, which JSON lacks, by the strings "nan", "inf" and "-inf"; unwrap numpy scalars."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(float(value))
     if isinstance(value, Mapping):

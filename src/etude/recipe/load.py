@@ -25,7 +25,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Load a recipe. Each override is "dotted.field=value" with the value in TOML; a bare word counts as a string.
 
     A recipe may build on another with `base = "other.toml"`, a path relative to its own folder. Its fields replace
-    those of the base one by one."""
+    those of the base one by one.
+    """
     values = _read(path, ())
     for override in overrides:
         _apply(values, override)

@@ -53,7 +53,7 @@ class PrecisionRecipe(Section):
 
     @property
     def by_kernels(self) -> bool:
-        """Whether expert layers run on our kernels (Triton or their reference) instead of torch's matmuls or emulation."""
+        """Whether expert layers run on our kernels (Triton or their reference), not on torch's matmuls or emulation."""
         return not self.emulate if self.rounds else self.kernels in ("triton", "reference")
 
     def __str__(self) -> str:
