@@ -74,7 +74,7 @@ def _curve(axis: Axes, name: str, layers: Sequence[dict[str, Any]], values: Sequ
 
 
 def _apart(axis: Axes, formats: Sequence[dict[str, Any]]) -> None:
-    """Draw the difference of log-probs: for each format and way of feeding, a line from mean to max with a tick at p99."""
+    """Draw the difference of log-probs: a line from mean to max with a tick at p99, per format and way of feeding."""
     for place, one in enumerate(formats):
         for side, (way, marker) in enumerate(zip(one["engine"], _MARKERS, strict=True)):
             spread = {key: _visible(value) for key, value in one["engine"][way]["logprobs"].items()}

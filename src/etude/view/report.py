@@ -1,4 +1,4 @@
-"""Writes report.html, one self-contained page: a summary in three sentences, results, plots, and every stage's digests."""
+"""Writes report.html, one self-contained page: a three-sentence summary, results, plots and digests of all stages."""
 
 from __future__ import annotations
 
