@@ -49,7 +49,7 @@ def test_damage_elsewhere_names_file_and_line(tmp_path: Path, damage: str) -> No
 
 def test_a_foreign_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "notes.jsonl").write_text("{}\n")
-    with pytest.raises(JournalError, match=r"notes.jsonl is no journal"):
+    with pytest.raises(JournalError, match=r"notes.jsonl is not a journal file"):
         list(read_journal(tmp_path))
 
 

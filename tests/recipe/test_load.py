@@ -180,7 +180,7 @@ def test_a_recipe_may_stand_on_another(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ('base = "gone.toml"', "cannot read recipe .*gone.toml"),
-        ('base = "it.toml"', "stands on itself"),
+        ('base = "it.toml"', "builds on itself"),
         ("base = 3", "base should be the path of a recipe, found 3"),
         ('base = "wrong.toml"', "wrong.toml is not TOML"),
     ],

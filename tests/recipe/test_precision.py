@@ -36,25 +36,25 @@ def test_kernels_are_refused_at_once_in_a_dtype_that_they_do_not_take() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["precision.reciprocal_bits=20"], "reciprocal_bits is about NVFP4"),
-        (["precision.experts=mxfp8", "precision.reciprocal_bits=20"], "reciprocal_bits is about NVFP4"),
-        (["precision.emulate=false", 'precision.also=["shared"]'], "also rounds like experts, which round nothing"),
-        (["precision.experts=nvfp4_tensor", "precision.invariant=true"], "invariant does not go with nvfp4_tensor"),
+        (["precision.reciprocal_bits=20"], "reciprocal_bits affects NVFP4 only"),
+        (["precision.experts=mxfp8", "precision.reciprocal_bits=20"], "reciprocal_bits affects NVFP4 only"),
+        (["precision.emulate=false", 'precision.also=["shared"]'], "rounds nothing without emulate"),
+        (["precision.experts=nvfp4_tensor", "precision.invariant=true"], "invariant cannot be combined"),
         (["precision.experts=nvfp4", "model.moe_intermediate_size=48"], "multiples"),
         (["precision.experts=int8"], "precision.experts"),
         (["precision.kernels=cutlass"], "precision.kernels"),
-        (["precision.experts=mxfp8", "precision.kernels=torch"], "does not go with emulate = true"),
-        (["precision.experts=mxfp8", "precision.kernels=triton"], "are emulated by the reference"),
+        (["precision.experts=mxfp8", "precision.kernels=torch"], "cannot be combined with emulate = true"),
+        (["precision.experts=mxfp8", "precision.kernels=triton"], 'need kernels = "reference" if emulated'),
         (
             ["precision.experts=mxfp8", "precision.emulate=false", "precision.kernels=reference"],
-            "not emulated by triton",
+            '"triton" if not',
         ),
-        (["precision.experts=mxfp8", "precision.emulate=false", 'precision.also=["shared"]'], "routed experts alone"),
+        (["precision.experts=mxfp8", "precision.emulate=false", 'precision.also=["shared"]'], "routed experts only"),
         (
             ["precision.emulate=false", "precision.kernels=triton", "precision.invariant=true"],
             "kernels are not batch-invariant",
         ),
-        (["precision.kernels=triton"], "are emulated by the reference"),
+        (["precision.kernels=triton"], 'need kernels = "reference" if emulated'),
     ],
 )
 def test_what_makes_no_sense_is_refused(overrides: list[str], message: str) -> None:

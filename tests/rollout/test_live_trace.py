@@ -74,5 +74,5 @@ def test_ids_alone_are_no_trace(tmp_path: Path):
     from etude.trace import StepsFile
 
     StepsFile(tmp_path / "x.steps").close()
-    with pytest.raises(TraceError, match="nothing says of which"):
+    with pytest.raises(TraceError, match="does not say which rollout"):
         read_live(tmp_path / "x.steps")

@@ -63,7 +63,7 @@ def test_what_does_not_fit_is_refused() -> None:
         builder.start_segment(SegmentKind.FORK, 0, [1])
     builder.start_segment(SegmentKind.START, None, [1])
     one = np.zeros(1, np.int32)
-    with pytest.raises(ValueError, match="1 tokens, 2 log-probabilities"):
+    with pytest.raises(ValueError, match="1 tokens, 2 log-probs"):
         builder.sampled(one, np.zeros(2, np.float32), one)
     with pytest.raises(ValueError, match="do not end at 2"):
         builder.sampled(one, np.zeros(1, np.float32), one, experts=np.zeros((5, 1, 1), np.uint16))

@@ -73,5 +73,5 @@ def test_lines_of_another_version_and_of_something_else_are_refused(trace: Trace
     with pytest.raises(TraceError, match="is etude-trace-lines/2, this version reads etude-trace-lines/1: update"):
         from_line(line.replace("etude-trace-lines/1", "etude-trace-lines/2", 1))
     for other in ("{}", "[]", "nonsense", '{"format": "etude-trace-lines/1"}'):
-        with pytest.raises(TraceError, match="no line of traces"):
+        with pytest.raises(TraceError, match="not the line of a trace"):
             from_line(other)

@@ -95,10 +95,10 @@ def test_a_count_that_this_version_does_not_keep_is_passed_over(trace: Trace, tm
 def test_what_is_no_trace_file_is_named(trace: Trace, tmp_path: Path) -> None:
     other = tmp_path / "other.parquet"
     pq.write_table(to_table([trace]).replace_schema_metadata(None), other)
-    with pytest.raises(TraceError, match="no trace file: expected etude-trace/1"):
+    with pytest.raises(TraceError, match="not a trace file: expected etude-trace/1"):
         list(read_traces(other))
     other.write_bytes(b"hello")
-    with pytest.raises(TraceError, match="damaged or no parquet file"):
+    with pytest.raises(TraceError, match="damaged or not a Parquet file"):
         list(read_traces(other))
     with pytest.raises(TraceError, match="no traces at"):
         list(read_traces(tmp_path / "none"))

@@ -115,7 +115,7 @@ def test_other_versions_other_files_and_damage_are_named(tmp_path: Path) -> None
     with pytest.raises(TraceError, match="is etude-steps/7, this version reads etude-steps/1: update"):
         read_steps(path)
     path.write_bytes(b"hello, this is a text\n")
-    with pytest.raises(TraceError, match="holds no steps"):
+    with pytest.raises(TraceError, match="is not a steps file"):
         read_steps(path)
     path.write_bytes(data[:30] + bytes([data[30] ^ 1]) + data[31:])
     with pytest.raises(TraceError, match="damaged at byte 14"):

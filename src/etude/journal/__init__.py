@@ -1,7 +1,8 @@
-"""A run's folder: events, metrics, who waited for whom, progress.
+"""The journal of a run: events, metrics, waits and progress.
 
-Append-only, one file per process, merged on read. And the two ways to write a file that a kill cannot spoil: rows that
-are appended, and files that are replaced whole."""
+Each process appends to its own file, and reading merges all files by time. The package also holds the paths of a run's
+folder and the two kill-safe ways to write a file: appending rows, and replacing a file atomically.
+"""
 
 from etude.journal.files import write_atomically
 from etude.journal.journal import Journal, JournalError

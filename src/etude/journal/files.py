@@ -1,7 +1,7 @@
-"""Files that are either whole or absent: written aside, synced, then renamed.
+"""Atomic file writes: write to a temporary file, fsync, rename.
 
-Invariant: whatever kills the process or cuts the power, a reader finds what was there before or all of what is there
-now. A failing disk is an OSError as it came; the rooms that have an error family of their own put it into their words.
+Invariant: after a kill or power loss a reader finds either the old file or the complete new one. Disk errors are raised
+as plain OSError; packages with their own error family convert them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces the file if it exists, makes its folder if there is none; what was written in part does not stay."""
+    """Write a file atomically, creating its folder if needed. A failed write leaves no temporary file."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -21,7 +21,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         aside.replace(path)
         sync(path.parent)
     except BaseException:
-        # Where even this fails, the first error is the one to tell.
+        # If the cleanup fails too, the first error is the one to report.
         with suppress(OSError):
             aside.unlink(missing_ok=True)
         raise
@@ -35,7 +35,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Puts a file that somebody else wrote on the disk; of a folder, the names in it, renames included."""
+    """fsync a file that another function or process wrote. For a folder, fsync its entries, renames included."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -44,7 +44,8 @@ def sync(path: Path) -> None:
 
 
 def disk_problem(error: OSError, size: int = 0) -> str:
-    """Why something could not be written, and what to do; `size` is what a full disk would have needed, in bytes."""
+    """Describe in one line why a write failed and, on a full disk, what to do. `size` is the number of bytes to be
+    written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         need = f" (needs {size / 1e6:.1f} MB)" if size else ""
         return f"the disk is full{need}; free some space and run the same command again"

@@ -1,7 +1,7 @@
-"""A process's own file in the journal of a run.
+"""The writing side of the journal: one append-only file per process.
 
-Invariants: one file per process, written by nobody else, append-only; an entry is on its way to the disk when the call
-returns, so a kill loses none; a write that fails leaves no half line behind. Times within a file never go back.
+Invariants: only the process that opened a file writes to it. An entry has reached the kernel when the call returns, so
+killing the process loses none. A failed write leaves no partial line. Times within a file never decrease.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from etude.journal.waiting import Waiting
 
 
 class JournalError(Exception):
-    """The journal cannot be written or read: says which file, why, and what to do."""
+    """The journal cannot be written or read; the message says which file, why, and what to do."""
 
 
 class Journal:
-    """`folder` is the run's journal folder; `process` names the part of Étude that writes (driver, trainer, engine)."""
+    """Writes entries to this process's file in `folder`, the run's journal folder.
+
+    `process` names the part of Étude that writes (driver, trainer, engine).
+    """
 
     def __init__(self, folder: Path, process: str) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._]*(-[A-Za-z0-9._]+)*", process):
@@ -40,25 +43,26 @@ class Journal:
         self._open()
 
     def __reduce__(self) -> tuple[type[Journal], tuple[Path, str]]:
-        """Sent to another process it opens a file of its own."""
+        """Unpickled in another process, the journal opens a new file there."""
         return Journal, (self.folder, self.process)
 
     def event(self, kind: str, /, **fields: object) -> None:
-        """Something that happened; the fields are JSON values, numpy scalars, paths or enums."""
+        """Record an event. Field values are JSON values, numpy scalars, paths or enums."""
         self._write(kind, fields)
 
     def metrics(self, *, step: int, **values: object) -> None:
         self._write("metrics", {"step": step, **values})
 
     def progress(self, stage: str, done: float, total: float, *, rate: float | None = None, unit: str = "") -> None:
-        """How far a stage is; `journal.progress.ProgressLine` calls this now and then."""
+        """Record how far a stage has come; `journal.progress.ProgressLine` calls this at most once a second."""
         self._write("progress", {"stage": stage, "done": done, "total": total, "rate": rate, "unit": unit})
 
     def waiting(self, *, on: str, deadline: float) -> Waiting:
-        """Around every wait for somebody else, as `with` or `async with`: records for whom and how long.
+        """Return a context manager (`with` or `async with`) that records a wait: for whom, and how long.
 
-        When the deadline passes, `async with` cancels what it waits for and raises WaitExpired, which names it. A plain
-        `with` cannot interrupt its body: give the deadline to the blocking call too; being late is recorded.
+        Every wait for another process goes through this. When the deadline passes, `async with` cancels its body and
+        raises WaitExpired, which names the process. A plain `with` cannot interrupt its body, so give the deadline to
+        the blocking call too; the entry then says that the wait was late.
         """
         return Waiting(self.process, on, deadline, lambda fields: self._write("wait", fields))
 
@@ -90,7 +94,7 @@ class Journal:
             if self._descriptor < 0:
                 raise JournalError(f"journal {self.path} is closed")
             if self._pid != os.getpid():
-                # A fork: the file belongs to the parent. Its descriptor is ours to close, its lines are not.
+                # After a fork the file belongs to the parent: close the inherited descriptor and open a new file.
                 os.close(self._descriptor)
                 self._open()
             self._last_time = max(self._last_time, time.time())
@@ -109,7 +113,7 @@ class Journal:
 
 
 def _make_private(folder: Path) -> None:
-    """Like mkdir -p, but every folder it makes is for its owner alone."""
+    """Make a folder and its missing parents, accessible by their owner only (0700)."""
     missing = []
     while not folder.exists():
         missing.append(folder)
@@ -119,7 +123,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinities: they are kept as the strings "nan", "inf" and "-inf"."""
+    """Replace NaN and infinities, which JSON lacks, by the strings "nan", "inf" and "-inf"; unwrap numpy scalars."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(float(value))
     if isinstance(value, Mapping):

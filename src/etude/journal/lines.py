@@ -1,7 +1,7 @@
-"""Files of JSON rows, one per line, that a process appends to until it ends or is killed.
+"""JSON Lines files that a process appends to until it ends or is killed.
 
-Invariant: a row is there once its line is, newline included. A torn last line is as if it had not been written; damage
-anywhere else is an error that names the line.
+Invariant: a row counts once its line is complete, newline included. An incomplete last line is ignored; damage anywhere
+else is an error that names the line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from etude.journal.journal import JournalError
 
 
 def whole_lines(file: Path) -> Iterator[bytes]:
-    """The lines of a file that may still be written to, without their newlines; none if there is no such file."""
+    """Yield the complete lines of a file, without newlines; none if the file is missing. Another process may still be
+    appending."""
     if not file.exists():
         return
     with file.open("rb") as lines:
@@ -29,7 +30,7 @@ def whole_lines(file: Path) -> Iterator[bytes]:
 
 
 def read_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file, in their order."""
+    """Yield the JSON objects of a file in order."""
     for number, line in enumerate(whole_lines(file), start=1):
         try:
             row = json.loads(line)
@@ -41,13 +42,14 @@ def read_rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
-    """The rows of a stage's metrics.jsonl by step. A resumed stage may log a step twice: the later row counted."""
+    """Return the rows of a stage's metrics.jsonl, sorted by step. If a resumed stage logged a step twice, the later row
+    wins."""
     by_step = {row["step"]: row for row in read_rows(file)}
     return [by_step[step] for step in sorted(by_step)]
 
 
 def append_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """All of the rows, or none: what others may still append after a full disk is not glued to half a line."""
+    """Append all rows or none. On a full disk the partial write is undone, so that a later append starts a new line."""
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
     with file.open("ab", buffering=0) as out:
         before = out.tell()
@@ -61,8 +63,8 @@ def append_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def drop_torn_line(file: Path) -> None:
-    """Before the first row is appended: a writer that was killed may have left half a line, to which it would be
-    glued."""
+    """Remove an incomplete last line, left by a writer that was killed. Call this before the first append, which would
+    otherwise continue that line."""
     if not file.exists():
         return
     data = file.read_bytes()

@@ -1,4 +1,4 @@
-"""Where things lie in a run's folder. Every room takes its paths from here, so that the layout is written down once."""
+"""The layout of a run's folder, defined only here: all packages take their paths from RunPaths."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RunPaths:
 
     @property
     def sandboxes(self) -> Path:
-        """Images and boxes; removed when a stage ends."""
+        """Sandbox images and boxes; removed when a stage ends."""
         return self.root / "sandboxes"
 
     @property
@@ -61,12 +61,13 @@ class RunPaths:
 
     @property
     def live(self) -> Path:
-        """Traces of rollouts that are going on."""
+        """Traces of rollouts in progress."""
         return self.root / "live"
 
     @property
     def continued(self) -> Path:
-        """What SFT went on with, round by round."""
+        """Rollouts, tasks and demonstrations of the stage `continued` (SFT continued in place of RL), one folder per
+        round."""
         return self.root / "continued"
 
     @property
@@ -88,7 +89,7 @@ class RunPaths:
         return self.stage(stage) / "checkpoints"
 
     def model(self, stage: str) -> Path:
-        """The Hugging Face checkpoint that a finished stage leaves."""
+        """The Hugging Face checkpoint of a finished stage."""
         return self.stage(stage) / "model"
 
     def metrics(self, stage: str) -> Path:

@@ -1,6 +1,6 @@
-"""A live progress line per stage: bar, throughput, time left. Plain lines now and then where there is no terminal.
+"""A live progress line per stage: bar, throughput, time left. Without a terminal, a plain line every few seconds.
 
-What is shown goes to the journal too, at most once a second.
+The same numbers go to the journal, at most once a second.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _WINDOW_SECONDS = 30.0
-"""The time left is judged by the pace of this last stretch."""
+"""Throughput and time left are estimated from this many last seconds."""
 _JOURNAL_SECONDS = 1.0
 
 
 class ProgressLine:
-    """Use as a context manager. `start` is where a resumed stage begins: it counts as done but not as pace."""
+    """The progress line of one stage; use it as a context manager.
+
+    `start` is where a resumed stage begins: this work counts as done, but not towards throughput.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,10 @@ class ProgressLine:
         return self
 
     def update(self, done: float, *, rate: float | None = None, rate_unit: str = "", note: str = "") -> None:
-        """`rate` is a throughput that is not simply done per second (tokens/s, say); `note` is shown as it is."""
+        """Report that `done` of the total is done.
+
+        `rate` is a throughput in other units than `done` per second (tokens/s, for example); `note` is shown verbatim.
+        """
         now = self._clock()
         self.done, self._rate, self._rate_unit, self._note = done, rate, rate_unit, note
         self._pace.append((now, done))
@@ -78,7 +84,7 @@ class ProgressLine:
             self._write_journal()
 
     def text(self) -> str:
-        """Everything but the bar: `120/600 steps  12.3k tokens/s  0:40 left  loss 1.2`."""
+        """The text beside the bar: `120/600 steps  12.3k tokens/s  0:40 left  loss 1.2`."""
         parts = [f"{_short(self.done)}/{_short(self.total)} {self.unit}"]
         pace = self._per_second()
         if self._rate is not None:
@@ -116,7 +122,7 @@ class ProgressLine:
 
 
 def _stderr() -> Console:
-    # Imported when it is needed: rich takes longer to load than the rest of this room together.
+    # Imported late: rich takes longer to load than the rest of this package together.
     from rich.console import Console
 
     return Console(stderr=True)

@@ -1,6 +1,7 @@
-"""Reading a journal: every process's entries, merged by time.
+"""The reading side of the journal: the entries of all processes, merged by time.
 
-Invariant: a torn last line (its writer was killed) is left out; damage anywhere else is an error that names the line.
+Invariant: an incomplete last line (its writer was killed) is ignored; damage anywhere else is an error that names the
+line.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from etude.journal.journal import JournalError
 from etude.journal.lines import whole_lines
 
 Span = tuple[float, float]
-"""From when to when, in Unix seconds."""
+"""(start, end) in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Entry:
 
 
 def read_journal(folder: Path, *, kind: str | None = None) -> Iterator[Entry]:
-    """All entries (or those of one kind), oldest first; nothing for a folder that does not exist."""
+    """Yield all entries, or those of one kind, oldest first; none if the folder does not exist."""
     files = sorted(Path(folder).glob("*.jsonl"))
     merged = heapq.merge(
         *(_read_file(file) for file in files), key=lambda entry: (entry.time, entry.process, entry.pid)
@@ -40,8 +41,11 @@ def read_journal(folder: Path, *, kind: str | None = None) -> Iterator[Entry]:
 
 
 def wait_spans(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Span]]:
-    """When who waited for whom: {(waiter, on): spans}. Waits that overlap in one process are one, so that a process
-    with a hundred rollouts waiting for the engine does not wait longer than it lives."""
+    """Return when each process waited for which other: {(waiter, on): spans}.
+
+    Overlapping waits of one process are merged. Otherwise a process with a hundred rollouts waiting for the engine
+    would wait for longer than it ran.
+    """
     spans: dict[tuple[str, int, str], list[Span]] = defaultdict(list)
     for entry in entries:
         if entry.kind == "wait":
@@ -54,7 +58,7 @@ def wait_spans(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Span]]:
 
 
 def waits(folder: Path) -> dict[str, dict[str, float]]:
-    """Who waited for whom, and how long: {waiter: {on: seconds}}."""
+    """Return how long each process waited for which other: {waiter: {on: seconds}}."""
     totals: dict[str, dict[str, float]] = {}
     for (process, on), spans in wait_spans(read_journal(folder, kind="wait")).items():
         totals.setdefault(process, {})[on] = round(sum(end - start for start, end in spans), 3)
@@ -62,7 +66,7 @@ def waits(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def _merged(spans: list[Span]) -> list[Span]:
-    """In order, without overlap."""
+    """Sort spans and merge those that overlap."""
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -79,7 +83,10 @@ def _read_file(file: Path) -> Iterator[Entry]:
             values = json.loads(line)
             entry = Entry(float(values["time"]), process, pid, str(values["kind"]), dict(values["fields"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise JournalError(f"{file} line {number} is damaged: expected an entry, found {line[:40]!r}") from error
+            raise JournalError(
+                f"{file} line {number} is damaged: expected a JSON object with time, kind and fields, "
+                f"found {line[:40]!r}"
+            ) from error
         yield entry
 
 
@@ -88,4 +95,6 @@ def _writer(file: Path) -> tuple[str, int]:
         process, pid, _ = file.stem.rsplit("-", 2)
         return process, int(pid)
     except ValueError as error:
-        raise JournalError(f"{file} is no journal: expected a name like <process>-<pid>-<start>.jsonl") from error
+        raise JournalError(
+            f"{file} is not a journal file: expected a name like <process>-<pid>-<start>.jsonl"
+        ) from error

@@ -1,4 +1,4 @@
-"""Which code made something, so that a row of results can say it."""
+"""A digest of Étude's source code, recorded with results to tell which code produced them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def code_digest() -> str:
-    """Of the package's source."""
+    """Return a digest of the package's Python files, their paths included."""
     package = Path(__file__).resolve().parents[1]
     whole = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""The one primitive behind "every wait says whom it waits for, and has a deadline"."""
+"""The context manager behind `Journal.waiting`: every wait has a deadline and names the process it waits for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 
 
 class WaitExpired(TimeoutError):
-    """A deadline passed; the message names who waited, for whom and how long."""
+    """The deadline of a wait passed; the message names who waited, for whom, and how long."""
 
     def __init__(self, process: str, on: str, deadline: float) -> None:
         super().__init__(f"{process} waited {deadline:g} s for {on}, which did not answer")
@@ -20,7 +20,7 @@ class WaitExpired(TimeoutError):
 
 
 class Waiting:
-    """One wait; made by `Journal.waiting`, used once."""
+    """One wait, as a context manager. `Journal.waiting` makes it; it is used once."""
 
     def __init__(self, process: str, on: str, deadline: float, record: Callable[[dict[str, object]], None]) -> None:
         if deadline <= 0:
@@ -55,7 +55,7 @@ class Waiting:
         try:
             await self._timeout.__aexit__(kind, error, traceback)
         except TimeoutError:
-            # asyncio raises this only for its own deadline; a TimeoutError of the body goes its way unchanged.
+            # asyncio raises this for its own deadline only; a TimeoutError of the body propagates unchanged.
             expired = True
         seconds = time.monotonic() - self._started
         if expired:

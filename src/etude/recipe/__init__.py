@@ -1,6 +1,6 @@
-"""The typed recipe: one TOML file describes a whole lineage.
+"""The typed recipe: one TOML file describes all stages of a run.
 
-One file per group of rooms; every field is documented where it is defined.
+Each file holds the sections of one area (model, training, RL, ...); every field has its documentation below it.
 """
 
 from etude.recipe.load import RecipeError, load_recipe, save_recipe

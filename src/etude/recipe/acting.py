@@ -1,4 +1,4 @@
-"""Tasks, boxes, the harness and the engine."""
+"""Recipe sections for tasks, sandboxes, the harness, the engine and the evaluation."""
 
 from __future__ import annotations
 
@@ -11,75 +11,78 @@ from etude.recipe.section import Section
 
 
 class CellsRecipe(Section):
-    """What the test asks for: the shares of four cells, which make 1."""
+    """How the test split is divided into four cells, by what training has seen. The four shares sum to 1."""
 
     both_seen: float = Field(0.4, ge=0, le=1)
-    """Families and kinds of bug that training has, in instances that it has not."""
+    """Share of test tasks whose family and kind of bug both occur in training, in other instances."""
     unseen_family: float = Field(0.25, ge=0, le=1)
-    """Families that training has not."""
+    """Share of test tasks whose family does not occur in training; their kind of bug does."""
     unseen_kind: float = Field(0.2, ge=0, le=1)
-    """Kinds of bug that training has not, in families that it has."""
+    """Share of test tasks whose kind of bug does not occur in training; their family does."""
     both_unseen: float = Field(0.15, ge=0, le=1)
-    """Neither the family nor the kind was in training."""
+    """Share of test tasks of which neither the family nor the kind of bug occurs in training."""
 
     @model_validator(mode="after")
     def _whole(self) -> CellsRecipe:
         if not isclose(sum(self.model_dump().values()), 1.0, abs_tol=1e-6):
-            raise ValueError("expected both_seen, unseen_family, unseen_kind and both_unseen to make 1")
+            raise ValueError("both_seen, unseen_family, unseen_kind and both_unseen must sum to 1")
         return self
 
 
 class TasksRecipe(Section):
     LATER: ClassVar[frozenset[str]] = frozenset({"test_draw"})
     source: Literal["microrepo"] = "microrepo"
-    """Where tasks come from."""
+    """The generator of tasks."""
     train: int = Field(400, ge=1)
-    """Tasks to learn from: demonstrations and RL."""
+    """Number of train tasks, used for demonstrations and RL."""
     dev: int = Field(48, ge=1)
-    """Tasks of the evaluations during RL, by which settings are chosen."""
+    """Number of dev tasks, used by the evaluations during RL. Choose settings by these."""
     test: int = Field(64, ge=1)
-    """Tasks of the one evaluation at the end."""
+    """Number of test tasks, used by the one evaluation at the end."""
     test_cells: CellsRecipe = CellsRecipe()
     test_draw: int = Field(0, ge=0)
-    """Which drawing of test tasks; train and dev stay as they are. What was chosen with a look at one drawing is to be
-    tested on another."""
+    """Index of the draw of test tasks; train and dev tasks do not depend on it. If you chose settings by one draw, test
+    them on another."""
     gate_runs: int = Field(3, ge=1)
-    """How often the reference must pass before a task may be used."""
+    """How many runs of the reference solution must all pass before a task is used."""
 
 
 class SandboxRecipe(Section):
     backend: Literal["embedded", "oci"] = "embedded"
-    """How boxes are made; "embedded" needs no daemon and no root, "oci" uses a Docker or podman engine."""
+    """How sandboxes (boxes) are made: "embedded" needs no daemon and no root; "oci" uses a Docker or Podman engine."""
     mode: Literal["auto", "embedded", "bubblewrap", "landlock", "plain"] = "auto"
-    """What keeps code in where there is no engine; "auto" takes the best that isolates (`etude sandbox doctor`).
-    "landlock" and "plain" are for trusted code: they grade nothing."""
+    """What isolates code without a container engine. "auto" takes the best mode that isolates code on this host
+    (see `etude sandbox doctor`). "landlock" and "plain" are for trusted code only and cannot grade tasks."""
     hosts: int = Field(0, ge=0)
-    """On so many nodes of the cluster boxes live, the driver's own first, and one scheduler places them
-    (docs/fleet.md); 0: each process that uses boxes has its own, beside it."""
+    """Number of cluster nodes that run boxes, the driver's first; a scheduler places the boxes on them (docs/fleet.md).
+    With 0, every process runs its boxes on its own node."""
     endpoint: str = ""
-    """Where the engine of "oci" listens: unix:///path/of.sock or tcp://host:port; empty: what DOCKER_HOST or
-    CONTAINER_HOST names, else the first that answers of podman's and Docker's usual sockets, the user's own first."""
+    """Address of the container engine for "oci": unix:///path/of.sock or tcp://host:port. Empty means DOCKER_HOST or
+    CONTAINER_HOST, else the first of Podman's and Docker's usual sockets that answers, the user's own before the
+    system's."""
     runtime: str = ""
-    """The engine's runtime for boxes, such as crun, runsc or kata; empty: the engine's default."""
+    """The container engine's runtime for boxes, such as crun, runsc or kata; empty means the engine's default."""
     base: str = ""
-    """What "oci" boxes stand on: an image of the engine, or a tar; empty: this host's system folders, read-only."""
+    """Base image of "oci" boxes: an image of the engine, or a tar file. Empty means this host's system folders,
+    read-only."""
     memory_mb: int = Field(256, ge=16)
-    """Memory of one box."""
+    """Memory limit of one box in MB."""
     processes: int = Field(32, ge=1)
-    """Processes of one box."""
+    """Process limit of one box."""
     command_seconds: float = Field(10.0, gt=0)
-    """Declared limit of one shell command of the agent; reached on a host that gave it no time, it is our error."""
+    """Time limit of one shell command of the agent, in seconds. A timeout on a host short of CPU time counts as an
+    infrastructure error, not as the agent's."""
 
 
 class PricesRecipe(Section):
-    """What a million tokens cost, in whatever currency `harness.max_money` is in."""
+    """Prices per million tokens, in the currency of `harness.max_money`."""
 
     input: float = Field(0.0, ge=0)
-    """Of a prompt."""
+    """Price of prompt tokens."""
     cached: float = Field(0.0, ge=0)
-    """Of a prompt, where the endpoint says that it had read them before."""
+    """Price of prompt tokens that the endpoint reports as cached."""
     output: float = Field(0.0, ge=0)
-    """Sampled, thinking included."""
+    """Price of sampled tokens, thinking included."""
 
 
 class HarnessRecipe(Section):
@@ -87,71 +90,74 @@ class HarnessRecipe(Section):
         {"format", "tokenizer", "compaction", "max_tool_seconds", "max_money", "prices"}
     )
     profile: Literal["compact", "full"] = "compact"
-    """Prompts and tools of the agent; "compact" is short enough for a tiny model."""
+    """The agent's prompts and tools; those of "compact" are short enough for a tiny model."""
     format: Literal["compact", "qwen3", "qwen3-coder", "kimi-k2", "deepseek-v3", "deepseek-v3.1"] = "compact"
-    """The chat format of a model whose tokens we own. "compact" goes with the tokenizer that a run trains, the others
-    with that of their model. An endpoint has a format of its own."""
+    """Chat format of a model that our own engine serves. "compact" works with the tokenizer that a run trains, each
+    other format with the tokenizer of its model. It does not apply to endpoints, which render chats themselves."""
     tokenizer: str = ""
-    """Of a published format: the model's folder, or its tokenizer.json; empty: the run's own tokenizer.json."""
+    """Tokenizer of a published format: the model's folder, or its tokenizer.json. Empty means the run's own
+    tokenizer.json."""
     max_turns: int = Field(10, ge=1)
-    """Turns of a whole rollout."""
+    """Limit of turns per rollout."""
     max_tool_calls: int = Field(20, ge=1)
-    """Tool calls of a whole rollout."""
+    """Limit of tool calls per rollout."""
     max_tokens: int = Field(640, ge=16)
-    """Sampled tokens of a whole rollout."""
+    """Limit of sampled tokens per rollout."""
     max_turn_tokens: int = Field(64, ge=4)
-    """Sampled tokens of one turn."""
+    """Limit of sampled tokens per turn."""
     summary_trigger: int = Field(352, ge=0)
-    """Tokens of context at which the harness asks for a self-summary; 0 never asks."""
+    """Length of the context, in tokens, at which the harness asks for a self-summary; 0 means never."""
     max_summary_tokens: int = Field(48, ge=4)
-    """Sampled tokens of one self-summary."""
+    """Limit of sampled tokens per self-summary."""
     compaction: Literal["self", "prompt"] = "self"
-    """How a summary is asked for: "self" in the profile's own short words, which the model learns to answer; "prompt"
-    with a long instruction that names every section, the usual baseline, which needs a larger `max_summary_tokens`."""
+    """How a summary is requested. "self" uses the profile's short request, which the model learns to answer. "prompt"
+    uses a long instruction that names every section, the usual baseline; it needs a larger `max_summary_tokens`."""
     max_output_tokens: int = Field(200, ge=16)
-    """Tokens of one tool's output that the agent sees; the rest is cut, visibly."""
+    """Limit of tokens per tool output. Longer output is cut, with a note that says so."""
     max_tool_seconds: float = Field(0.0, ge=0)
-    """Seconds that the commands of a whole rollout may run, by the clocks that bound them; those on a host that was
-    short of time do not count. 0: no limit but that of each command."""
+    """Limit of seconds that the commands of a rollout run in total. Commands on a host short of CPU time do not count.
+    0 means no limit besides that of each command."""
     max_money: float = Field(0.0, ge=0)
-    """What the tokens of a whole rollout may cost by `prices`; 0: no limit."""
+    """Limit of the cost of a rollout's tokens by `prices`; 0 means no limit."""
     prices: PricesRecipe = PricesRecipe()
     wall_seconds: float = Field(300.0, gt=0)
-    """Safety net for a whole rollout: its expiry is our error, never the model's failure."""
+    """Wall-clock limit of a rollout, as a safety net. If it expires, that is an infrastructure error, never the model's
+    failure."""
     strict: bool = False
-    """Tools take less: a file is changed only once it was read, patches fit exactly, ranges of lines must be there,
-    `null` is no argument left out. A task may ask for it too."""
+    """Make tools stricter: a file must be read before it is changed, patches must match exactly, line ranges must
+    exist, and `null` does not count as an omitted argument. A task may require this too."""
     without: list[str] = []
-    """Tools of the profile that the agent does not get. A task may take away more."""
+    """Tools of the profile to leave out. A task may leave out more."""
 
     @model_validator(mode="after")
     def _priced(self) -> HarnessRecipe:
         if self.max_money and not (self.prices.input or self.prices.output):
-            raise ValueError("max_money needs prices: nothing costs anything without them")
+            raise ValueError("max_money needs prices: set prices.input or prices.output, or max_money = 0")
         return self
 
 
 class EngineRecipe(Section):
     slots: int = Field(96, ge=1)
-    """Sequences decoded together; more rollouts than slots keep the batch from running dry."""
+    """Sequences decoded in one batch. Run more rollouts than slots, so that the batch stays full."""
     context: int = Field(512, ge=32)
-    """Tokens of one sequence, prompt included."""
+    """Longest sequence in tokens, prompt included."""
     speculate: Literal["auto", "never", "always"] = "auto"
-    """Draft one token with the MTP head and verify it in the next step; the distribution stays exact. "auto" does so
-    where at most 8 `slots` share a step: in a fuller batch the tokens to verify cost more than the steps they save."""
+    """Speculative decoding: draft one token with the MTP head and verify it in the next step. It does not change the
+    distribution. "auto" drafts if there are at most 8 `slots`; in a larger batch, verifying costs more than it
+    saves."""
     cache_slots: int = Field(256, ge=0)
-    """Finished prefixes kept for reuse."""
+    """Finished sequences whose KV cache is kept, to reuse their prefixes."""
     threads: int = Field(1, ge=0)
-    """0 takes every core."""
+    """CPU threads of the engine; 0 means every core."""
 
 
 class EvaluationRecipe(Section):
     samples: int = Field(4, ge=1)
-    """Rollouts per task at temperature 1, for pass@1 and pass@k."""
+    """Rollouts per task at temperature 1, for pass@1 and pass@k; this is k."""
     greedy: bool = True
-    """Whether each task is also tried once without chance."""
+    """Whether each task also gets one rollout with greedy decoding."""
     one_edit: int = Field(0, ge=0)
-    """Rollouts per task, before and after RL, that may edit once only: they tell better repairs from more attempts.
-    0 leaves them out."""
+    """Rollouts per test task, before and after RL, in which the agent may edit only once. They show whether RL improved
+    the edits themselves or only the number of attempts. 0 leaves them out."""
     concurrency: int = Field(128, ge=1)
-    """Rollouts in flight together."""
+    """Rollouts that run at the same time."""

@@ -1,4 +1,5 @@
-"""From TOML and dotted overrides to a Recipe, and back; every mistake becomes one line that names field and value."""
+"""Load a Recipe from TOML and dotted overrides, and save it. Every mistake is a one-line RecipeError that names field
+and value."""
 
 from __future__ import annotations
 
@@ -17,14 +18,15 @@ from etude.recipe.section import Section
 
 
 class RecipeError(Exception):
-    """A recipe cannot be used: says which field, what was found and what was expected."""
+    """A recipe cannot be used; the message says which field, what was found and what was expected."""
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Reads a recipe; each override is "dotted.field=value", the value in TOML (bare words count as strings).
+    """Load a recipe. Each override is "dotted.field=value" with the value in TOML; a bare word counts as a string.
 
-    A recipe may stand on another: `base = "other.toml"`, a path from its own folder, and what it says beyond that
-    replaces field by field what the other one says."""
+    A recipe may build on another with `base = "other.toml"`, a path relative to its own folder. Its fields replace
+    those of the base one by one.
+    """
     values = _read(path, ())
     for override in overrides:
         _apply(values, override)
@@ -38,9 +40,9 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
-    """`above`: the recipes that stand on this one."""
+    """Read a recipe and its bases. `above` are the recipes that build on this one, to detect a cycle."""
     if path.resolve() in above:
-        raise RecipeError(f"recipe {path} stands on itself: its base leads back to it")
+        raise RecipeError(f"recipe {path} builds on itself: follow its `base` and remove the one that leads back to it")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -60,7 +62,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merged(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections field by field; lists and values as a whole."""
+    """Return `below` with the values of `over`. Sections are merged field by field; lists and values are replaced."""
     merged = dict(below)
     for name, value in over.items():
         known = merged.get(name)
@@ -69,7 +71,7 @@ def _merged(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
-    """Writes the resolved recipe, every field spelled out, as TOML."""
+    """Write the resolved recipe, with every field, as TOML."""
     path.write_text(dump_recipe(recipe), encoding="utf-8")
 
 
@@ -83,7 +85,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     if not equals or not name.strip():
         raise RecipeError(f"override {override!r}: expected dotted.field=value")
-    if not override.isprintable():  # a line break would smuggle in a second field, and a torn byte cannot be saved
+    if not override.isprintable():  # a line break would add a second field, and an undecodable byte cannot be saved
         raise RecipeError(f"override {override!r}: expected one line of text")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -128,7 +130,7 @@ def _unknown(place: tuple[str, ...]) -> str:
 
 
 def _values_named(message: str, found: Any, place: tuple[str, ...]) -> str:
-    """What the fields that a rule names are, so that it need not be looked up: " (a = 1, b = 2)"."""
+    """Return the values of the fields that an error message names, as " (a = 1, b = 2)"."""
     values = []
     for name in dict.fromkeys(re.findall(r"[a-z_]+(?:\.[a-z_]+)*", message)):
         *parents, last = name.split(".")
@@ -164,5 +166,5 @@ def _dump(values: Mapping[str, Any], place: tuple[str, ...], lines: list[str]) -
 def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
-    # JSON scalars (strings, numbers, true and false) are TOML scalars too, but for DEL, which TOML wants escaped.
+    # JSON scalars (strings, numbers, true and false) are TOML scalars too, except that TOML requires DEL to be escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,7 @@
-"""The network: DeepSeek-V3 / Kimi-K2 shape. Field names are those of the published configurations."""
+"""Recipe section for the network, an MoE transformer like DeepSeek-V3 and Kimi-K2.
+
+Fields are named as in their published config.json.
+"""
 
 from __future__ import annotations
 
@@ -11,51 +14,52 @@ class ModelRecipe(Section):
     hidden_size: int = Field(128, ge=8)
     """Width of the residual stream."""
     num_hidden_layers: int = Field(4, ge=1)
-    """Layers, without the MTP heads."""
+    """Transformer layers, not counting the MTP heads."""
     first_k_dense_replace: int = Field(1, ge=0)
-    """Leading layers with a dense feed-forward; the rest are mixtures of experts."""
+    """Number of first layers with a dense feed-forward; all later ones are mixtures of experts."""
     intermediate_size: int = Field(352, ge=8)
     """Width of the dense feed-forward."""
     moe_intermediate_size: int = Field(64, ge=8)
     """Width of one expert."""
     n_routed_experts: int = Field(8, ge=1)
-    """Experts of one layer among which the router chooses."""
+    """Routed experts per layer, from which the router chooses."""
     n_shared_experts: int = Field(2, ge=0)
-    """The shared expert is one feed-forward of this many expert widths."""
+    """Width of the shared expert, a single feed-forward, in multiples of `moe_intermediate_size`."""
     num_experts_per_tok: int = Field(2, ge=1)
     """Routed experts that each token uses."""
     n_group: int = Field(1, ge=1)
-    """Groups that the experts are split into; a token chooses among the experts of its `topk_group` best groups."""
+    """Groups that the routed experts are split into; a token uses experts of its `topk_group` best groups only."""
     topk_group: int = Field(1, ge=1)
-    """Groups of experts open to one token."""
+    """Expert groups that one token may use."""
     routed_scaling_factor: float = 1.0
-    """Multiplies the routed experts' sum."""
+    """Factor on the sum of the routed experts' outputs."""
     num_attention_heads: int = Field(4, ge=1)
-    """Attention heads."""
+    """Attention heads per layer."""
     q_lora_rank: int | None = None
-    """Width of the queries' own latent; without it queries come straight from the residual stream."""
+    """Width of the latent that queries are computed from. If unset, they are computed from the residual stream
+    directly."""
     kv_lora_rank: int = Field(48, ge=8)
-    """Width of the cached latent."""
+    """Width of the latent that keys and values are computed from; the KV cache holds it."""
     qk_nope_head_dim: int = Field(32, ge=2)
-    """Part of a head's query and key without position."""
+    """Dimensions of a head's query and key without position encoding."""
     qk_rope_head_dim: int = Field(16, ge=2)
-    """Part of a head's query and key that is rotated by position; the key's is shared by all heads."""
+    """Dimensions of a head's query and key with rotary position encoding; all heads share those of the key."""
     v_head_dim: int = Field(32, ge=2)
-    """Width of a head's value."""
+    """Dimensions of a head's value."""
     rope_theta: float = Field(100.0, gt=1)
     """Base of the rotary frequencies."""
     max_position_embeddings: int = Field(1024, ge=16)
-    """After the long-context extension."""
+    """Longest sequence, after the long-context extension."""
     rms_norm_eps: float = 1e-6
-    """Added to the mean square in every norm."""
+    """Epsilon that every RMS norm adds to the mean square."""
     tie_word_embeddings: bool = True
     """Whether the output layer shares the input embeddings."""
     num_nextn_predict_layers: int = Field(1, ge=0)
     """Multi-token-prediction heads."""
     initializer_range: float = 0.02
-    """Deviation of the initial weights."""
+    """Standard deviation of the initial weights."""
     embedding_scale: float = 1.0
-    """Multiplies the embeddings; 1 in the published family. Small models train faster with sqrt(hidden_size)."""
+    """Factor on the embeddings; 1 in the published models. Small models train faster with sqrt(hidden_size)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelRecipe:

@@ -1,4 +1,4 @@
-"""The recipe of one lineage: every stage from a random network to an evaluated agent."""
+"""The recipe of one run: every stage from random weights to an evaluated agent."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SCHEMA: Literal[1] = 1
 class Recipe(Section):
     LATER: ClassVar[frozenset[str]] = frozenset({"precision"})
     schema_version: Literal[1] = Field(SCHEMA, alias="schema")
-    """Version of the recipe's own format, written as `schema`; a newer one is refused."""
+    """Version of the recipe format, written as `schema`. A recipe with a newer version is refused."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
-    """Names the run folder."""
+    """Name of the run and of its folder."""
     seed: int = Field(1, ge=0)
-    """Decides tasks, corpus, initial weights, order of the prompts and sampling."""
+    """Random seed of tasks, corpus, initial weights, prompt order and sampling."""
     compute: ComputeRecipe = ComputeRecipe()
     cluster: ClusterRecipe = ClusterRecipe()
     precision: PrecisionRecipe = PrecisionRecipe()
@@ -57,7 +57,7 @@ class Recipe(Section):
         widths = (self.model.hidden_size, self.model.moe_intermediate_size)
         if self.precision.experts in ("nvfp4", "nvfp4_tensor", "mxfp8") and any(width % 32 for width in widths):
             raise ValueError(
-                "precision.experts has blocks of 32 in its backward pass, of which model.hidden_size and "
-                "model.moe_intermediate_size must be multiples"
+                "precision.experts rounds blocks of 32 numbers, so model.hidden_size and "
+                "model.moe_intermediate_size must be multiples of 32"
             )
         return self

@@ -1,4 +1,4 @@
-"""Reinforcement learning and the versions of the weights."""
+"""Recipe sections for reinforcement learning and the store of weight versions."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ Above = Annotated[float, Field(gt=1)]
 
 class WeightsRecipe(Section):
     store: str = ""
-    """URL or folder of the version store; empty means the run's own folder."""
+    """URL or folder of the store of weight versions; empty means the run's own folder."""
     anchor_every: int = Field(25, ge=1)
-    """A full copy every so many versions; deltas between."""
+    """Every so many versions the weights are stored in full; the versions between are deltas."""
 
     def place(self, own: Path) -> str:
-        """Where the versions of a run lie; `own` is the folder that it has for them."""
+        """Return where a run stores its weight versions; `own` is the run's default folder for them."""
         return self.store or str(own)
 
 
 class LengthCostRecipe(Section):
-    """C(x) = ((1 + k x)^(1-q) - 1) / (k (1-q)), x the weighted effort of a rollout."""
+    """Cost of a rollout's length: C(x) = ((1 + k x)^(1-q) - 1) / (k (1-q)), where the effort x is a weighted sum of its
+    tokens, tool calls and turns."""
 
     scale: float = Field(0.02, ge=0)
     """Weight of the cost in the reward."""
     k: float = Field(0.5, gt=0)
-    """How soon the cost starts to flatten."""
+    """How soon the cost starts to flatten; with a larger k it does so at less effort."""
     q: float = Field(0.5, ge=0)
     """How much it flattens: 0 is a straight line, 1 a logarithm, above 1 it has a ceiling."""
     thinking_tokens: float = Field(0.01, ge=0)
@@ -50,73 +51,79 @@ class LengthCostRecipe(Section):
 
 class RewardRecipe(Section):
     passed: float = Field(1.0, gt=0)
-    """Reward of solving; all costs but the KL together stay below half of it."""
+    """Reward of solving the task. All costs except `kl` together are kept below half of it."""
     truncated: float = Field(0.1, ge=0)
     """Cost of running out of a budget (turns, tokens, calls...) instead of finishing."""
     false_claim: float = Field(0.1, ge=0)
-    """Cost of ending a task as done that is not: else giving up is the cheapest way to fail."""
+    """Cost of ending the rollout within its budget without having solved the task. Otherwise giving up early would be
+    the cheapest way to fail."""
     invalid_call: float = Field(0.02, ge=0)
-    """Cost of each malformed call, up to five."""
+    """Cost of each malformed tool call; at most five count."""
     length: LengthCostRecipe = LengthCostRecipe()
     kl: float = Field(0.0, ge=0)
-    """Weight of the per-sequence k1 penalty against the policy at the start of RL; not bounded as the costs are."""
+    """Weight of the KL penalty (the k1 estimate summed over a rollout) against the policy at the start of RL. Unlike
+    the costs above it is not bounded; 0 turns it off."""
 
 
 class ReplayRecipe(Section):
     mode: Literal["off", "on", "filter"] = "filter"
-    """Whether the trainer uses the engine's experts; "filter" refuses implausible ones."""
+    """Router replay: whether the trainer uses the experts that the engine chose for each token. "filter" does, except
+    for implausible ones (see `threshold`)."""
     threshold: float = Field(0.5, gt=0, le=1)
-    """A replayed expert is refused when its score is below this share of the trainer's own k-th best."""
+    """In mode "filter", a replayed expert is refused if its score is below this share of the weakest score among the
+    trainer's own top-k choice."""
 
 
 class RlRecipe(Section):
     mode: Literal["async", "sync"] = "async"
-    """"sync" alternates sampling and training in lockstep and is bit-reproducible."""
+    """"async" samples and trains at the same time. "sync" alternates between them and is bit-reproducible."""
     steps: int = Field(30, ge=0)
-    """Optimizer batches, and versions of the weights published."""
+    """RL steps. Each trains on one batch of rollouts and publishes one version of the weights."""
     prompts_per_step: int = Field(16, ge=1)
-    """Tasks that one step trains on; each task is used once."""
+    """Tasks per step; each task is used once."""
     group: int = Field(8, ge=2)
-    """Rollouts of one task, compared with each other."""
+    """Rollouts per task. Each one's advantage is computed from the rewards of its group."""
     max_staleness: int = Field(2, ge=0)
-    """Versions that training may be ahead of the one a group was admitted under."""
+    """Largest number of weight versions between the start of a group's rollouts and the step that trains on them."""
     workers: int = Field(1, ge=1)
-    """Environment worker processes."""
+    """Worker processes that run rollouts."""
     rollouts_per_worker: int = Field(192, ge=1)
-    """Rollouts that one worker keeps in flight."""
+    """Rollouts that one worker runs at the same time."""
     retries: int = Field(2, ge=0)
-    """Attempts to replace a rollout that infrastructure failed, before it is masked."""
+    """How often a rollout that infrastructure failed is sampled again before it is masked."""
     temperature: float = Field(1.0, gt=0)
-    """Of sampling; the trainer's log-probs are taken at the same one."""
+    """Sampling temperature; the trainer computes log-probs at the same one."""
     ratio_cap: float = Field(2.0, gt=1)
-    """Truncation of the importance ratio between trainer and engine."""
+    """Upper bound of the importance ratio between trainer and engine; larger ratios are truncated to it."""
     trust: tuple[Below, Above] = Field((0.8, 1.28), strict=False)
-    """Ratios beyond which a token is pushed no further down, or up."""
+    """Trust region of the importance ratio: a token below the first bound is not made less likely, one above the second
+    not more likely."""
     optimizer: OptimizerRecipe = OptimizerRecipe(name="adamw", lr=4e-4, warmup_steps=4, final_lr_share=1.0)
     minibatches: int = Field(1, ge=1)
-    """Optimizer steps per batch, split by prompt."""
+    """Optimizer steps per batch, which is split by prompt."""
     min_spread: float = Field(0.05, ge=0)
-    """Groups whose rewards all lie within this of each other are dropped: they have (almost) nothing to teach."""
+    """Groups whose highest and lowest reward differ by no more than this are dropped, as there is little to learn from
+    them."""
     drop_unsolved: bool = True
-    """Groups in which nothing was solved are dropped: what sets such rollouts apart is how cheaply they failed, and who
-    trains on that learns to give up."""
+    """Drop groups in which no rollout solved the task. Their rewards differ only in how cheaply each rollout failed,
+    and training on that teaches the agent to give up."""
     microbatch_tokens: int = Field(16_384, ge=64)
-    """Padded tokens of one forward pass of the trainer."""
+    """Tokens per forward pass of the trainer, padding included."""
     loss_constant: float = Field(5000.0, gt=0)
-    """Summed token losses are divided by this constant, never by a sequence's own length."""
+    """Constant by which summed token losses are divided, in place of each sequence's own length."""
     replay: ReplayRecipe = ReplayRecipe()
     reward: RewardRecipe = RewardRecipe()
     probe_every: int = Field(10, ge=1)
-    """Every so many steps the same batch is also passed without replay, with it, and with its filter, to compare the
-    mismatch with the engine."""
+    """Every so many steps the batch is evaluated three times (without replay, with replay, with its filter) to compare
+    how far trainer and engine log-probs differ."""
     trainer_threads: int = Field(1, ge=0)
-    """Threads of the trainer while the engine samples beside it; 0 takes every core."""
+    """CPU threads of the trainer while the engine samples; 0 means every core."""
     evaluate_every: int = Field(10, ge=0)
-    """Evaluate on the dev split before the first step, every so many steps, and after the last; 0 never."""
+    """Evaluate on the dev split before the first step, every so many steps, and after the last; 0 means never."""
     evaluate_after: bool = False
-    """Have those evaluations wait until RL has ended, each with exactly the weights of its step: none of RL's time goes
-    into them, and nothing is seen on the way."""
+    """Run the dev evaluations after RL has ended, each with exactly the weights of its step. They then take no time
+    from RL, but show nothing while it runs."""
     evaluate_samples: int = Field(4, ge=1)
-    """Rollouts per dev task in those evaluations; 16 show a best of 16, and take their time."""
+    """Rollouts per dev task in the dev evaluations, and the k of their pass@k."""
     keep_checkpoints: int = Field(2, ge=1)
-    """Checkpoints of the trainer kept on disk; one is written at every step."""
+    """How many of the trainer's checkpoints stay on disk; one is written at every step."""

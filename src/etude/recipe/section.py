@@ -1,5 +1,8 @@
-"""What every section of a recipe shares: unknown keys are refused, values are frozen, fields are documented, and what a
-table leaves out has the default of the place where it stands."""
+"""The base class of all recipe sections: unknown keys are refused, values are frozen, types are strict.
+
+A section in TOML may be partial. A field that it leaves out takes the default that the enclosing section sets there,
+which may differ from the field's own default.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         strict=True,  # "5" is not 5, and true is not 1
-        allow_inf_nan=False,  # TOML has them, sense has not
+        allow_inf_nan=False,  # TOML allows them, but no field has a use for them
         use_attribute_docstrings=True,
         validate_default=True,
     )
 
     LATER: ClassVar[frozenset[str]] = frozenset()
-    """Fields that came when runs had been made without them, and whose default means what was done then: at that
-    default they are no part of what a stage was made from, so such runs go on."""
+    """Fields added after runs existed, whose default is the behaviour before. At that default `made_from` leaves them
+    out, so that older runs still resume."""
 
     def made_from(self) -> dict[str, Any]:
-        """What counts when two runs, or two sessions of one, are asked whether they were made alike."""
+        """Return the values that decide whether two runs, or two sessions of one run, used the same recipe."""
         values = self.model_dump(mode="json", by_alias=True)
         for name, about in type(self).model_fields.items():
             value, written = getattr(self, name), about.alias or name
@@ -37,7 +40,8 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """`rl.optimizer.lr = 1e-4` changes the rate and nothing else of the optimizer that `rl` has by default."""
+        """Fill partial sections from this section's defaults: `rl.optimizer.lr = 1e-4` changes the learning rate of
+        RL's default optimizer and nothing else of it."""
         if not isinstance(values, dict):
             return values
         defaults = {field.alias or name: field.default for name, field in cls.model_fields.items()}

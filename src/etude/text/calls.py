@@ -1,7 +1,7 @@
-"""The tool-call grammar: `name arg1 arg2 rest...`, positional by schema.
+"""The compact tool-call grammar: `name arg1 arg2 rest...`, with positional arguments in the order of the schema.
 
-Invariant: parse_call(format_call(name, arguments, schema), schemas) gives the same name and arguments. What is wrong
-with a call comes back as one short line, because the agent is the one who reads it.
+Invariant: parse_call(format_call(name, arguments, schema), schemas) gives the same name and arguments. A malformed call
+yields one short line instead of an exception, because the agent reads it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["word", "int", "line", "numbered", "rest"]
-"""word: no white space; int: decimal digits; line: up to the end of the line; rest: everything, it may span lines;
-numbered: the same, and each of its lines begins with a number and, if there is more, a space."""
+"""Kinds of parameters.
+
+- word: no white space.
+- int: decimal digits.
+- line: everything up to the end of the line.
+- rest: everything to the end of the call, line breaks included.
+- numbered: like rest, but each line begins with a number, followed by a space if there is more.
+"""
 
 TO_THE_END = ("numbered", "rest")
-"""Kinds that nothing can follow."""
+"""Kinds that extend to the end of the call, so no parameter can follow them."""
 
 Arguments: TypeAlias = dict[str, object]
 
@@ -24,7 +30,7 @@ _INT = re.compile(r"-?[0-9]{1,9}")
 _NUMBERED = re.compile(r"([0-9]{1,9})(?: (.*))?", re.DOTALL)
 _WORD = re.compile(r"[^ \n\t\r]+")
 _SHOWN = 24
-"""Characters of a bad value that the problem text repeats."""
+"""Longest quote of a bad value in a problem text, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class CallSchema:
     parameters: tuple[Parameter, ...] = ()
 
     def __post_init__(self) -> None:
-        """A schema that could not be parsed back is refused when it is built."""
+        """Refuse a schema whose calls could not be parsed unambiguously."""
         if not _WORD.fullmatch(self.name):
             raise ValueError(f"tool name must be one word, found {self.name!r}")
         optional_seen = False
@@ -57,7 +63,7 @@ class CallSchema:
 
 
 def parse_call(raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str:
-    """The tool's name and its arguments, or the problem in one line. Optional arguments that are absent have no key."""
+    """Return the tool's name and arguments, or the problem in one line. Absent optional arguments have no key."""
     name = call_name(raw)
     schema = schemas.get(name)
     if schema is None:
@@ -86,28 +92,29 @@ def parse_call(raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Argume
 
 
 def numbered_lines(text: str) -> list[tuple[int, str]]:
-    """Of an argument of kind numbered: each line's number and what comes after it. A newline at the end ends a line."""
+    """Split an argument of kind numbered into (line number, text) pairs. A final newline does not start another
+    line."""
     found = [_NUMBERED.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
     return [(int(match[1]), match[2] or "") for match in found if match is not None]
 
 
 def unnumbered(text: str) -> str | None:
-    """The first line that has no number, if there is one."""
+    """Return the first line that does not begin with a number, or None."""
     lines = text.removesuffix("\n").split("\n")
     return next((line for line in lines if _NUMBERED.fullmatch(line) is None), None)
 
 
 def call_name(raw: str) -> str:
-    """The first word, also of a call that does not parse; empty when there is none."""
+    """Return the first word of a call, even if the call does not parse; empty if there is none."""
     found = _WORD.match(raw.lstrip())
     return found.group() if found else ""
 
 
 def format_call(name: str, arguments: Mapping[str, object], schema: CallSchema) -> str:
-    """The canonical text of a call; ValueError when the grammar cannot express the arguments."""
+    """Return the canonical text of a call. Raises ValueError if the grammar cannot express the arguments."""
     unknown = set(arguments) - {parameter.name for parameter in schema.parameters}
     if name != schema.name or unknown:
-        raise ValueError(f"{name} takes {schema.name} {schema.usage}, found {sorted(arguments)}")
+        raise ValueError(f"expected a call of {schema.name} with {schema.usage}, found {name} with {sorted(arguments)}")
     text, separator, absent = name, " ", ""
     for parameter in schema.parameters:
         if parameter.name not in arguments:
@@ -119,14 +126,14 @@ def format_call(name: str, arguments: Mapping[str, object], schema: CallSchema) 
             raise ValueError(f"{name}: {parameter.name} cannot be given without {absent}")
         value = str(arguments[parameter.name])
         if not _expressible(parameter.kind, value):
-            raise ValueError(f"{name}: {parameter.name} is no {parameter.kind}: {value!r}")
+            raise ValueError(f"{name}: {parameter.name} must be of kind {parameter.kind}, found {value!r}")
         text += separator + value
         separator = "\n" if parameter.kind == "line" else " "
     return text
 
 
 def _take(kind: Kind, left: str) -> tuple[str | None, str]:
-    """One argument and what follows it; None when there is none left. `left` begins with the separator."""
+    """Split the next argument off `left`, which begins with the separator. Returns None and `left` if there is none."""
     if kind in ("word", "int"):
         stripped = left.lstrip()
         found = _WORD.match(stripped)

@@ -3,9 +3,9 @@
     <bos><system>...<end><user>...<end><assistant> [<think>thinking[<think>]] message [<call>name args]... <end>
     <tool>output<end> (one per call, in call order) <assistant> ...
 
-Invariant (exact prefix): the next prompt is the last prompt, plus the ids that were sampled, plus `closing(sampled)`,
-plus the ids of the tool outputs or of the user's message. Nothing sampled is ever decoded and encoded again, and no
-text can produce a special token.
+Invariant (exact prefix): the next prompt is the last prompt, plus the sampled ids, plus `closing(sampled)`, plus the
+ids of the tool outputs or of the user's message. Sampled ids are never decoded and encoded again, and no text can
+produce a special token.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class CompactFormat:
         self.answering: tuple[int, ...] = (tokenizer.special.assistant,)
 
     def offering(self, tools: Sequence[Mapping[str, Any]]) -> CompactFormat:
-        """Itself: the system prompt names the tools."""
+        """Return this format unchanged, since the system prompt names the tools."""
         return self
 
     def count(self, text: str) -> int:
         return self.tokenizer.count(text)
 
     def opening(self, system: str, user: str) -> list[int]:
-        """The start of a conversation, up to where the assistant begins."""
+        """Return the first prompt: system prompt, user message and the start of the assistant's turn."""
         special, encode = self.tokenizer.special, self.tokenizer.encode
         return [special.bos, special.system, *encode(system), special.end, *self.user_message(user)]
 
@@ -49,7 +49,8 @@ class CompactFormat:
         return [special.user, *self.tokenizer.encode(text), special.end, special.assistant]
 
     def tool_outputs(self, outputs: Sequence[str], calls: Sequence[str] = ()) -> list[int]:
-        """One answer per call, in call order, up to where the assistant begins. An answer's place says which call."""
+        """Return the outputs, one per call in call order, and the start of the assistant's turn. Only the order tells
+        which call an output answers."""
         special = self.tokenizer.special
         ids: list[int] = []
         for output in outputs:
@@ -57,12 +58,12 @@ class CompactFormat:
         return [*ids, special.assistant]
 
     def closing(self, ids: Sequence[int]) -> list[int]:
-        """What must follow the sampled ids before anything else: the end marker, when the turn was cut off."""
+        """Return the ids that complete a turn: the end marker if the turn was cut off, else none."""
         end = self.tokenizer.special.end
         return [] if len(ids) and ids[-1] == end else [end]
 
     def render_turn(self, thinking: str, text: str, calls: Sequence[str]) -> list[int]:
-        """The ids of a whole turn, for policies that write instead of sampling."""
+        """Return the ids of a whole turn, for policies that write text instead of sampling tokens."""
         special, encode = self.tokenizer.special, self.tokenizer.encode
         ids: list[int] = []
         if thinking:
@@ -75,9 +76,12 @@ class CompactFormat:
         return [*ids, special.end]
 
     def parse(self, sampled: Sequence[int]) -> ParsedTurn:
-        """Any ids parse: a second think marker closes the first; a special token that has no place here stays in the
-        text as a visible marker. Ids after an end marker are not looked at. A call has no end marker of its own: the
-        last one of a turn that was cut off is incomplete."""
+        """Parse the sampled ids of a turn; any ids are accepted.
+
+        A second think marker closes the first. A misplaced special token stays in the text as a readable marker. Ids
+        after an end marker are ignored. Calls have no end marker of their own, so in a turn that was cut off the last
+        call counts as incomplete.
+        """
         special, decode = self.tokenizer.special, self.tokenizer.decode
         parts = [_Part("message")]
         ended = False

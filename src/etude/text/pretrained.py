@@ -1,7 +1,7 @@
-"""A published model's tokenizer (`tokenizer.json` of Hugging Face), as the formats need it.
+"""The tokenizer of a published model (Hugging Face's `tokenizer.json`), with the interface that chat formats need.
 
-Such a file lists added tokens, `<|im_end|>` and `<tool_call>` among them, that its library finds in any text. Here they
-are taken out before a text is encoded, so none can come from a file that an agent reads; the format places them by id.
+The file lists added tokens such as `<|im_end|>` and `<tool_call>`, which the `tokenizers` library would recognise in
+any text. This class encodes without them, so that text can never produce a special token; formats insert them by id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from etude.text.vocabulary import TokenizerError
 
 
 class PretrainedTokenizer:
-    """Needs the library `tokenizers` (`pip install 'etude[formats]'`). A TokenizerLike."""
+    """A TokenizerLike on top of the library `tokenizers` (`pip install 'etude[formats]'`)."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         from tokenizers import Tokenizer
@@ -27,7 +27,7 @@ class PretrainedTokenizer:
 
     @staticmethod
     def load(path: Path) -> PretrainedTokenizer:
-        """`path` is the file, or the model's folder."""
+        """Load a tokenizer; `path` is the tokenizer.json or the model's folder."""
         file = path / "tokenizer.json" if path.is_dir() else path
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
@@ -36,7 +36,7 @@ class PretrainedTokenizer:
         except ValueError as error:
             raise TokenizerError(f"tokenizer {file} is not JSON: {error}") from error
         if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
-            raise TokenizerError(f"{file} is no tokenizer: expected the tokenizer.json of a Hugging Face model")
+            raise TokenizerError(f"{file} is not a tokenizer: expected the tokenizer.json of a Hugging Face model")
         try:
             return PretrainedTokenizer(data)
         except ModuleNotFoundError:
@@ -45,7 +45,7 @@ class PretrainedTokenizer:
             raise TokenizerError(f"tokenizer {file} cannot be used: {error}") from error
 
     def encode(self, text: str) -> list[int]:
-        # Lone surrogates, which no UTF-8 file can hold, become "?".
+        # Lone surrogates, which UTF-8 cannot represent, become "?".
         found = self._plain.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False)
         return list(found.ids)
 

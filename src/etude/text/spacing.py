@@ -1,8 +1,8 @@
-"""The space rule: which token classes have a single space between them, so that most spaces need no token.
+"""The space rule: it predicts a single space between tokens from their classes, so that most spaces need no token.
 
-Invariant: whether a space is expected depends on the previous token and the next token alone, and `SPACE_EXPECTED`
-tells. The encoder writes an explicit token wherever the text disagrees with the rule, so the rule decides how long an
-encoding is, never whether it is right.
+Invariant: the prediction depends only on the previous and the next token; `SPACE_EXPECTED` is its table. Where the text
+differs from the prediction, the encoder writes an explicit token. The rule therefore affects only the length of an
+encoding, never its correctness.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import IntEnum, StrEnum
 
 
 class Left(IntEnum):
-    """What a token says about the space before it."""
+    """Class of a token by the space expected before it."""
 
     NEVER = 0
     """Line ends, runs of spaces, glue, special tokens."""
@@ -27,30 +27,31 @@ class Left(IntEnum):
 
 
 class Right(IntEnum):
-    """What a token says about the space after it."""
+    """Class of a token by the space expected after it."""
 
     START = 0
-    """Nothing is expected: line starts, runs of spaces, glue, special tokens."""
+    """No space is expected: line starts, runs of spaces, glue, special tokens."""
     TIGHT = 1
     """Opening brackets, dots, operators written without spaces."""
     OPERAND = 2
     """Words, numbers, closing brackets and quotes."""
     KEYWORD = 3
-    """As an operand, but a bracket or sign that follows stands apart: `return (`, `in [`, `else -1`."""
+    """Like an operand, but with a space before a following bracket or sign: `return (`, `in [`, `else -1`."""
     WANT = 4
-    """Spaced operators, and punctuation that a space followed."""
+    """Spaced operators, and punctuation followed by a space."""
 
 
 class Form(StrEnum):
-    """What kind of token it is; the same characters may be several tokens that differ in the spaces they expect."""
+    """The kind of a token. The same characters may exist as several kinds, which expect different spaces around
+    them."""
 
     SPECIAL = "special"
     BYTE = "byte"
     GLUE = "glue"
-    """No space here though the rule expects one."""
+    """The token for "no space", used where the rule expects one."""
     NUMBER = "number"
     RUN = "run"
-    """Several spaces; a single explicit one is its byte."""
+    """Several spaces. A single explicit space is encoded as its byte."""
     SPACED = "spaced"
     TRAILED = "trailed"
     """Punctuation followed by a space or by the end of the line."""
@@ -97,7 +98,7 @@ _SIDES: dict[Form, tuple[Left, Right]] = {
 
 
 def sides(form: Form, surface: bytes) -> tuple[Left, Right]:
-    """The two sides of a token; bytes go by the character they stand for."""
+    """Return the left and right class of a token. A byte has the classes of its character."""
     if form is Form.BYTE:
         return _byte_sides(surface[0])
     if form is Form.WORD and surface.decode() in KEYWORDS:

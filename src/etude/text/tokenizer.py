@@ -1,10 +1,10 @@
-"""The tokenizer: words, pieces and bytes, with the spaces that the space rule expects left out.
+"""The tokenizer. Tokens are words, pieces of words and bytes; most single spaces have no token (see `spacing`).
 
 Invariants:
 - decode(encode(text)) == text for every text of Unicode scalar values (a lone surrogate becomes "?").
 - encode never returns a special token, whatever the text says; `<|end|>` in a file is plain text.
-- Lines are encoded one by one and each starts fresh, as does the text after a special token. So a line has the same
-  tokens wherever it stands, and a name has the same tokens in a listing, in a message and in a call.
+- Each line is encoded on its own, and so is text after a special token. A line therefore has the same tokens wherever
+  it occurs, and a name has the same tokens in a listing, in a message and in a call.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _BEFORE_OPENING_QUOTE = frozenset("([{=,:<>+-*/%!&|^~@;")
 _CACHED_LINES = 1 << 15
 
 _Parts = list[tuple[str, str]]
-"""A line as (spaces before, atom), ending with an empty atom."""
+"""A line as a list of (spaces before the atom, atom), ending with an empty atom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """Ids of the special tokens; the same for every tokenizer of this format."""
+    """The ids of the special tokens, which are the same in every vocabulary."""
 
     pad: int
     bos: int
@@ -61,7 +61,7 @@ class Tokenizer:
         self.vocabulary = vocabulary
         tokens = vocabulary.tokens()
         self.vocab_size = len(tokens)
-        """Number of ids; less than was asked for when the training texts had too few words."""
+        """Number of ids; less than requested if the training texts had too few words."""
         self._surface = [token.surface for token in tokens]
         both = [sides(token.form, token.surface) for token in tokens]
         self._left = [left for left, _ in both]
@@ -78,7 +78,7 @@ class Tokenizer:
         self._leading, self._joined = ids[Form.LEADING], ids[Form.JOINED]
         self._runs = {1: self._byte[0x20]} | {len(run): place for run, place in ids[Form.RUN].items()}
         self._longest_word = max((len(word) for word in self._words), default=1)
-        # Caches per instance: a generated corpus repeats most of its lines, any text most of its words.
+        # Caches per instance: a generated corpus repeats most of its lines, and any text repeats most of its words.
         self._line = lru_cache(maxsize=_CACHED_LINES)(self._encode_line)
         self._word = lru_cache(maxsize=_CACHED_LINES)(self._spell_word)
         self._continuation = lru_cache(maxsize=_CACHED_LINES)(self._spell_continuation)
@@ -108,7 +108,8 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text; special tokens show as markers for people, bytes that are not UTF-8 as U+FFFD."""
+        """Return the text of the ids. Special tokens become readable markers, bytes that are not UTF-8 become
+        U+FFFD."""
         left, rights, surface = self._left, self._right, self._surface
         text = bytearray()
         right = Right.START
@@ -123,7 +124,7 @@ class Tokenizer:
         return len(self.encode(text))
 
     def label(self, token: int) -> str:
-        """One token for people to read."""
+        """Return a readable name of one token, for debugging and displays."""
         if not 0 <= token < self.vocab_size:
             raise TokenizerError(f"token {token} is outside the vocabulary of {self.vocab_size}")
         if token == self._glue:
@@ -149,7 +150,7 @@ class Tokenizer:
         return tuple(ids)
 
     def _encode_atom(self, parts: _Parts, place: int) -> tuple[int, ...]:
-        """An atom's tokens depend on itself and on what it touches, nothing further away."""
+        """Encode one atom. The result depends only on the atom and on those that it touches without a space."""
         gap, atom = parts[place]
         touching = parts[place - 1][1] if place and not gap else ""
         first = atom[0]
@@ -171,7 +172,8 @@ class Tokenizer:
         return (token,) if token is not None else self._bytes(atom)
 
     def _quote(self, parts: _Parts, place: int, touching: str) -> int | None:
-        """Opening or closing, by what stands before it; None (its bytes) for apostrophes and prefixed strings."""
+        """Return the opening or closing token of a quote, decided by what precedes it. None means that the quote is
+        encoded as bytes: an apostrophe, or the quote that opens a prefixed string."""
         atom = parts[place][1]
         next_gap, next_atom = parts[place + 1]
         if not touching or touching[-1] in _BEFORE_OPENING_QUOTE:
@@ -183,7 +185,7 @@ class Tokenizer:
         return self._closing.get(atom)
 
     def _prefixed_or_closing(self, parts: _Parts, place: int) -> int | None:
-        """`f"` opens a string, but in `"f"` the second quote closes it."""
+        """Decide a quote after a string prefix: `f"` opens a string (None), but in `"f"` the second quote closes it."""
         gap_before_prefix = parts[place - 1][0]
         before_prefix = parts[place - 2][1] if place > 1 and not gap_before_prefix else ""
         return self._closing.get(parts[place][1]) if before_prefix[-1:] in ('"', "'") else None
@@ -198,14 +200,14 @@ class Tokenizer:
         return tuple(ids)
 
     def _number(self, atom: str, *, continues: bool) -> tuple[int, ...]:
-        """0-99 is one token; further digits, and digits that touch a word, are bytes: never a number of their own."""
+        """Encode digits: a leading 0-99 is one token; all further digits, and digits that touch a word, are bytes."""
         if continues:
             return self._bytes(atom)
         width = 1 if atom[0] == "0" else min(2, len(atom))
         return (self._numbers[atom[:width]], *self._bytes(atom[width:]))
 
     def _spell_word(self, word: str) -> tuple[int, ...]:
-        """The longest known beginning, then pieces."""
+        """Encode a word as its longest prefix in the vocabulary, followed by pieces."""
         for length in range(min(len(word), self._longest_word), 0, -1):
             token = self._words.get(word[:length])
             if token is not None:
@@ -213,7 +215,8 @@ class Tokenizer:
         return self._spell_pieces(word)
 
     def _spell_continuation(self, word: str) -> tuple[int, ...]:
-        """A further hump of a camelCase name, or letters after a digit."""
+        """Encode letters that continue a name: a later hump of a camelCase name, or letters after a digit. Use pieces,
+        or glue and a known word if that is shorter."""
         spelled = self._spell_pieces(word)
         token = self._words.get(word)
         return spelled if token is None or len(spelled) <= 2 else (self._glue, token)

@@ -1,8 +1,8 @@
 """The vocabulary: an ordered list of tokens, its file format, and how it is learnt from texts.
 
-Invariant: ids follow from the file alone. Special tokens come first, then the 256 bytes, glue and the numbers 0-99,
-which every vocabulary has; then punctuation (as much as there is room for), words and pieces of words. Learning depends
-on the counts in the texts and on nothing else (ties go by spelling).
+Invariant: the file alone determines the ids. The special tokens, the 256 bytes, glue and the numbers 0-99 come first
+and are in every vocabulary; then come punctuation (as much as fits), words and pieces of words. What is learnt depends
+only on the counts of words in the texts; ties are broken alphabetically.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _PUNCTUATION: tuple[tuple[Form, str], ...] = (
     (Form.JOINED, "__"),
     *((Form.RUN, " " * width) for width in (3, 6, 7, 10, 13, 16, 17, 20, 24)),
 )
-"""Most useful first: a small vocabulary keeps the head of the list."""
+"""Most useful first, because a small vocabulary keeps only the head of the list."""
 
 
 class TokenizerError(Exception):
-    """A tokenizer cannot be trained or read: says what was expected and what was found."""
+    """A tokenizer cannot be trained or read; the message says what was expected and what was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class Token:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What was learnt; `tokens` puts it behind the part that every vocabulary has."""
+    """The learnt part of a vocabulary. `tokens` appends it to the part that every vocabulary has."""
 
     punctuation: tuple[tuple[Form, str], ...]
     words: tuple[str, ...]
     pieces: tuple[str, ...]
 
     def tokens(self) -> list[Token]:
-        """Every token in the order of its id."""
+        """Return all tokens in the order of their ids."""
         return [
             *(Token(Form.SPECIAL, f"<|{name}|>".encode()) for name in SPECIALS),
             *(Token(Form.BYTE, bytes([value])) for value in range(256)),
@@ -84,7 +84,8 @@ FIXED = len(Vocabulary((), (), ()).tokens())
 
 
 def learn(texts: Iterable[str], vocab_size: int) -> Vocabulary:
-    """Keeps the most frequent words, and with a quarter of the room pieces to spell the others."""
+    """Learn a vocabulary: three quarters of the room for words go to the most frequent ones, the rest to pieces that
+    spell the others."""
     if vocab_size < MINIMUM:
         raise TokenizerError(f"vocab_size must be at least {MINIMUM}, found {vocab_size}")
     counts = _count_words(texts)
@@ -115,7 +116,8 @@ def _best(gains: dict[str, int], room: int) -> tuple[str, ...]:
 
 
 def _best_pieces(counts: Counter[str], known: frozenset[str], room: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Beginnings and continuations of two or three letters that the words left out need most."""
+    """Return the pieces of two or three letters that save most tokens in the words left out: those that begin a word
+    and those that continue one."""
     gains: Counter[tuple[bool, str]] = Counter()
     for word, count in counts.items():
         if word in known or len(word) < 2:
@@ -131,7 +133,7 @@ def _best_pieces(counts: Counter[str], known: frozenset[str], room: int) -> tupl
 
 
 def save_vocabulary(vocabulary: Vocabulary, path: Path) -> None:
-    """Writes the file in one step: a reader sees the old file or the whole new one."""
+    """Write the file atomically: a reader sees the old file or the complete new one."""
     document = {
         "format": FORMAT,
         "punctuation": [[str(form), surface] for form, surface in vocabulary.punctuation],

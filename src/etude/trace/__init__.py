@@ -1,6 +1,6 @@
-"""What happened in a rollout, and its file format.
+"""Traces: the record of a rollout, its file formats and its exports.
 
-A trace is the source of truth for training; nothing is re-tokenised from it.
+Training reads the token ids of traces and never re-tokenises text.
 """
 
 from etude.trace.atif import to_atif

@@ -1,8 +1,8 @@
 """Traces as ATIF 1.7 trajectories (Harbor's exchange format).
 
-What ATIF has no field for goes under `extra`: the weights version of every sampled token, the segment graph, and
-whatever the caller adds (reward, verdict). Experts stay in the trace file, which remains the source of truth. Where
-nothing was said one system step says so: a trajectory without a step is none.
+What ATIF has no field for is under `extra`: the weight version of every sampled token, the segment graph, and what the
+caller adds (reward, verdict). Experts are not exported; they are only in the trace file. A trace without messages gets
+one system step that says so, because ATIF requires at least one step.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def to_atif(
     extra: Mapping[str, Any] | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """A trajectory, ready for json.dumps. `extra` is added to the root's own; `tools` are the agent's, in OpenAI's
-    schema."""
+    """Return a trajectory, ready for json.dumps. `extra` is added to the root's `extra`; `tools` are the agent's tools
+    in OpenAI's schema."""
     steps = _steps(trace) or [{"step_id": 1, "source": "system", "message": trace.error or "nothing was said"}]
     steps[0]["timestamp"] = datetime.fromtimestamp(trace.started, UTC).isoformat()
     spans = [span for segment in trace.segments for span in _sampled_spans(segment)]
@@ -63,7 +63,7 @@ def to_atif(
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Tokens that were sampled in one go."""
+    """A run of consecutively sampled tokens of one segment."""
 
     segment: Segment
     start: int
@@ -88,10 +88,10 @@ def _sampled_spans(segment: Segment) -> Iterator[_Span]:
 
 
 def _steps(trace: Trace) -> list[dict[str, Any]]:
-    """One step per message; tool outputs become the observation of the step that called."""
+    """Return one step per message. Tool outputs become observations of the step that made the call."""
     spans = [span for segment in trace.segments for span in _sampled_spans(segment)]
     answers = sum(_acts(message) for message in trace.messages)
-    # A rollout that died inside a turn has tokens without a message; then no step can be matched to its tokens.
+    # A rollout that was killed within a turn has tokens without a message; then steps cannot be matched to tokens.
     matched = iter(spans) if len(spans) == answers else iter(())
     steps: list[dict[str, Any]] = []
     for place, message in enumerate(trace.messages):
@@ -100,7 +100,7 @@ def _steps(trace: Trace) -> list[dict[str, Any]]:
             continue
         steps.append(_step(len(steps) + 1, message, trace.policy, next(matched, None) if _acts(message) else None))
         if message["role"] == "system" and place:
-            # A self-summary: what follows is all that the model still sees.
+            # A self-summary: from here on the model sees only what follows.
             steps[-1]["extra"] = {"context_management": {"type": "compaction", "boundary": "replace"}}
     return steps
 
@@ -125,7 +125,7 @@ def _step(number: int, message: Mapping[str, Any], policy: str, span: _Span | No
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """ATIF wants an object; arguments that are none are kept as they were written."""
+    """Convert a call. ATIF requires an object as arguments; other arguments are kept verbatim under `extra`."""
     raw = call["function"]["arguments"]
     arguments: Any = raw
     if isinstance(raw, str):
@@ -140,7 +140,8 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _observe(steps: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
-    """With the step that called; an answer to a call that nobody made names none."""
+    """Add a tool output to the step that made the call. An output of an unknown call goes to the last step, without a
+    call id."""
     call = str(message.get("tool_call_id"))
     step = next((s for s in reversed(steps) if any(c["tool_call_id"] == call for c in s.get("tool_calls", ()))), None)
     result: dict[str, Any] = {"content": message.get("content") or ""}

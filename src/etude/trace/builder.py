@@ -1,8 +1,8 @@
 """Builds the segments of a trace while the rollout runs.
 
-Invariants: the recorded tokens are those that the engine was given and those that it sampled, in order, each with its
-log-probability and version. Experts arrive late (the last sampled token was not fed to the network yet), so they are
-filled in by absolute position; a position's experts are written once and never replaced.
+Invariants: the recorded tokens are those that the engine was given and those that it sampled, in order; sampled tokens
+have their log-prob and weight version. Experts arrive late (the last sampled token has not been fed to the network
+yet), so they are filled in by absolute position. The experts of a position are written once and never replaced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etude.trace.trace import UNKNOWN_EXPERT, UNSAMPLED_VERSION, Segment, Segmen
 
 
 class TokenSink(Protocol):
-    """Is told of everything that a builder records, once it is recorded (`steps.StepsFile`)."""
+    """Observer called after each step that a TraceBuilder records, for example `steps.StepsFile`."""
 
     def segment(self, number: int, parent: int | None, kind: SegmentKind, tokens: NDArray[np.int32]) -> None: ...
 
@@ -34,14 +34,15 @@ class TokenSink(Protocol):
 
 
 class TraceBuilder:
-    """`start_segment`, then `extend` for what was said to the model and `sampled` for what it answered, in order."""
+    """Records a rollout's tokens: call `start_segment`, then `extend` for given and `sampled` for sampled tokens, in
+    order."""
 
     def __init__(self, sink: TokenSink | None = None) -> None:
         self.sink = sink
         self._open: list[_OpenSegment] = []
 
     def start_segment(self, kind: SegmentKind, parent: int | None, prompt_ids: Sequence[int]) -> int:
-        """Begins a new context; everything recorded from now on belongs to it. Returns its id."""
+        """Start a new context, to which everything recorded from now on belongs. Returns its segment id."""
         if parent is not None and not 0 <= parent < len(self._open):
             raise ValueError(f"segment {parent} cannot be a parent: there are {len(self._open)} segments")
         segment = _OpenSegment(len(self._open), parent, kind)
@@ -52,7 +53,7 @@ class TraceBuilder:
         return segment.id
 
     def extend(self, ids: Sequence[int]) -> None:
-        """Tokens that the model was given, not sampled."""
+        """Record tokens that the model was given."""
         self._current().append_given(ids)
         if self.sink is not None:
             self.sink.given(np.asarray(ids, np.int32))
@@ -66,7 +67,8 @@ class TraceBuilder:
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
     ) -> None:
-        """What a generation returned. `experts` holds a row per position from `experts_from` to the last token."""
+        """Record what a generation returned. `experts` has one row per position, from `experts_from` to the last
+        token."""
         self._current().append_sampled(tokens, logprobs, versions)
         if experts is not None:
             self._current().place_experts(experts, experts_from)
@@ -75,16 +77,16 @@ class TraceBuilder:
 
     @property
     def length(self) -> int:
-        """Tokens of the current segment."""
+        """Number of tokens in the current segment."""
         return self._current().length
 
     def segments(self) -> list[Segment]:
-        """Everything recorded so far; the builder can go on afterwards."""
+        """Return the segments recorded so far. The builder can continue afterwards."""
         return [segment.freeze() for segment in self._open]
 
     def _current(self) -> _OpenSegment:
         if not self._open:
-            raise ValueError("start_segment comes before anything else")
+            raise ValueError("start_segment comes before anything else: the builder has no segment yet")
         return self._open[-1]
 
 
@@ -109,7 +111,10 @@ class _OpenSegment:
         self, tokens: NDArray[np.int32], logprobs: NDArray[np.float32], versions: NDArray[np.int32]
     ) -> None:
         if not len(tokens) == len(logprobs) == len(versions):
-            raise ValueError(f"{len(tokens)} tokens, {len(logprobs)} log-probabilities, {len(versions)} versions")
+            raise ValueError(
+                f"expected as many log-probs and versions as tokens, found {len(tokens)} tokens, "
+                f"{len(logprobs)} log-probs, {len(versions)} versions"
+            )
         self._append(
             np.array(tokens, np.int32),
             np.ones(len(tokens), np.bool_),
@@ -119,9 +124,15 @@ class _OpenSegment:
 
     def place_experts(self, experts: NDArray[np.uint16], start: int) -> None:
         if experts.ndim != 3 or start < 0 or start + len(experts) != self.length:
-            raise ValueError(f"experts of shape {experts.shape} from position {start} do not end at {self.length}")
+            raise ValueError(
+                f"experts of shape {experts.shape} from position {start} do not end at {self.length}, "
+                "the length of the segment"
+            )
         if self._experts and self._experts[0][1].shape[1:] != experts.shape[1:]:
-            raise ValueError(f"experts of {experts.shape[1:]} after {self._experts[0][1].shape[1:]}")
+            raise ValueError(
+                f"expected experts of (layers, top k) = {self._experts[0][1].shape[1:]} as before, "
+                f"found {experts.shape[1:]}"
+            )
         self._experts.append((start, np.array(experts, np.uint16)))
 
     def freeze(self) -> Segment:

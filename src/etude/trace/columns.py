@@ -1,7 +1,7 @@
 """Traces as Arrow columns, one row per trace. The schema is the file format `etude-trace/1` (docs/trace.md).
 
-Invariant: from_batch(to_table(traces)) gives back every field of every trace. (A lone surrogate in a text, which no
-UTF-8 file can hold, becomes "?".)
+Invariant: from_batch(to_table(traces)) restores every field of every trace, except that a lone surrogate in a text,
+which UTF-8 cannot represent, becomes "?".
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ SCHEMA = pa.schema(
 
 
 def to_table(traces: Sequence[Trace]) -> Any:
-    """A pyarrow Table of SCHEMA."""
+    """Return the traces as a pyarrow Table with SCHEMA."""
     segments = [segment for trace in traces for segment in trace.segments]
     columns: dict[str, list[Any]] = {name: [_text(getattr(trace, name)) for trace in traces] for name in _TEXTS}
     columns |= {name: [getattr(trace, name) for trace in traces] for name in ("member", "seed", "started")}
@@ -84,7 +84,7 @@ def to_table(traces: Sequence[Trace]) -> Any:
 
 
 def from_batch(batch: Any, only: Collection[str] | None = None) -> Iterator[Trace]:
-    """The traces of a RecordBatch; with `only`, those whose id is among them."""
+    """Yield the traces of a RecordBatch. `only` restricts them to these ids."""
     names = batch.column("id").to_pylist()
     wanted = [row for row, name in enumerate(names) if only is None or name in only]
     if not wanted:
@@ -145,7 +145,10 @@ def _segment_array(segments: Sequence[Segment]) -> Any:
 
 
 def _pack_experts(experts: NDArray[np.uint16] | None) -> tuple[bytes | None, tuple[int | None, ...]]:
-    """One byte per expert where their numbers allow it, two (little-endian) otherwise; all ones means unknown."""
+    """Pack experts into one byte each if all are below 255, else into two (little-endian). All bits set means unknown.
+
+    Returns the bytes and (layers, top k, bytes per expert).
+    """
     if experts is None:
         return None, (None, None, None)
     known = experts[experts != UNKNOWN_EXPERT]
@@ -163,7 +166,7 @@ def _unpack_experts(data: bytes, tokens: int, layers: int, top_k: int, width: in
 
 
 class _SegmentReader:
-    """Reads arrays straight from Arrow's buffers: no Python list per token."""
+    """Reads the arrays of segments directly from Arrow's buffers, without building Python lists of tokens."""
 
     def __init__(self, column: Any) -> None:
         self._rows = column.offsets.to_numpy()
@@ -190,7 +193,7 @@ class _SegmentReader:
 
     def _slice(self, name: str, place: int) -> NDArray[Any]:
         offsets, values = self._lists[name]
-        # A copy: the caller may write to it, and does not keep the whole file in memory.
+        # Copied, so that the caller may write to the array and does not keep the whole batch in memory.
         return np.array(values[offsets[place] : offsets[place + 1]])
 
     def _value(self, name: str, place: int) -> Any:

@@ -1,7 +1,7 @@
-"""Trace files: parquet, written whole or not at all.
+"""Trace files: Parquet files that are written atomically.
 
-Invariant: every file a reader can see is complete. Files get their name only when all is on the disk, so a kill at any
-moment leaves at worst a hidden `.*.tmp`, which readers pass over and the next writer removes.
+Invariant: every file that a reader sees is complete. A file gets its final name only after all of it is on disk. A kill
+leaves at most a hidden `.*.tmp`, which readers ignore and the next writer removes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ _PART = re.compile(r"part-([0-9]{6,})\.parquet")
 
 
 class TraceError(Exception):
-    """A trace file cannot be written or read: says which, why, and what to do."""
+    """A trace file cannot be written or read; the message says which file, why, and what to do."""
 
 
 class TraceWriter:
-    """Appends batches of traces to a folder, a file `part-000001.parquet` per batch. One writer per folder at a time:
-    a second one never overwrites a part, it takes the next free number."""
+    """Appends batches of traces to a folder, as one file `part-000001.parquet` per batch.
+
+    Use one writer per folder at a time. A second one never overwrites a part, but takes the next free number.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -42,7 +44,7 @@ class TraceWriter:
         self._next = 1 + max((_part_number(file) for file in self.folder.iterdir()), default=0)
 
     def write(self, traces: Sequence[Trace]) -> Path | None:
-        """On the disk when it returns. No file is made for no traces."""
+        """Write one batch and return its file, which is then on disk. Without traces no file is made."""
         if not traces:
             return None
         unfinished = _write_unfinished(self.folder / f"part-{self._next:06d}.parquet", traces)
@@ -62,22 +64,22 @@ class TraceWriter:
 
 
 def write_traces(path: Path, traces: Sequence[Trace]) -> None:
-    """One file, replaced in one step if it exists."""
+    """Write traces to one file, atomically replacing an old one."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _write_unfinished(path, traces).replace(path)
 
 
 def read_traces(path: Path, *, only: Collection[str] | None = None) -> Iterator[Trace]:
-    """The traces of a file, or of all the files of a folder in the order of their names; with `only`, those whose id
-    is among them."""
+    """Yield the traces of a file, or of all files of a folder in the order of their names. `only` restricts them to
+    these ids."""
     path = Path(path)
     if path.is_dir():
         files = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
     elif path.exists():
         files = [path]
     else:
-        raise TraceError(f"no traces at {path}: expected a parquet file or a folder of them")
+        raise TraceError(f"no traces at {path}: expected a Parquet file or a folder of them")
     wanted = None if only is None else frozenset(only)
     return (trace for file in files for trace in _read_file(file, wanted))
 
@@ -89,7 +91,7 @@ def _read_file(path: Path, only: frozenset[str] | None) -> Iterator[Trace]:
             for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=SCHEMA.names):
                 yield from from_batch(batch, only)
     except pa.ArrowException as error:
-        raise TraceError(f"trace file {path} is damaged or no parquet file: {_first_line(error)}") from error
+        raise TraceError(f"trace file {path} is damaged or not a Parquet file: {_first_line(error)}") from error
     except OSError as error:
         raise TraceError(f"cannot read trace file {path}: {error.strerror or _first_line(error)}") from error
 
@@ -100,11 +102,11 @@ def _check_format(path: Path, metadata: dict[bytes, bytes]) -> None:
         return
     if found.startswith("etude-trace/"):
         raise TraceError(f"trace file {path} is {found}, this version reads {FORMAT}: update étude")
-    raise TraceError(f"{path} is no trace file: expected {FORMAT} in its metadata, found {found!r}")
+    raise TraceError(f"{path} is not a trace file: expected {FORMAT} in its metadata, found {found!r}")
 
 
 def _write_unfinished(path: Path, traces: Sequence[Trace]) -> Path:
-    """Writes a complete file under a hidden name beside `path`."""
+    """Write a complete file under a hidden name beside `path`, and return its path."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with unfinished.open("wb") as out:

@@ -1,7 +1,7 @@
-"""Traces as JSON lines, a trace per line with everything that is in it: for training elsewhere.
+"""Traces as JSON Lines, one complete trace per line, for training elsewhere.
 
-Invariant: from_line(to_line(trace)) gives back every field. A number that JSON has no word for, an infinite
-log-probability, is a TraceError.
+Invariant: from_line(to_line(trace)) restores every field. A number that JSON cannot represent, such as an infinite
+log-prob, is a TraceError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN = ("id", "task", "split", "group", "member", "policy", "seed", "error", "
 
 
 def to_document(trace: Trace) -> dict[str, Any]:
-    """The object of a trace's line."""
+    """Return a trace as the JSON object of its line."""
     return {
         "format": FORMAT,
         **{name: getattr(trace, name) for name in _PLAIN},
@@ -33,25 +33,27 @@ def to_document(trace: Trace) -> dict[str, Any]:
 
 
 def to_line(trace: Trace) -> str:
-    """Without its newline."""
+    """Return the line of a trace, without a newline."""
     try:
         return json.dumps(to_document(trace), allow_nan=False, separators=(",", ":"))
     except ValueError as error:
-        raise TraceError(f"trace {trace.id} holds a number that JSON has no word for ({error})") from error
+        raise TraceError(
+            f"trace {trace.id} holds NaN or an infinite number, which JSON cannot represent ({error})"
+        ) from error
 
 
 def from_line(line: str) -> Trace:
-    """TraceError says what a line of something else is."""
+    """Read a trace from its line. Raises TraceError, which says what was found, if the line is something else."""
     try:
         found = json.loads(line)
         form = found.get("format")
         if form == FORMAT:
             return _trace(found)
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise TraceError(f"no line of traces: {error!r}") from error
+        raise TraceError(f"not the line of a trace: expected a JSON object of {FORMAT}, found {error!r}") from error
     if str(form).startswith("etude-trace-lines/"):
         raise TraceError(f"the line is {form}, this version reads {FORMAT}: update étude")
-    raise TraceError(f"no line of traces: expected the format {FORMAT}, found {form!r}")
+    raise TraceError(f"not the line of a trace: expected the format {FORMAT}, found {form!r}")
 
 
 def _trace(found: dict[str, Any]) -> Trace:

@@ -1,7 +1,7 @@
-"""A trace that is still being made, on the disk turn by turn: what is left of a rollout whose process was killed.
+"""Traces of rollouts in progress, written to disk turn by turn, so that a killed process leaves its rollouts readable.
 
-Invariant: what is read back is the trace as it was after its last whole turn, ids and all (those of the next turn may
-be there too); it counts as an error of ours.
+Invariant: reading such a file gives the trace after its last complete turn, token ids included (and possibly ids of the
+turn in progress). Its stop cause is an infrastructure error.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ _HEAD = ("id", "task", "split", "group", "member", "policy", "seed", "started")
 
 
 class LiveTrace:
-    """`steps` is the sink of the rollout's TraceBuilder. The file goes when the trace is whole: `done`."""
+    """Writes the trace of one rollout in progress. Its `steps` are the sink of the rollout's TraceBuilder; `done`
+    removes the file once the trace is complete."""
 
     def __init__(self, folder: Path, head: Trace) -> None:
-        """`head`: what is known of the trace before it begins. A file of the same id is of an earlier try, and goes."""
+        """Start the file of a trace. `head` holds what is known before the rollout starts. An existing file with the
+        same id is left over from an earlier attempt and is replaced."""
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -34,7 +36,7 @@ class LiveTrace:
         self.steps.note("begin", **{name: getattr(head, name) for name in _HEAD})
 
     def turn(self, messages: Sequence[dict[str, Any]], tools: Sequence[ToolEvent], usage: TraceUsage) -> None:
-        """What was said and done since the last turn; `usage` is of all."""
+        """Record the messages and tool events since the last turn, and the usage of the rollout so far."""
         self.steps.note("turn", messages=list(messages), tools=[asdict(tool) for tool in tools], usage=asdict(usage))
 
     def done(self) -> None:
@@ -46,7 +48,10 @@ def read_live(path: Path) -> Trace:
     segments, notes = read_steps(path)
     begun = next((note for note in notes if note["what"] == "begin"), None)
     if begun is None:
-        raise TraceError(f"{path} holds ids of a session, or of a rollout that did not begin: nothing says of which")
+        raise TraceError(
+            f"{path} does not say which rollout it belongs to: it holds the ids of a session, or its rollout was "
+            "killed before its first record"
+        )
     turns = [note for note in notes if note["what"] == "turn"]
     usage = turns[-1]["usage"] if turns else {}
     return Trace(
@@ -55,6 +60,6 @@ def read_live(path: Path) -> Trace:
         tools=[ToolEvent(**tool) for turn in turns for tool in turn["tools"]],
         usage=TraceUsage(**{field.name: usage.get(field.name, 0) for field in fields(TraceUsage)}),
         stop=StopCause.ERROR,
-        error="its process ended before it did",
+        error="the rollout's process ended before the rollout did",
         messages=[message for turn in turns for message in turn["messages"]],
     )

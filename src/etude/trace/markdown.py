@@ -1,8 +1,8 @@
-"""Traces as Markdown, for people.
+"""Traces as Markdown pages for reading.
 
-Invariant: the structure of the page is ours alone. Whatever a model, a file or a command said stands in a fence longer
-than any run of its own backticks, or in a code span; so it can neither end its block nor begin a heading, a link, a
-picture or HTML.
+Invariant: text from models, files and commands cannot change the structure of the page. It is inside a fence longer
+than any run of backticks in it, or inside a code span, so it can neither end its block nor start a heading, link, image
+or HTML.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from etude.trace.trace import Trace
 
 _UNSEEN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _UNSEEN |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029), 0xFFFD)
-"""Control characters, and those that turn the direction of what follows: shown, not obeyed."""
+"""Control characters and characters that change the text direction, with the visible characters that replace them."""
 
 
 def to_markdown(trace: Trace, *, signals: Sequence[Mapping[str, Any]] = ()) -> str:
-    """A page: the task, the turns, the change, what was spent, what the user made of it."""
+    """Return a Markdown page: the task, the turns, the diff, the usage, and the user's signals."""
     parts = [
         f"# Trace {_span(trace.id)}",
         "\n".join(f"- {name}: {_span(str(value))}" for name, value in _about(trace) if value not in ("", None)),
@@ -86,7 +86,7 @@ def _acted(message: Mapping[str, Any], text: str) -> Iterator[str]:
 
 
 def _arguments(raw: str) -> Iterator[str]:
-    """A long text among the arguments is easier to read with its lines apart; nothing of the rest is left out."""
+    """Show the arguments of a call: multi-line strings as text blocks of their own, everything else as JSON."""
     try:
         values = json.loads(raw)
     except ValueError:
@@ -114,7 +114,7 @@ def _fence(text: str, language: str = "text") -> str:
 
 
 def _span(text: str) -> str:
-    """A code span, also within a table."""
+    """Return text as a code span that can also be used inside a table."""
     shown = " ".join(text.translate(_UNSEEN).split()) or " "
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
     return f"{ticks} {shown} {ticks}" if "`" in shown else f"`{shown}`"

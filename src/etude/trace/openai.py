@@ -1,7 +1,7 @@
-"""Traces as OpenAI chat messages: what fine-tuning services and other harnesses read.
+"""Traces as OpenAI chat messages, for fine-tuning services and other harnesses.
 
-Arguments of calls are strings exactly as the conversation held them. Those that are no valid JSON survive, because a
-malformed call is part of what happened.
+The arguments of calls are strings, exactly as in the conversation. Invalid JSON is kept, because a malformed call is
+part of what happened.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ Json = dict[str, Any]
 
 
 def to_openai(trace: Trace, *, tools: Sequence[Mapping[str, Any]] = ()) -> Json:
-    """{"messages": [...], "tools": [...], "metadata": {...}}, ready for json.dumps; no `tools` where none are given."""
+    """Return {"messages": [...], "tools": [...], "metadata": {...}}, ready for json.dumps. Without tools there is no
+    key "tools"."""
     metadata = {name: getattr(trace, name) for name in ("id", "task", "split", "group", "member", "policy", "seed")}
     return {
         "messages": [openai_message(message) for message in trace.messages],
@@ -27,8 +28,10 @@ def to_openai(trace: Trace, *, tools: Sequence[Mapping[str, Any]] = ()) -> Json:
 
 
 def to_openai_contexts(trace: Trace, *, tools: Sequence[Mapping[str, Any]] = ()) -> list[Json]:
-    """A record per context that the model saw, each a conversation of its own: a self-summary ends one and begins the
-    next. That is what to fine-tune on; messages of all contexts in a row are no conversation that anybody had."""
+    """Return one record per context that the model saw; a self-summary ends one context and starts the next.
+
+    Use these for fine-tuning: the model never saw the messages of all contexts in one conversation.
+    """
     whole = to_openai(trace, tools=tools)
     starts = [place for place, message in enumerate(whole["messages"]) if place and message["role"] == "system"]
     edges = [0, *starts, len(whole["messages"])]

@@ -1,7 +1,7 @@
-"""The tokens of a rollout or session as they come: an append-only file, a frame per thing that was recorded.
+"""The steps file: tokens of a rollout or session, appended as they are recorded, one frame per record.
 
-Invariants: a frame is on its way to the disk when the call returns, so a kill loses at most the turn that was going on;
-a torn last frame is no frame, damage anywhere else is an error; what is read back are the recorded segments, token for
+Invariants: a frame has reached the kernel when the call returns, so a kill loses at most the turn in progress. An
+incomplete last frame is ignored; damage anywhere else is an error. Reading gives the recorded segments, token for
 token. The format `etude-steps/1` is described in docs/trace.md.
 """
 
@@ -28,19 +28,23 @@ FORMAT = "etude-steps/1"
 _MAGIC = b"etude-steps/"
 _FIRST_LINE = FORMAT.encode() + b"\n"
 _FRAME = struct.Struct("<II")
-"""Length and CRC-32 of what follows."""
+"""Header of a frame: length and CRC-32 of its payload."""
 _MOST_BYTES = 1 << 30
 
 Frame = tuple[dict[str, Any], bytes, int]
-"""Its head, its arrays, and where in the file it ends."""
+"""(JSON head, bytes of its arrays, offset of its end in the file)."""
 
 
 class StepsFile:
-    """A sink of a TraceBuilder (`builder.sink`). One that goes on with a file numbers its segments after those that are
-    there: the first one repeats what their model had been shown, so it is a rewritten child of the last."""
+    """Writes a steps file; a sink of TraceBuilder (`builder.sink`).
+
+    When it continues an existing file, new segments are numbered after the existing ones. The first new segment repeats
+    the conversation so far, so it becomes a child of the last one, of kind `rewritten`.
+    """
 
     def __init__(self, path: Path, *, keep: int | None = None) -> None:
-        """`keep`: the bytes of an existing file that count, all that is whole if None; what is behind goes."""
+        """Open a steps file for appending. Of an existing file only the first `keep` bytes count (None: all), up to the
+        last complete frame; the rest is cut off."""
         self.path = path
         self.size = 0
         self._offset = 0
@@ -85,7 +89,7 @@ class StepsFile:
         self._frame(head, **arrays)
 
     def note(self, what: str, /, **fields: object) -> None:
-        """Something that is no token: JSON."""
+        """Record JSON values that are not tokens."""
         self._frame({"kind": "note", "what": what, **fields})
 
     def close(self) -> None:
@@ -116,7 +120,7 @@ _TYPES = {"tokens": "<i4", "logprobs": "<f4", "versions": "<i4", "experts": "<u2
 
 
 def read_steps(path: Path, *, keep: int | None = None) -> tuple[list[Segment], list[dict[str, Any]]]:
-    """The segments and the notes of a file that may still be written to; of its first `keep` bytes, if given."""
+    """Return the segments and notes of a steps file, or of its first `keep` bytes. It may still be written to."""
     builder, notes = TraceBuilder(), []
     for head, raw, _ in _frames(path, keep):
         try:
@@ -125,7 +129,7 @@ def read_steps(path: Path, *, keep: int | None = None) -> tuple[list[Segment], l
             else:
                 _record(builder, head, _arrays(head, raw))
         except (KeyError, ValueError, TypeError) as error:
-            raise TraceError(f"{path} is damaged: a frame says what cannot be ({error!r})") from error
+            raise TraceError(f"{path} is damaged: a frame holds values that do not fit together ({error!r})") from error
     return builder.segments(), notes
 
 
@@ -158,11 +162,11 @@ def _frames(path: Path, keep: int | None) -> Iterator[Frame]:
     first = data[: len(_FIRST_LINE)]
     if first != _FIRST_LINE:
         if _FIRST_LINE.startswith(data):
-            return  # killed before the first line was whole
+            return  # the writer was killed before it had written the first line
         found = data[:40].split(b"\n")[0].decode(errors="replace")
         if found.startswith(_MAGIC.decode()):
             raise TraceError(f"{path} is {found}, this version reads {FORMAT}: update étude")
-        raise TraceError(f"{path} holds no steps of a trace: expected it to begin with {FORMAT}, found {found!r}")
+        raise TraceError(f"{path} is not a steps file: expected it to begin with {FORMAT}, found {found!r}")
     at, end = len(_FIRST_LINE), len(data) if keep is None else min(keep, len(data))
     while at + _FRAME.size <= end:
         length, check = _FRAME.unpack_from(data, at)
@@ -171,7 +175,7 @@ def _frames(path: Path, keep: int | None) -> Iterator[Frame]:
             return
         payload = data[at + _FRAME.size : until]
         if zlib.crc32(payload) != check:
-            raise TraceError(f"{path} is damaged at byte {at}: what is there is not what was written")
+            raise TraceError(f"{path} is damaged at byte {at}: the checksum of the frame does not match its content")
         plain = zstandard.decompress(payload, max_output_size=_MOST_BYTES)
         text, _, raw = plain.partition(b"\n")
         yield json.loads(text), raw, until

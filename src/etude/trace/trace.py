@@ -1,7 +1,7 @@
-"""The Trace noun: what happened in a rollout, and the source of truth for training.
+"""Trace: the record of one rollout, and the source of truth for training.
 
-A trace is a chain (or tree) of segments. A segment is one context the model saw: its tokens are exactly those that the
-engine was given and those that it sampled, never re-tokenised. A self-summary or a fork starts a new segment.
+A trace is a chain (or tree) of segments. A segment is one context that the model saw: its tokens are exactly those that
+the engine was given and those that it sampled, never re-tokenised. A self-summary or a fork starts a new segment.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 UNSAMPLED_VERSION = -1
 UNKNOWN_EXPERT = np.uint16(0xFFFF)
-"""Stands in every place of a token whose experts are not known: it was never fed to the network."""
+"""Fills the experts of a token whose experts are unknown because it was never fed to the network."""
 
 
 class SegmentKind(StrEnum):
     START = "start"
     SUMMARY = "summary"
-    """Begins from the summary that its parent ended with."""
+    """Starts from the self-summary that its parent ended with."""
     REWRITTEN = "rewritten"
-    """Begins with its parent's conversation as a chat template shows it once a user speaks again, less the earlier
-    thinking for example, or as a session that goes on later renders it. What it repeats counts as given: it was sampled
-    in the parent, and is trained on there."""
+    """Starts with its parent's conversation rendered again: by a chat template that drops earlier thinking at the next
+    user message, or by a resumed session. The repeated tokens count as given, since they were sampled in the parent and
+    are trained on there."""
     FORK = "fork"
 
 
@@ -39,25 +39,26 @@ class StopCause(StrEnum):
     TOKENS = "tokens"
     TOOL_CALLS = "tool_calls"
     TOOL_SECONDS = "tool_seconds"
-    """Its commands have run for as long as they may, on hosts that gave them time."""
+    """The rollout's commands reached their total time limit. Time on hosts short of CPU time does not count."""
     MONEY = "money"
-    """Its tokens have cost what they may."""
+    """The rollout's tokens reached their cost limit."""
     CONTEXT = "context"
-    """A segment filled up and could not be summarised."""
+    """The context filled up and could not be summarised."""
     CANCELLED = "cancelled"
     WALL_CLOCK = "wall_clock"
-    """The safety net expired: an error of ours, not the model's."""
+    """The wall-clock limit, a safety net, expired: an infrastructure error, not the model's."""
     ERROR = "error"
     """Infrastructure failed; `Trace.error` says what."""
 
     @property
     def truncated(self) -> bool:
-        """It ran out of a budget: the model's doing, and a fail."""
+        """Whether the rollout ran out of a budget. That is the model's doing and counts as a fail."""
         return self in _BUDGETS
 
     @property
     def ours(self) -> bool:
-        """Infrastructure, the wall clock or the caller ended it: it says nothing about the model."""
+        """Whether infrastructure, the wall clock or the caller ended the rollout, so that it says nothing about the
+        model."""
         return self in (StopCause.ERROR, StopCause.WALL_CLOCK, StopCause.CANCELLED)
 
 
@@ -81,25 +82,26 @@ class Segment:
     tokens: NDArray[np.int32]
     sampled: NDArray[np.bool_]
     logprobs: NDArray[np.float32]
-    """0 where not sampled."""
+    """Log-probs of the sampled tokens; 0 where not sampled."""
     versions: NDArray[np.int32]
-    """UNSAMPLED_VERSION where not sampled."""
+    """Weight version that sampled each token; UNSAMPLED_VERSION where not sampled."""
     experts: NDArray[np.uint16] | None
-    """[tokens, MoE layers, top k]; UNKNOWN_EXPERT where unknown."""
+    """Experts chosen by the engine's router, shape [tokens, MoE layers, top k]; UNKNOWN_EXPERT where unknown. None for
+    a dense model."""
 
 
 @dataclass(slots=True)
 class ToolEvent:
     segment: int
-    """Self-summaries before it: the place of its segment, where no template rewrote one."""
+    """Number of self-summaries before the call. Equals the index of its segment unless a template rewrote history."""
     turn: int
     name: str
     arguments: str
-    """As the model wrote them."""
+    """The arguments as the model wrote them."""
     ok: bool
-    """False when the call was malformed, refused, or the tool reported an error to the model."""
+    """False if the call was malformed or refused, or the tool reported an error to the model."""
     valid: bool
-    """False when the call itself was malformed: unknown tool, arguments that do not parse."""
+    """False if the call itself was malformed: unknown tool, or arguments that do not parse."""
     seconds: float
     output: str
     output_tokens: int
@@ -119,29 +121,29 @@ class TraceUsage:
     """Tokens of plain messages to the user, the final one included."""
     sampled_tokens: int = 0
     prompt_tokens: int = 0
-    """Tokens that the policy was given, over all turns: each prompt counts whole, also where it extends the last."""
+    """Prompt tokens summed over all turns. Each prompt counts in full, even if it extends the previous one."""
     cached_tokens: int = 0
-    """Of them, those that the policy's server did not have to read again, as far as it said."""
+    """Prompt tokens that the policy's server reported as cached."""
     tool_seconds: float = 0.0
-    """That commands ran, by the clocks that bound them, on hosts that gave them time."""
+    """Seconds that commands ran, by the clocks that enforce their limits; 0 for those on hosts short of CPU time."""
     cost: float = 0.0
-    """Of the tokens, by the prices of the recipe."""
+    """Cost of the tokens, by the recipe's prices."""
     summary_tokens: int = 0
-    """Of the sampled ones, those of self-summaries."""
+    """Sampled tokens that belong to self-summaries."""
     empty_summaries: int = 0
-    """Self-summaries that said nothing."""
+    """Self-summaries without any text."""
     cut_summaries: int = 0
-    """Self-summaries that the token limit cut off."""
+    """Self-summaries cut off by the token limit."""
     context_before: int = 0
-    """Tokens of the contexts that were summarised, together."""
+    """Total length of the contexts before their self-summaries, in tokens."""
     context_after: int = 0
-    """Tokens of the contexts that took their places, as they began, together."""
+    """Total initial length of the contexts that replaced them, in tokens."""
     rereads: int = 0
-    """Files read again after a self-summary that had been read before it, each once per context."""
+    """Files that were read before a self-summary and again after it; each file counts once per context."""
 
     @property
     def compression(self) -> float:
-        """How many times shorter a self-summary made its context; 0 without one."""
+        """Factor by which self-summaries shortened their contexts; 0 without self-summaries."""
         return self.context_before / self.context_after if self.context_after else 0.0
 
 
@@ -154,7 +156,7 @@ class Trace:
     group: str
     member: int
     policy: str
-    """What acted: a checkpoint or version name, an oracle, a chat model."""
+    """Name of what acted: a checkpoint or weight version, the oracle, or a chat model."""
     seed: int
     segments: list[Segment] = field(default_factory=list)
     tools: list[ToolEvent] = field(default_factory=list)
@@ -164,19 +166,19 @@ class Trace:
     started: float = 0.0
     """Unix seconds."""
     timing: dict[str, float] = field(default_factory=dict)
-    """Seconds spent waiting for the engine, in tools, in the sandbox, in grading."""
+    """Seconds spent waiting for the engine, in tools, in the sandbox, and in grading."""
     diff: str = ""
-    """The agent's change to the workspace, a unified diff."""
+    """The agent's change to the workspace, as a unified diff."""
     messages: list[dict[str, object]] = field(default_factory=list)
-    """The conversation as OpenAI messages, for people and exports; training never reads it."""
+    """The conversation as OpenAI messages, for display and exports; training never reads it."""
 
     @property
     def rewrites(self) -> int:
-        """How often a prompt did not extend the last one because the chat template rewrites history."""
+        """Number of prompts that did not extend the previous one because the chat template rewrites history."""
         return sum(segment.kind is SegmentKind.REWRITTEN for segment in self.segments)
 
     def version_span(self) -> tuple[int, int]:
-        """The oldest and newest weights version that sampled a token, or (-1, -1)."""
+        """Return the oldest and newest weight version that sampled a token, or (-1, -1) if none did."""
         seen = [s.versions[s.sampled] for s in self.segments if s.sampled.any()]
         if not seen:
             return UNSAMPLED_VERSION, UNSAMPLED_VERSION

@@ -1,6 +1,6 @@
-"""The report: reads files only.
+"""The report of a run: plots, a self-contained HTML page, and the table printed at the end.
 
-Plots, the self-contained HTML page, the closing table.
+Everything is made from the files of the run's folder.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ __all__ = ["closing_table", "plain", "write_report"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "write_report":  # drawing needs matplotlib, which the core does without
+    if name == "write_report":  # imported late: drawing needs matplotlib, which the core install lacks
         from etude.view.report import write_report
 
         return write_report

@@ -1,10 +1,10 @@
-"""Where the cores were while RL ran: of every core-second, who used it or, where nobody did, who waited for whom.
+"""Attribution of CPU cores during RL: which process used each core-second or, if idle, who waited for whom.
 
-The journal's rows `cores` say who used how much, second by second; its waits say who waited. An idle core-second is
-shared by those who waited then, each as much as it waited and computed nothing itself. Where nobody waited, or those
-who did were computing all the same, nobody is named: the work at hand took fewer cores than there are.
+The journal's entries `cores` give the CPU time per process, second by second; its entries `wait` give the waits. Idle
+core-seconds are divided among the processes that waited at that time, in proportion to how long each waited without
+computing. The rest of the idle time is attributed to nobody: the work then needed fewer cores than there are.
 
-Invariant: the parts of a sample sum up to its cores times its seconds.
+Invariant: the parts of a sample sum to its cores times its seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from etude.journal import Entry, Span
 
 Pair = tuple[str, str]
-"""Who waits, and for whom."""
+"""(waiting process, what it waits for)."""
 
 OTHERS = "others on this machine"
 NOBODY = "nobody (too little work at once)"
@@ -30,39 +30,39 @@ _NAMES = {
     "evaluator": "evaluator, its boxes",
     "driver": "driver, ray",
 }
-"""By how the name of a process begins; in the order in which they are drawn."""
+"""Names in the plot, by the prefix of a process's name, in drawing order."""
 USERS = (*_NAMES.values(), OTHERS)
 _WORK = {("driver", "rollouts"), ("driver", "trainer")}
-"""To wait for these is what the driver is there for: it wants no core."""
+"""Waits that are not counted: waiting for these is the driver's job and does not mean that it lacks anything."""
 _SHORTEST = 1e-6
-"""Seconds, as the journal rounds them."""
+"""Shortest wait that counts, in seconds; the journal rounds to this."""
 _TOLD_SHARE = 0.005
-"""A wait that took less of all core-seconds has no line of its own."""
+"""A wait with less than this share of all core-seconds is shown under "other waits"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A row of the journal: what was used since the one before it."""
+    """One entry `cores` of the journal: the CPU use since the previous one."""
 
     end: float
     seconds: float
     cores: int
     busy: float
-    """Core-seconds in which these cores had anything to do, whoever gave it to them."""
+    """Core-seconds in which the cores were busy, with processes of this run or others."""
     used: dict[str, float]
-    """CPU seconds by process."""
+    """CPU seconds by process of the run."""
     engine_waited: float = 0.0
-    """Seconds in which the engine had no request."""
+    """Seconds in which the engine had no requests."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """Core-seconds."""
+    """The core-seconds of one or more samples, attributed to users and waits."""
 
     used: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """By one of USERS."""
+    """Used core-seconds, by a name of USERS."""
     idle: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """By "who for whom", or NOBODY."""
+    """Idle core-seconds by wait ("engine for requests"), or NOBODY."""
 
     @property
     def seconds(self) -> float:
@@ -70,13 +70,13 @@ class Parts:
 
     @property
     def users(self) -> list[str]:
-        """In the order of USERS, whoever used anything."""
+        """Names that used any time, in the order of USERS."""
         known = [name for name in USERS if self.used.get(name, 0.0) > 0]
         return known + sorted(name for name, seconds in self.used.items() if seconds > 0 and name not in USERS)
 
     @property
     def waits(self) -> list[str]:
-        """The longest first, what names nobody last."""
+        """Names of the idle parts, longest first; other waits and NOBODY come last."""
         found = [name for name, seconds in self.idle.items() if seconds > 0]
         return sorted(found, key=lambda name: (name == NOBODY, name == OTHER_WAITS, -self.idle[name], name))
 
@@ -92,7 +92,7 @@ def samples_of(entries: Iterable[Entry]) -> list[Sample]:
 
 
 def attributed(samples: Sequence[Sample], waits: Mapping[Pair, Sequence[Span]]) -> list[Parts]:
-    """The parts of each sample."""
+    """Return the attributed core-seconds of each sample."""
     waited: list[dict[Pair, float]] = [{("engine", "requests"): sample.engine_waited} for sample in samples]
     for pair, spans in waits.items():
         if pair not in _WORK:
@@ -109,7 +109,7 @@ def _parts(sample: Sample, waited: Mapping[Pair, float]) -> Parts:
         parts.used[_user(process)] += seconds
     parts.used[OTHERS] = max(sample.busy - sum(sample.used.values()), 0.0)
     there, busy = sample.cores * sample.seconds, sum(parts.used.values())
-    if busy > there:  # clocks count in ticks, and are not read all at once
+    if busy > there:  # possible, since CPU clocks count in ticks and are not read at the same moment
         for name in parts.used:
             parts.used[name] *= there / busy
     idle = max(there - sum(parts.used.values()), 0.0)
@@ -122,7 +122,7 @@ def _parts(sample: Sample, waited: Mapping[Pair, float]) -> Parts:
 
 
 def _waited_only(sample: Sample, waited: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Seconds in which a process waited and computed nothing, by pair."""
+    """Return the seconds in which a process waited without computing, by pair."""
     by_process: defaultdict[str, float] = defaultdict(float)
     for (who, _), seconds in waited.items():
         by_process[who] += seconds
@@ -135,7 +135,7 @@ def _waited_only(sample: Sample, waited: Mapping[Pair, float]) -> dict[Pair, flo
 
 
 def _covered(samples: Sequence[Sample], spans: Sequence[Span]) -> dict[int, float]:
-    """By the place of a sample, how many of its seconds lie in spans that do not overlap."""
+    """Return how many seconds of each sample lie in the spans, by the index of the sample. Spans must not overlap."""
     ends = [sample.end for sample in samples]
     found: dict[int, float] = {}
     for start, end in spans:
@@ -161,7 +161,7 @@ def summed(parts: Iterable[Parts]) -> Parts:
 
 
 def _together(parts: Sequence[Parts]) -> None:
-    """What hardly anybody waited for is told together."""
+    """Merge waits with a negligible share into OTHER_WAITS, in place."""
     whole = summed(parts)
     few = [name for name, seconds in whole.idle.items() if name != NOBODY and seconds < _TOLD_SHARE * whole.seconds]
     for one in parts:

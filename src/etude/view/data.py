@@ -1,4 +1,4 @@
-"""What the report is made of: files of a run folder, read once, nothing computed twice."""
+"""The data behind a report: the files of a run's folder, each read once."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class RunData:
     paths: RunPaths
     summary: dict[str, Any]
     stages: dict[str, dict[str, Any]]
-    """lineage.json's records: seconds, result, done."""
+    """Records of the stages in lineage.json (seconds, result, done, ...), by stage."""
     metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Per stage, one row per logged step."""
+    """Rows of metrics by stage, one per logged step."""
     evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
     cores: list[Sample] = field(default_factory=list)
-    """Of RL, a second each; older runs have none."""
+    """Samples of CPU use during RL, about one per second; runs of older versions have none."""
     parts: list[Parts] = field(default_factory=list)
-    """Of each of them."""
+    """The attributed core-seconds of each sample in `cores`."""
     started: dict[str, Any] = field(default_factory=dict)
-    """What the run said of itself and of its machine when it began."""
+    """Fields of the journal's run_started event: the model's size and the machine."""
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The evaluations of the test: of SFT, and of the stage after it."""
+        """The names of the two test evaluations: after SFT, and after the stage that follows it."""
         return "test-sft", "test-continued" if "continued" in self.stages else "test-rl"
 
     def series(self, stage: str, field_name: str) -> tuple[list[float], list[float]]:
-        """Steps and values of one metric, where it was logged."""
+        """Return the steps at which a metric was logged, and its values."""
         rows = [row for row in self.metrics.get(stage, []) if isinstance(row.get(field_name), int | float)]
         return [float(row["step"]) for row in rows], [float(row[field_name]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""What formats do to a checkpoint, from the findings of `etude doctor numerics`: a table and a picture."""
+"""Table and plot of `etude doctor numerics`: how each number format changes the results of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from etude.view.plots import BLUE, FONT, GREEN, GREY, ORANGE, panels, titled
 RED = "#a23b3b"
 _COLOURS = {"bf16": GREY, "mxfp8": BLUE, "fp8_block": GREEN, "nvfp4": ORANGE, "nvfp4_tensor": RED}
 _MARKERS = "os^"
-"""By the way in which the engine was fed."""
+"""Markers for the ways in which the engine was fed the tokens."""
 _SPREAD = ("mean", "p99", "max")
 _AGAINST_FP32 = (
     "against fp32",
@@ -28,7 +28,8 @@ _AGAINST_ENGINE = ("trainer - engine", "fed", "tokens", *_SPREAD, "k3", "flips")
 
 
 def numerics_table(found: dict[str, Any]) -> str:
-    """Errors of experts and stream are mean, p99 and max over tokens, of weights the mean over rows."""
+    """Return the findings as text. Errors of experts and residual stream are mean, p99 and max over tokens; errors of
+    weights are the mean over rows."""
     lines = [f"{found['run']}: a checkpoint; its weights alone are looked at"]
     if found["stage"]:
         lines = [f"{found['run']}, {found['stage']}: trained in {found['own']}, computes in {found['dtype']}"]
@@ -42,8 +43,8 @@ def numerics_table(found: dict[str, Any]) -> str:
 
 
 def draw_numerics(found: dict[str, Any], file: Path) -> None:
-    """By layer, what each format does to experts, stream and picks; by format, how far trainer and engine are apart.
-    There is a format at least."""
+    """Draw two kinds of panels: per layer, the error of each format in experts, residual stream and choice of experts;
+    per format, the difference between trainer and engine. There must be at least one format."""
     figure, axes = panels(2, 6.0, rows=2)
     figure.set_figwidth(9.0)
     for one in found["formats"]:
@@ -68,12 +69,12 @@ def draw_numerics(found: dict[str, Any], file: Path) -> None:
 
 
 def _curve(axis: Axes, name: str, layers: Sequence[dict[str, Any]], values: Sequence[float]) -> None:
-    line = "o--" if name == "nvfp4_tensor" else "o-"  # often on top of nvfp4
+    line = "o--" if name == "nvfp4_tensor" else "o-"  # dashed, since it often covers the line of nvfp4
     axis.plot([layer["layer"] for layer in layers], values, line, color=_COLOURS[name], label=name, markersize=4)
 
 
 def _apart(axis: Axes, formats: Sequence[dict[str, Any]]) -> None:
-    """A line from mean to max with p99 on it, for each way in which the engine was fed."""
+    """Draw the difference of log-probs: a line from mean to max with a tick at p99, per format and way of feeding."""
     for place, one in enumerate(formats):
         for side, (way, marker) in enumerate(zip(one["engine"], _MARKERS, strict=True)):
             spread = {key: _visible(value) for key, value in one["engine"][way]["logprobs"].items()}
@@ -90,7 +91,7 @@ def _apart(axis: Axes, formats: Sequence[dict[str, Any]]) -> None:
 
 
 def _visible(value: float) -> float:
-    """Nothing is shown as the least there is, where an axis is logarithmic."""
+    """Replace 0, which a logarithmic axis cannot show, by a tiny value."""
     return max(value, 1e-9)
 
 
@@ -115,7 +116,7 @@ def _numbers(spread: dict[str, float]) -> tuple[str, ...]:
 
 
 def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as their widest, names to the left and numbers to the right."""
+    """Pad the columns of a table to equal width; names are left-aligned and numbers right-aligned."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     first = 2 if rows[0] == _AGAINST_ENGINE else 1

@@ -1,4 +1,4 @@
-"""The pictures of a run. Each function draws one figure from RunData, or returns None when there is nothing to draw."""
+"""The plots of a run. Each function draws one figure from RunData, or returns None if there is no data for it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ FONT = 9
 _USED = dict(zip(USERS, (BLUE, ORANGE, GREEN, "#8a6fb0", "#5c6370", "#b8bfca"), strict=True))
 _IDLE = ("#ecc98f", "#f5e3a9", "#f3cfc0", "#e3ddea", "#f1f2f4")
 _HATCHES = ("", "////", "....")
-"""For each time that these colours come again."""
+"""Hatches that distinguish idle layers once their colours repeat."""
 _BARS = 60
-"""Into which RL's time is divided, at the most."""
+"""Largest number of bars in the plot of cores over RL's time."""
 DEV_EVALUATION = "dev-step-"
-"""Evaluations of RL as it goes are named by this and the step."""
+"""Prefix of the names of dev evaluations during RL; the step follows."""
 
 
 def learning(data: RunData) -> Figure | None:
-    """Training loss of the supervised stages, one panel each; the held-out one too where it was measured on the way."""
+    """Training loss of the supervised stages, one panel each, with the held-out loss where it was measured during the
+    stage."""
     titles = {"pretrain": "base model", "long": "longer context", "mtp": "draft head (KL)", "sft": "demonstrations"}
     present = [stage for stage in titles if data.series(stage, "loss")[0]]
     if not present:
@@ -49,7 +50,7 @@ def learning(data: RunData) -> Figure | None:
 
 
 def reinforcement(data: RunData) -> Figure | None:
-    """What RL changed: solved share in training, the dev split along the way, effort, truncation."""
+    """What RL changed: share solved in training and on the dev split, turns, truncation, false claims of success."""
     steps, solved = data.series("rl", "solved")
     if not steps:
         return None
@@ -78,7 +79,7 @@ def _best_of(evaluations: Sequence[dict[str, Any]]) -> int | str:
 
 
 def health(data: RunData) -> Figure | None:
-    """Is RL well behaved? Entropy, clipped tokens, mismatch with the engine, staleness, masked rollouts, versions."""
+    """Health of RL: entropy, clipped tokens, mismatch with the engine, staleness, masked rollouts, size of deltas."""
     if not data.series("rl", "entropy")[0]:
         return None
     figure, axes = panels(3, 4.8, rows=2)
@@ -99,7 +100,7 @@ def health(data: RunData) -> Figure | None:
 
 
 def scores(data: RunData) -> Figure | None:
-    """pass@1 and pass@k on the test split before and after RL, with intervals."""
+    """pass@1, pass@k and greedy score on the test split before and after RL, with confidence intervals."""
     tested = [(side, data.evaluations[name]) for name, side in _sides(data).items() if name in data.evaluations]
     if not tested:
         return None
@@ -113,7 +114,7 @@ def scores(data: RunData) -> Figure | None:
 
 
 def cores(data: RunData) -> Figure | None:
-    """Over RL's time, who used the cores, and who waited for whom while nobody did."""
+    """Use of the CPU cores over RL's time: by whom they were used, and who waited for whom while they were idle."""
     if not data.cores:
         return None
     together = -(-len(data.cores) // _BARS)
@@ -158,7 +159,7 @@ FIGURES: dict[str, Callable[[RunData], Figure | None]] = {
 
 
 def draw_all(data: RunData, folder: Path) -> dict[str, Path]:
-    """Writes one PNG per figure that has something to show."""
+    """Write one PNG per figure that has data; returns the files by name."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, Path] = {}
     for name, draw in FIGURES.items():
@@ -170,7 +171,7 @@ def draw_all(data: RunData, folder: Path) -> dict[str, Path]:
 
 
 def panels(count: int, height: float, rows: int = 1) -> tuple[Figure, Sequence[Axes]]:
-    """`count` panels in each row, one list."""
+    """Return a figure with `count` panels in each of `rows` rows, and its panels as one list."""
     figure = Figure(figsize=(max(3.0 * count, 6.0), height), layout="constrained")
     axes = figure.subplots(rows, count, squeeze=False).ravel()
     for axis in axes:
@@ -190,14 +191,14 @@ def titled(axis: Any, title: str, x: str, y: str) -> None:
 
 
 def _sides(data: RunData) -> dict[str, tuple[str, str]]:
-    """The evaluations of the test, in order, and how they are drawn."""
+    """Return the test evaluations in order, each with its label and colour."""
     end = "SFT went on" if "continued" in data.stages else "RL"
     before, after = data.ends
     return {before: (f"before {end}", GREY), after: (f"after {end}", BLUE)}
 
 
 def _bars(axis: Axes, place: int, side: tuple[str, str], found: Sequence[dict[str, float]]) -> None:
-    """One side of each pair of bars, with intervals."""
+    """Draw the bars of one evaluation (before or after), with confidence intervals."""
     label, color = side
     errors = [[e["mean"] - e["low"] for e in found], [e["high"] - e["mean"] for e in found]]
     positions = [index + (place - 0.5) * 0.36 for index in range(len(found))]
@@ -229,7 +230,7 @@ def _curve(data: RunData, axis: Axes, stage: str, name: str, title: str) -> None
 
 
 def _draw(axis: Axes, steps: Sequence[float], values: Sequence[float], label: str = "") -> None:
-    """The values as they are, faint, and their smooth course; a short curve shows its points."""
+    """Draw the values faintly and a smoothed curve over them. A short curve also gets point markers."""
     axis.plot(steps, values, color=GREY, linewidth=0.8, alpha=0.6)
     axis.plot(steps, _smooth(values), _line(steps), color=BLUE, linewidth=1.6, label=label or None, markersize=4)
 
@@ -239,7 +240,7 @@ def _line(steps: Sequence[float]) -> str:
 
 
 def _smooth(values: Sequence[float]) -> list[float]:
-    """The mean of what lies around each value, as far on both sides: a tenth of the curve in all, less at its ends."""
+    """Smooth by a centred moving average over about a tenth of the curve; the window shrinks towards the ends."""
     reach = max(len(values) // 20, 2)
     smooth: list[float] = []
     for place in range(len(values)):

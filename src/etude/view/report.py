@@ -1,4 +1,4 @@
-"""report.html: one self-contained page, from what happened in three sentences to the digests of every stage."""
+"""Writes report.html, one self-contained page: a three-sentence summary, results, plots and digests of all stages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from etude.view.table import STAGES, cell_scores, cell_table, closing_table, cou
 
 
 def write_report(paths: RunPaths) -> Path:
-    """Draws the plots and writes the page; returns its path. Reads files only, and can be run at any time."""
+    """Draw the plots and write the page; returns its path. It reads only files of the run, so it works at any time,
+    also for an unfinished run."""
     data = read_run(paths)
     pictures = draw_all(data, paths.plots)
     environment = Environment(loader=PackageLoader("etude.view"), autoescape=True, trim_blocks=True, lstrip_blocks=True)

@@ -1,4 +1,4 @@
-"""A few rollouts to look at, side by side: the same test task before and after RL."""
+"""Selects a few rollouts to show side by side: the same test task before and after RL."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from etude.trace.file import read_traces
 from etude.view.data import RunData
 
 _LINES, _CHARACTERS, _STEPS = 14, 900, 60
-"""A transcript is for reading: longer texts are cut, visibly."""
+"""Longest text of one step in lines and characters, and longest transcript in steps. Cuts are marked."""
 _LOOKED_AT = 12
 Verdicts = dict[str, dict[str, Any]]
-"""By task."""
+"""Rows of results.jsonl, by task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One block of a transcript as the page shows it."""
+    """One block of a transcript on the page."""
 
     role: str
-    """call, tool, assistant, user, or break where the agent goes on from its own summary."""
+    """call, tool, assistant or user; or break, where the agent continues from its own summary."""
     text: str
 
 
@@ -46,8 +46,12 @@ class Pair:
 
 
 def pairs(data: RunData, count: int = 4) -> list[Pair]:
-    """Improvements first, then a loss, then one that failed both times: of each the first tasks by name. Improvements
-    whose change was the same before, in vain since it did not end in time, tell little: these come after others."""
+    """Choose `count` tasks to show: first improvements, then one that got worse, then one that failed both times.
+    Within each group, tasks are taken in order of their names.
+
+    An improvement with the same diff before and after only shows that the agent now ends in time, so these come after
+    other improvements. If nothing improved, got worse or failed twice, show tasks that passed both times.
+    """
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)
     rest = [*by_outcome.get((True, False), [])[:1], *by_outcome.get((False, False), [])[:1]]
@@ -58,7 +62,7 @@ def pairs(data: RunData, count: int = 4) -> list[Pair]:
 
 
 def told_of_pairs(data: RunData) -> str:
-    """How much the pair that comes first stands for."""
+    """Return a sentence with the numbers of tasks that improved and got worse, to put the first pair into context."""
     before, after = (_verdicts(data, name) for name in data.ends)
     by_outcome = _by_outcome(before, after)
     better, worse = (len(by_outcome.get(outcome, ())) for outcome in ((False, True), (True, False)))
@@ -69,7 +73,7 @@ def told_of_pairs(data: RunData) -> str:
 
 
 def _by_outcome(before: Verdicts, after: Verdicts) -> dict[tuple[bool, bool], list[str]]:
-    """Tasks in order of their names, by whether they passed before and after."""
+    """Group tasks, in order of their names, by (passed before, passed after)."""
     found: dict[tuple[bool, bool], list[str]] = {}
     for task in sorted(before.keys() & after.keys()):
         outcome = before[task]["judgement"] == "pass", after[task]["judgement"] == "pass"
@@ -90,7 +94,8 @@ def _pairs(data: RunData, tasks: Sequence[str], before: Verdicts, after: Verdict
 
 
 def _verdicts(data: RunData, name: str) -> Verdicts:
-    """The first sample of each task, by its number and not by when it ended."""
+    """Return the row of each task's first sampled attempt. The first is the one with the lowest number, not the one
+    that ended first."""
     found: Verdicts = {}
     for row in read_rows(data.paths.evaluation(name) / "results.jsonl"):
         if not row["greedy"] and row["judgement"] in ("pass", "fail"):
@@ -101,7 +106,7 @@ def _verdicts(data: RunData, name: str) -> Verdicts:
 
 
 def _traces(data: RunData, name: str, wanted: set[str]) -> dict[str, Trace]:
-    """By task."""
+    """Read the wanted traces of an evaluation, by task."""
     folder = data.paths.evaluation(name) / "traces"
     return {trace.task: trace for trace in read_traces(folder, only=wanted)} if wanted and folder.is_dir() else {}
 
@@ -140,7 +145,8 @@ def _steps(message: dict[str, Any], *, first: bool) -> list[Step]:
 
 
 def _call(call: dict[str, Any]) -> str:
-    """`edit calc.py 3 return a + b`: the name and its arguments as they were sampled, or nearly."""
+    """Return a call as text, such as `edit calc.py 3 return a + b`: as sampled if that is recorded, else name and
+    argument values."""
     if call.get("raw"):
         return _readable(str(call["raw"]))
     function = call["function"]
@@ -153,7 +159,7 @@ def _call(call: dict[str, Any]) -> str:
 
 
 def _readable(text: str) -> str:
-    """Without blank stretches and control characters, and no longer than one cares to read."""
+    """Remove blank lines and control characters, and cut the text to the limits above."""
     plain = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
     lines = [line.rstrip() for line in plain.strip("\n").splitlines() if line.strip()]
     shown = "\n".join(lines[:_LINES])[:_CHARACTERS]

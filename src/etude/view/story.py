@@ -1,4 +1,4 @@
-"""What happened, in three sentences for somebody who knows nothing of the run."""
+"""The report's summary: what happened, in three sentences for readers who do not know the run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _WHERE = {
 
 
 def story(data: RunData) -> list[str]:
-    """What was trained; what it came to; what was held out, and where training did not help. What is not there yet, or
-    was not written down by an older run, is left out."""
+    """Return up to three sentences: what was trained; the test result; which kinds of test tasks training had not seen,
+    and where training did not help. Sentences without data (unfinished stages, older runs) are left out."""
     end = "continued" if "continued" in data.summary else "rl"
     found = data.summary.get(end, {})
     told = [_trained(data)] if any(data.stages.get(stage, {}).get("done") for stage in _TRAINING) else []

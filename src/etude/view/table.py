@@ -1,4 +1,4 @@
-"""The tables: what each stage shows, before and after, and the seconds it took; the test, cell by cell; counters."""
+"""Tables of the report: results and seconds of each stage, test scores by cell, and counters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STAGES = {
     "rl": "reinforcement learning",
     "evaluate": "the test",
 }
-"""What a stage is called where there is room for more than its short name; in their order."""
+"""Readable names of the stages, in the order in which they run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Line:
     after: str
     seconds: float | None
     means: str = ""
-    """For those who do not know the words of `shows`."""
+    """Explanation of `shows` for readers who do not know its terms."""
 
 
 def closing_table(summary: Summary) -> list[Line]:
-    """One line per thing shown, and one at least per stage; what a run has not reached yet is left out."""
+    """Return the lines of the closing table, at least one per stage. Stages that have not run yet are left out."""
     seconds = summary.get("seconds", {})
     end = _end(summary)
     return [
@@ -51,7 +51,7 @@ def closing_table(summary: Summary) -> list[Line]:
 
 
 Shown = tuple[str, str, str, str]
-"""What, before, after, and what the words mean."""
+"""(what is shown, before, after, explanation)."""
 
 
 def _of_stage(summary: Summary, stage: str) -> list[Shown]:
@@ -74,13 +74,13 @@ def _of_end(summary: Summary, end: str) -> list[Shown]:
 
 
 def minutes(summary: Summary) -> float:
-    """Of all stages, over all sessions."""
+    """Return the minutes that all stages took, summed over all sessions of the run."""
     seconds: dict[str, float] = summary.get("seconds", {})
     return sum(seconds.values()) / 60
 
 
 def measured(summary: Summary) -> list[str]:
-    """Why to believe it, in sentences; none before the test was taken."""
+    """Return sentences that say how the test result was measured; none before the test has run."""
     end = _end(summary)
     found = summary.get(end, {})
     if not {"tasks", "k", "test_evaluations"} <= found.keys():
@@ -105,13 +105,13 @@ def measured(summary: Summary) -> list[str]:
 
 
 def _end(summary: Summary) -> str:
-    """The stage after SFT."""
+    """Return the name of the stage after SFT."""
     return "continued" if "continued" in summary else "rl"
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of one cell."""
+    """One score of one cell of test tasks, before and after."""
 
     before: str
     after: str
@@ -123,14 +123,14 @@ class Score:
 class CellLine:
     family: str
     kind: str
-    """Was it met in training?"""
+    """"seen" or "unseen": whether the kind of bug occurred in training. The same goes for `family`."""
     tasks: int
     scores: tuple[Score, ...]
-    """In the order of `cell_scores`."""
+    """The scores, in the order of `cell_scores`."""
 
 
 def cell_scores(summary: Summary) -> list[tuple[str, str]]:
-    """Key and title of what is told of each cell."""
+    """Return key and column title of the scores shown for each cell."""
     k = summary.get(_end(summary), {}).get("k")
     return [("pass1", "pass@1"), ("passk", f"pass@{k}"), ("greedy", "greedy")]
 
@@ -166,7 +166,7 @@ def met(seen: bool) -> str:
 
 
 def counters(summary: Summary) -> list[tuple[str, str]]:
-    """What proves that the parts are real, in words."""
+    """Return counters that show that each mechanism was at work in the run, as (description, value)."""
     whole = "{:,.0f}".format
     rows: tuple[tuple[str, str, Callable[[float], str]], ...] = (
         ("tokens trained on by RL", "rl.trained_tokens", whole),
@@ -209,7 +209,7 @@ _WORK = {
     "demonstrations": "solved tasks written down",
     "evaluate": "all attempts at test tasks",
 }
-"""Stages that have nothing to show but what they leave."""
+"""Stages without a before and after measurement, and what they did."""
 _NATS = "surprise per token, in nats: the lower, the better it foresees"
 _MEASURED: tuple[tuple[str, str, str, str, str, Callable[[float], str]], ...] = (
     ("pretrain", "loss_before", "loss_after", "loss on code kept aside", _NATS, _number),
@@ -239,7 +239,7 @@ _MEASURED: tuple[tuple[str, str, str, str, str, Callable[[float], str]], ...] = 
     ),
     ("sft", "", "valid_calls", "tool calls that are valid", "", _percent),
 )
-"""Stage, keys before and after, what they show, what that means, and how they are written."""
+"""(stage, key before, key after, what it shows, explanation, number format)."""
 _TESTED = (
     ("pass1", "test tasks solved, pass@1", "by one attempt, which draws its tokens at random (temperature 1)"),
     ("passk", "test tasks solved, pass@{k}", "by one at least of {k} such attempts"),
@@ -247,11 +247,11 @@ _TESTED = (
     ("first_edit", "solved by the first edit", "by what the first edit of an attempt (pass@1) makes of it"),
     ("one_edit", "solved, one edit allowed", ""),
 )
-"""Key, what it shows, what that means."""
+"""(key, what it shows, explanation)."""
 
 
 def plain(lines: Sequence[Line]) -> str:
-    """The table as plain text, for logs and pipes."""
+    """Return the table as plain text, for logs and pipes."""
     rows = [("stage", "what it shows", "before", "after", "seconds")]
     rows += [(x.stage, x.shows, x.before, x.after, "" if x.seconds is None else f"{x.seconds:.0f}") for x in lines]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]

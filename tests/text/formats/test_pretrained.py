@@ -67,8 +67,8 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     for text, said in (
         ("{", "not JSON"),
-        ("[]", "is no tokenizer"),
-        ('{"format": "etude-tokenizer/1"}', "no tokenizer"),
+        ("[]", "is not a tokenizer"),
+        ('{"format": "etude-tokenizer/1"}', "not a tokenizer"),
     ):
         file.write_text(text)
         with pytest.raises(TokenizerError, match=said):

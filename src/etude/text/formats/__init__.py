@@ -1,6 +1,7 @@
-"""The published chat formats, on token ids.
+"""Chat formats of published models, as token ids.
 
-One file per family; grammar.py holds how their turns are written and read."""
+One file per model family; `grammar` writes and parses the turns of all of them.
+"""
 
 from etude.text.formats.deepseek_v3 import DeepSeekV3Format, DeepSeekV31Format
 from etude.text.formats.kimi_k2 import KimiK2Format
@@ -15,7 +16,7 @@ FORMATS: dict[str, type[MarkedFormat]] = {
     "deepseek-v3": DeepSeekV3Format,
     "deepseek-v3.1": DeepSeekV31Format,
 }
-"""By name."""
+"""The formats by their name in a recipe."""
 
 __all__ = [
     "FORMATS",

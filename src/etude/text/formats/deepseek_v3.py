@@ -1,12 +1,13 @@
-"""DeepSeek-V3 and V3.1: no headers, a token each for user and assistant; the answer to a call is followed by the
-assistant without any token.
+"""The chat formats of DeepSeek-V3 and V3.1: messages have no headers, only one token each for user and assistant. After
+tool outputs the assistant goes on without any token.
 
 Sources: the chat templates of deepseek-ai/DeepSeek-V3 and DeepSeek-V3.1 on Hugging Face; for V3.1's tools, which its
 template leaves to the caller, the section ToolCall of its model card.
 
-Where V3's template contradicts itself it cannot be followed: it ends a prompt after tool outputs with
-`<｜tool▁outputs▁end｜>`, but shows a turn that called again, once it is past, behind `<｜Assistant｜>` and without that
-end; and it opens only the first outputs of a conversation. What the model saw is kept; outputs are always opened.
+V3's template contradicts itself, so it cannot always be followed. A prompt after tool outputs ends with
+`<｜tool▁outputs▁end｜>`; but if the model then calls again, later prompts render that turn after `<｜Assistant｜>` and
+without `<｜tool▁outputs▁end｜>`. Also, the template writes `<｜tool▁outputs▁begin｜>` only before the first outputs
+of a conversation. This format keeps what the model saw when it sampled, and always writes the begin token.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ OUTPUT, END_OUTPUT = "<｜tool▁output▁begin｜>", "<｜tool▁output▁end�
 
 _FENCE, _END_FENCE = "```json\n", "\n```"
 
-# The wording is the model card's, to the byte.
+# The model card's wording, byte for byte.
 _TOOLS = "## Tools\nYou have access to the following tools:\n"
 _CALLING = (
     "\nIMPORTANT: ALWAYS adhere to this exact format for tool use:\n"
@@ -44,8 +45,8 @@ _CALLING = (
 
 
 class DeepSeekV3Format(MarkedFormat):
-    """The template has no place for tools: the system prompt has to name them. Thinking, which the template does not
-    know, is written as R1 writes it, whose tokenizer is the same."""
+    """The format of DeepSeek-V3. Its template cannot declare tools, so the system prompt has to name them. It has no
+    thinking either; thinking is written as by DeepSeek-R1, which has the same tokenizer."""
 
     NAMES: ClassVar[tuple[str, ...]] = (
         *(BEGIN, END, USER, ASSISTANT, SECTION, END_SECTION, CALL, SEPARATOR, END_CALL),
@@ -96,7 +97,7 @@ class DeepSeekV3Format(MarkedFormat):
 
 
 class DeepSeekV31Format(DeepSeekV3Format):
-    """The mode without thinking, the only one in which V3.1 calls tools: its prompts end with `</think>`."""
+    """The non-thinking mode of DeepSeek-V3.1, the only one with tool calls. Its prompts end with `</think>`."""
 
     NAMES = tuple(name for name in (*DeepSeekV3Format.NAMES, THINK, END_THINK) if name not in (OUTPUTS, END_OUTPUTS))
     OPTIONAL = ()

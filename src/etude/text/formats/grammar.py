@@ -1,9 +1,9 @@
-"""How a turn is written between special tokens, and read back.
+"""Writing and parsing of an assistant turn, for formats that mark its parts by special tokens.
 
     [<think> thinking </think>] text [<section> <call> raw </call> <call> raw </call> </section>] <stop>
 
-Invariants: `read` takes any ids and counts each once; read(write(turn)) is the turn, to the last newline. So `write`
-adds the line ends of a template and trims nothing, where some templates also trim what was said.
+Invariants: `read` accepts any ids and counts each once; read(write(turn)) equals the turn, down to the last newline.
+For this `write` adds the newlines of a template, but never trims the text, although some templates do.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Decode: TypeAlias = Callable[[Iterable[int]], str]
 @dataclass(frozen=True, slots=True)
 class Grammar:
     stop: tuple[int, ...]
-    """The first is the one that a template writes."""
+    """Tokens that end a turn. `write` uses the first one."""
     call: Pair
     section: Pair | None = None
-    """Around all calls of a turn."""
+    """Start and end token around all calls of a turn."""
     separator: tuple[str, int] | None = None
-    """A special token inside a call, and its name: in `raw` it shows as that name."""
+    """A special token inside a call, as (name, id). In a call's raw text it appears as its name."""
     think: Pair | None = None
     empty_think: bool = False
-    """Thinking is marked also where there is none."""
+    """Whether the thinking markers are written even if there is no thinking."""
     around_thinking: str = ""
-    """Between the thinking and each of its marks."""
+    """Text between the thinking and each of its markers."""
     after_thinking: str = ""
     before_first_call: str = ""
-    """Between a text that is not empty and the first call."""
+    """Text between a non-empty message and the first call."""
     between_calls: str = ""
 
 
@@ -48,7 +48,7 @@ class _Part:
 
 
 def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> list[Piece]:
-    """A whole turn; ValueError for thinking where the vocabulary has no marks for it."""
+    """Return the pieces of a whole turn. Raises ValueError for thinking if the vocabulary has no markers for it."""
     pieces: list[Piece] = []
     if thinking and grammar.think is None:
         raise ValueError("this tokenizer has no tokens that mark thinking, so a turn cannot hold any")
@@ -67,8 +67,11 @@ def write(grammar: Grammar, thinking: str, text: str, calls: Sequence[str]) -> l
 
 
 def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn:
-    """A special token that has no place where it stands stays there as its name. A call's start is one anywhere; inside
-    a call only its end, the section's end and the turn's are. Ids after the turn's end are not looked at."""
+    """Parse the sampled ids of a turn.
+
+    A misplaced special token stays in the text as its name. The start of a call is recognised anywhere; inside a call
+    only a call's start and the ends of call, section and turn are. Ids after the end of the turn are ignored.
+    """
     parts, ended = _parts(grammar, sampled)
     tokens = {kind: sum(part.tokens for part in parts if part.kind == kind) for kind in ("thinking", "message")}
     return ParsedTurn(
@@ -83,8 +86,11 @@ def read(grammar: Grammar, sampled: Iterable[int], decode: Decode) -> ParsedTurn
 
 
 def without_thinking(grammar: Grammar, sampled: Sequence[int], decode: Decode) -> list[int]:
-    """The sampled ids of a turn, less its thinking and the line ends behind that. Marks stay in a format that writes
-    them also where there is no thinking. Thinking that was never closed stays: it reads as text."""
+    """Return the sampled ids of a turn without its thinking and the newlines after it.
+
+    The markers stay in a format that writes them even without thinking. Thinking that was never closed stays, because
+    without an end marker it cannot be separated from the rest.
+    """
     if grammar.think is None:
         return list(sampled)
     kept: list[int] = []
@@ -136,7 +142,7 @@ def _thinking(grammar: Grammar, part: _Part, decode: Decode) -> str:
 
 
 def _message(grammar: Grammar, parts: Sequence[_Part], place: int, decode: Decode) -> str:
-    """The text of one part, less the line ends that belong to the thinking before it and the call after it."""
+    """Return the text of one part, without the newlines that the template writes after thinking and before a call."""
     if parts[place].kind != "message":
         return ""
     text = decode(parts[place].ids)

@@ -1,6 +1,7 @@
-"""Calls whose arguments are a JSON object: what is read, and what is said of one that is not.
+"""Parsing and writing of calls whose arguments are a JSON object.
 
-Strict on purpose. A call that only a guess could mend counts against the model that wrote it, and it is told why.
+Parsing is strict on purpose: malformed JSON is never repaired by guessing. Such a call counts as invalid, and the model
+is told what is wrong with it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ _SHOWN = 40
 
 
 def read_object(text: str, what: str) -> Arguments | str:
-    """The object, or the problem in one line; `what` names the text in it."""
+    """Return the JSON object, or the problem in one line. `what` names the text in that line."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         return f"{what} not JSON: {error.msg} at character {error.pos}"
     except (ValueError, RecursionError):
-        # Numbers of thousands of digits, lists in lists in lists: JSON to the letter, of use to nobody.
+        # Valid JSON that Python refuses: numbers with thousands of digits, or very deep nesting.
         return f"{what} too large"
     return value if isinstance(value, dict) else f"{what} not a JSON object"
 
@@ -32,7 +33,7 @@ def write_object(value: Mapping[str, object]) -> str:
 
 
 def unknown(name: str, schemas: Mapping[str, CallSchema]) -> str | None:
-    """The problem with a tool's name, if there is one."""
+    """Return the problem with a tool's name in one line, or None if there is such a tool."""
     if name in schemas:
         return None
     shown = " ".join(name.split())
@@ -42,6 +43,6 @@ def unknown(name: str, schemas: Mapping[str, CallSchema]) -> str | None:
 
 
 def name_in(raw: str) -> str:
-    """The name in the JSON of a call that may not parse."""
+    """Find the tool's name in the text of a call that may not be valid JSON; empty if there is none."""
     found = _NAME.search(raw)
     return found.group(1) if found else ""

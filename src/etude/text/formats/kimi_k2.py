@@ -1,12 +1,13 @@
-"""Kimi-K2: a role's token, its name and `<|im_middle|>` open a message; calls stand in a section and have ids.
+"""The chat format of Kimi-K2: a role token, a name and `<|im_middle|>` open a message; calls are in a section and have
+ids.
 
 Source: chat_template.jinja of moonshotai/Kimi-K2-Instruct on Hugging Face, and docs/tool_call_guidance.md of
-MoonshotAI/Kimi-K2 for the ids: `functions.name:number`, counted through the conversation. Tools are declared with
-sorted keys and without spaces, which is what the model's own tokenizer code does before the template is rendered.
+MoonshotAI/Kimi-K2 for the ids: `functions.name:number`, where the number counts the calls of the conversation. Tools
+are declared with sorted keys and without spaces, as the model's own tokenizer code does before it renders the template.
 
-With `thinking=True` a turn is written as moonshotai/Kimi-K2-Thinking's template does, `<think></think>` included where
-there was no thought. That template drops the thinking of all turns up to the last one without calls, at the time of the
-next user message. As in Qwen3 this is followed only with `history="template"`.
+With `thinking=True` a turn follows the template of moonshotai/Kimi-K2-Thinking, which writes `<think></think>` even if
+there was no thinking. At the next user message that template drops the thinking of all turns up to the last one without
+calls. As in Qwen3, this is done only with `history="template"`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class KimiK2Format(MarkedFormat):
         self._history = history
         super().__init__(tokenizer, tools)
         if thinking and self.grammar.think is None:
-            raise TokenizerError("the tokenizer has no token <think>: expected that of Kimi-K2-Thinking")
+            raise TokenizerError(
+                "the tokenizer has no token <think>: use the tokenizer of Kimi-K2-Thinking, or thinking=False"
+            )
 
     def _grammar(self) -> Grammar:
         return Grammar(

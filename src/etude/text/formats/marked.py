@@ -1,6 +1,6 @@
-"""What the formats with marked turns share: everything but their words.
+"""The base class of formats that mark messages and calls by special tokens.
 
-A subclass gives the marks, the grammar of a turn, who is announced how, and how a call is spelled.
+A subclass defines the special tokens, the grammar of a turn, how each role's message begins, and the text of a call.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ THINK, END_THINK = "<think>", "</think>"
 
 
 class MarkedFormat(ABC):
-    """`tools` are functions of the OpenAI chat protocol; the opening declares them."""
+    """A Format with special tokens. `tools` are functions of the OpenAI chat protocol; the opening declares them."""
 
     NAMES: ClassVar[tuple[str, ...]]
-    """Special tokens that the format cannot do without."""
+    """Names of the special tokens that the format requires."""
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, tokenizer: TokenizerLike, tools: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -39,22 +39,22 @@ class MarkedFormat(ABC):
 
     @abstractmethod
     def _assistant(self) -> list[Piece]:
-        """Where the assistant begins."""
+        """Return the start of the assistant's turn."""
 
     def _after_turn(self) -> list[Piece]:
-        """What stands behind the end of a turn."""
+        """Return what follows the end marker of a turn."""
         return []
 
     @abstractmethod
     def _system(self, system: str) -> list[Piece]:
-        """The system prompt and the tools."""
+        """Return the system message, with the tools if there are any."""
 
     @abstractmethod
     def _user(self, text: str) -> list[Piece]: ...
 
     @abstractmethod
     def _tool(self, outputs: Sequence[str], calls: Sequence[str]) -> list[Piece]:
-        """All answers, up to where the assistant goes on."""
+        """Return all tool outputs, up to where the assistant continues."""
 
     @abstractmethod
     def parse_call(self, raw: str, schemas: Mapping[str, CallSchema]) -> tuple[str, Arguments] | str: ...

@@ -1,7 +1,7 @@
-"""A format's special tokens, and texts in which they stand.
+"""The special tokens of a format, and the encoding of messages that contain them.
 
-Invariant: a special id comes from the format's own words alone. What people, tools and models say is one plain text to
-the tokenizer, so `<tool_call>` in a file stays seven letters and its brackets.
+Invariant: only the format itself inserts special ids. Text from users, tools and models is encoded as plain text, so
+`<tool_call>` in a file becomes ordinary tokens.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ Piece: TypeAlias = str | int
 
 
 class Marks:
-    """`marks["<|im_end|>"]` is an id. A name that the tokenizer lacks is refused, unless it is optional."""
+    """Ids of special tokens by name: `marks["<|im_end|>"]`. A required name that the tokenizer lacks is refused."""
 
     def __init__(self, tokenizer: TokenizerLike, names: Sequence[str], optional: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         found = {name: tokenizer.special(name) for name in (*names, *optional)}
         missing = [name for name in names if found[name] is None]
         if missing:
-            raise TokenizerError(f"the tokenizer has no token {', '.join(missing)}: it belongs to another format")
+            raise TokenizerError(
+                f"the tokenizer has no token {', '.join(missing)}: it belongs to another format; "
+                "use the tokenizer of the format's model"
+            )
         self._ids = {name: token for name, token in found.items() if token is not None}
         self._names = re.compile("(" + "|".join(map(re.escape, self._ids)) + ")")
 
@@ -34,16 +37,17 @@ class Marks:
         return self._ids[name]
 
     def pair(self, first: str, last: str) -> tuple[int, int] | None:
-        """None where the tokenizer lacks one of two optional tokens."""
+        """Return the ids of a start and an end token; None if the tokenizer lacks one of them."""
         return (self._ids[first], self._ids[last]) if first in self._ids and last in self._ids else None
 
     def published(self, text: str) -> list[Piece]:
-        """The words of a template, in which the names of special tokens are those tokens. Never for what was said."""
+        """Split a template's own text into pieces, with names of special tokens replaced by their ids. Never use this
+        for text from users, tools or models."""
         return [self._ids.get(part, part) for part in self._names.split(text) if part]
 
     def ids(self, pieces: Sequence[Piece]) -> list[int]:
-        """Text between two special tokens is encoded in one go, as the whole rendered template would be: where one
-        piece ends and the next begins, a tokenizer may have a token that spans both."""
+        """Return the ids of pieces. All text between two special tokens is encoded together, as in a rendered template,
+        because a token may span the boundary of two pieces."""
         ids: list[int] = []
         for plain, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
             if plain:

@@ -1,11 +1,12 @@
-"""Qwen3: messages between `<|im_start|>` and `<|im_end|>`, calls as JSON in `<tool_call>`, thinking in `<think>`.
+"""The chat format of Qwen3: messages between `<|im_start|>` and `<|im_end|>`, calls as JSON in `<tool_call>`, thinking
+in `<think>`.
 
 Source: the chat template in tokenizer_config.json of Qwen/Qwen3-8B on Hugging Face.
 
-The template rewrites history: once a user speaks again, the thinking of all turns before is gone. By default that is
-not followed, in a chain of tool calls and beyond it: each prompt extends the last one, the model keeps what it thought,
-and every token is trained on in the context in which it was sampled. With `history="template"` the template is followed
-to the letter: `recall` drops that thinking, and the caller has to begin anew, visibly, with what is left.
+The template rewrites history: once the user sends another message, it drops the thinking of all earlier turns. By
+default this format does not: each prompt extends the last one, the model keeps its thinking, and every token is trained
+on in the context in which it was sampled. With `history="template"` the template is followed exactly: `recall` drops
+the thinking, and the caller has to start a new segment with the result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ START, END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 CALL, END_CALL = "<tool_call>", "</tool_call>"
 RESPONSE, END_RESPONSE = "<tool_response>", "</tool_response>"
 
-# The wording is the template's, to the byte: the model was trained on it.
+# The template's wording, byte for byte: the model was trained on it.
 _TOOLS = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
@@ -38,7 +39,8 @@ _NO_THINKING = "<think>\n\n</think>\n\n"
 
 
 class Qwen3Format(MarkedFormat):
-    """With `thinking=False` the prompt itself ends with an empty thought, as the template's enable_thinking does."""
+    """The format of Qwen3. With `thinking=False` each prompt ends with an empty thinking block, as in the template with
+    enable_thinking=False."""
 
     NAMES = (START, END, END_OF_TEXT, CALL, END_CALL, RESPONSE, END_RESPONSE, THINK, END_THINK)
 

@@ -1,10 +1,11 @@
-"""Qwen3-Coder: Qwen3's messages, with tools declared and called in tags; parameters are plain text between them.
+"""The chat format of Qwen3-Coder: Qwen3's messages, with tools declared and called in XML-like tags.
 
 Source: examples/tool_chat_template_qwen3coder.jinja of vllm-project/vllm, which vLLM keeps for these models. An earlier
 template of theirs declared tools in other tags.
 
-Text between tags needs no escapes, so a parameter may itself hold `</parameter>`: it ends where the next parameter or
-the end of the function follows. Values are texts; those of a parameter that is a number are read as one.
+A parameter is plain text between tags, without escapes, so it may itself contain `</parameter>`. It ends at the first
+`</parameter>` that is followed by another parameter or the end of the function. Values are strings; the value of an int
+parameter is converted to an int.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from etude.text.formats.json_calls import unknown
 from etude.text.formats.marks import Piece
 from etude.text.formats.qwen3 import END, END_RESPONSE, RESPONSE, START, Qwen3Format
 
-# The wording is the template's, to the byte: the model was trained on it.
+# The template's wording, byte for byte: the model was trained on it.
 _TOOLS = "# Tools\n\nYou have access to the following functions:\n\n<tools>"
 _CALLING = """
 </tools>
@@ -61,7 +62,8 @@ _INT = re.compile(r"\s*(-?[0-9]{1,9})\s*")
 
 
 class Qwen3CoderFormat(Qwen3Format):
-    """The template knows no thinking. A turn that has some is written as Qwen3 writes it, and nothing is rewritten."""
+    """The format of Qwen3-Coder. Its template has no thinking; a turn with thinking is written as in Qwen3, and history
+    is never rewritten."""
 
     def __init__(self, tokenizer: TokenizerLike, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(tokenizer, tools)
@@ -114,12 +116,12 @@ class Qwen3CoderFormat(Qwen3Format):
         written = "".join(f"<parameter={key}>\n{_plain(value)}\n</parameter>\n" for key, value in arguments.items())
         raw = f"\n<function={name}>\n{written}</function>\n"
         if self.parse_call(raw, {schema.name: schema}) != (name, dict(arguments)):
-            raise ValueError(f"{name}: its arguments cannot be told from tags: {sorted(arguments)}")
+            raise ValueError(f"{name}: these arguments cannot be told apart from tags in the call: {sorted(arguments)}")
         return raw
 
 
 def _declaration(function: Mapping[str, Any]) -> str:
-    """As the template lists a function: known keys first, then what else its schema says."""
+    """Render a function's declaration as the template does: known keys first, then all other keys of its schema."""
     schema = function.get("parameters", {})
     lines = ["", "<function>", f"<name>{function['name']}</name>"]
     if "description" in function:

@@ -1,6 +1,8 @@
-"""Takes secrets, and who and where somebody is, out of what leaves the machine.
+"""Redaction of exported traces: removes secrets, and names of the user, home folder and host.
 
-What counts as a secret is in patterns.toml; a secret that was seen once is taken out wherever it stands."""
+patterns.toml defines what a secret looks like. A distinctive secret, once found, is
+removed everywhere.
+"""
 
 from etude.trace.redact.known import Known, known_here
 from etude.trace.redact.redactor import Redactor

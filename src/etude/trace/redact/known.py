@@ -1,4 +1,5 @@
-"""What is known to be a secret without looking like one: values of the environment, and who and where the user is."""
+"""Values to redact that no pattern can recognise: secrets from environment variables, and the user's name, home and
+host."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _NO_SECRET_NAME = re.compile(
     r"_FILE$|_PATH$|_DIR$|KEYBOARD|SSH_AUTH_SOCK|XAUTHORITY|KEYRING|^PWD$|OLDPWD", re.IGNORECASE
 )
 _SHORTEST = 6
-"""Of a value: shorter ones stand in any text by chance."""
+"""Shortest environment value to redact; shorter ones occur in any text by chance."""
 _COMMON_NAMES = frozenset({"root", "user", "admin", "ubuntu", "debian", "node", "app", "runner", "git", "nobody"})
 _COMMON_NAMES |= {"test", "agent", "data", "home", "work", "task", "main", "code", "build"}
 
@@ -27,10 +28,11 @@ class Known:
     kind: str
     value: str
     whole: bool = False
-    """Only where no letter or digit stands beside it: a name, not a key."""
+    """Whether to redact only whole words. True for names, which may occur inside other words; False for keys."""
 
     def spellings(self) -> Iterator[str]:
-        """As it stands in texts, JSON, addresses and headers; each line of one with several."""
+        """Yield the value as it appears in plain text, JSON, URLs and headers (Base64), and each line of a multi-line
+        value."""
         yield self.value
         if self.whole:
             return
@@ -46,7 +48,8 @@ class Known:
 
 
 def known_here(environment: Mapping[str, str], named: Collection[str] = ()) -> list[Known]:
-    """Of this user on this machine: `named` are variables that hold a secret, whatever they are called."""
+    """Return the values to redact for the current user and machine. `named` are environment variables that hold secrets
+    although their names do not suggest it."""
     found = [
         Known("env", value)
         for name, value in environment.items()
@@ -69,7 +72,7 @@ def known_here(environment: Mapping[str, str], named: Collection[str] = ()) -> l
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a process whose user has no name
+    except (OSError, KeyError):  # the process runs under a user id without a name
         return ""
 
 

@@ -1,7 +1,7 @@
-"""The patterns of patterns.toml, and the judgement of what stands behind a name such as `password`.
+"""The secret patterns of patterns.toml, and a heuristic that tells secret values from ordinary program text.
 
-Invariant: a search takes time in proportion to the text, whatever the text is: every repetition in an expression is
-bounded (a test looks).
+Invariant: the time of a search is linear in the length of the text, whatever the text is, because every repetition in
+an expression is bounded (tests check this).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One entry of the file; its head says what each field means."""
+    """One entry of patterns.toml; the comment at the top of that file explains the fields."""
 
     name: str
     near: tuple[str, ...]
@@ -28,7 +28,7 @@ class Pattern:
     misses: tuple[str, ...]
 
     def find(self, text: str, lowered: str) -> Iterator[tuple[int, int]]:
-        """Where secrets stand; `lowered` is the text in lower case."""
+        """Yield (start, end) of each secret in the text. `lowered` is the text in lower case."""
         if not any(word in lowered for word in self.near):
             return
         group = "secret" if "secret" in self.regex.groupindex else 0
@@ -66,8 +66,8 @@ _WORDS |= {"basic", "default", "empty", "username", "secret_key", "api_key", "ac
 
 
 def made_up(value: str, *, quoted: bool) -> bool:
-    """Whether a value looks like one that somebody (or a generator) made up to be hard to guess, and not like a name, a
-    number, a place or an expression of a program."""
+    """Whether a value looks like a password or generated key, not like an ordinary word, number, date, path, URL or
+    program expression."""
     if value.lower() in _WORDS or value[0] in "$%{*[" or len(set(value)) < 3 or "{" in value or "%s" in value:
         return False
     if _PLACE.fullmatch(value) or _DATE_OR_NUMBER.fullmatch(value) or _NUMBERED.fullmatch(value):
@@ -77,10 +77,10 @@ def made_up(value: str, *, quoted: bool) -> bool:
     mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
     if not mixed:
         return False
-    # Names of a program hold digits too: those with a dot or an index are none of ours.
+    # Program identifiers contain digits too; a dotted or indexed expression is not a secret.
     return not (_EXPRESSION.fullmatch(value) and any(mark in value for mark in ".["))
 
 
 def unlikely_elsewhere(value: str) -> bool:
-    """Whether a secret is so peculiar that wherever its text stands it is that secret."""
+    """Whether a secret is distinctive enough that the same text elsewhere must be the same secret."""
     return len(value) >= 8 and any(c.isdigit() for c in value) and any(c.isalpha() for c in value)

@@ -1,7 +1,7 @@
-"""Replaces secrets in texts and JSON by placeholders.
+"""Replaces secrets in texts and JSON values by placeholders.
 
-Invariants: the same secret has the same placeholder in everything that one Redactor has cleaned; what is learnt from
-one text of a document is taken out of all of them; a text without a secret comes back as it was.
+Invariants: one Redactor gives equal secrets equal placeholders in everything that it cleans. A distinctive secret
+found in one text of a document is removed from all its texts. A text without secrets is unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from etude.trace.redact.known import Known
 from etude.trace.redact.patterns import patterns, unlikely_elsewhere
 
 _BREAKS = (re.compile(r"\r?\n"), re.compile(r"\r?\n[ +-]"), re.compile(r"\\n"))
-"""Where a long line may have been broken: in a text, in a diff, in JSON."""
+"""Line breaks that may split a secret: in plain text, in a diff, in JSON."""
 _SHORTEST_BROKEN = 8
 
 
@@ -32,9 +32,9 @@ class _Found(NamedTuple):
 class Redactor:
     def __init__(self, known: Iterable[Known] = ()) -> None:
         self.counts: Counter[str] = Counter()
-        """Occurrences that were taken out, by kind."""
+        """Number of occurrences removed, by kind."""
         self._known: dict[str, Known] = {}
-        """By spelling."""
+        """The known secrets, by each spelling."""
         self._names: dict[str, str] = {}
         self._numbers: Counter[str] = Counter()
         for item in known:
@@ -45,12 +45,12 @@ class Redactor:
             self._known.setdefault(spelling, known)
 
     def redact(self, document: Any) -> Any:
-        """A copy of JSON values without secrets."""
+        """Return a copy of a JSON value without secrets."""
         self.learn(document)
         return self.clean(document)
 
     def learn(self, document: Any) -> None:
-        """Remembers the secrets of a document that are to be taken out wherever their text stands."""
+        """Remember the distinctive secrets of a document, so that `clean` removes them wherever they occur."""
         for text in _texts(document):
             lowered = text.lower()
             for pattern in patterns():
@@ -70,7 +70,8 @@ class Redactor:
         return document
 
     def arguments(self, raw: str) -> str:
-        """The arguments of a call: JSON as a model wrote it, which may spell a secret as it likes."""
+        """Redact the arguments of a call. They are JSON as the model wrote it, so a secret may be hidden by escapes:
+        the decoded values are redacted too."""
         values = json_of(raw)
         cleaned = self.clean(values)
         return self._text(raw if cleaned == values else json.dumps(cleaned, ensure_ascii=False))
@@ -100,7 +101,7 @@ class Redactor:
             yield from self._broken(text, breaks)
 
     def _broken(self, text: str, breaks: re.Pattern[str]) -> Iterator[_Found]:
-        """Known secrets with a line's end in them."""
+        """Find known secrets that are split by line breaks."""
         pieces, starts, at = [], [], 0
         for match in breaks.finditer(text):
             pieces.append(text[at : match.start()])
@@ -130,7 +131,7 @@ class Redactor:
 
 
 def json_of(text: str) -> Any:
-    """What a text says as JSON; None if it is none."""
+    """Parse a text as JSON; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -138,7 +139,7 @@ def json_of(text: str) -> Any:
 
 
 def _merged(found: list[_Found], text: str) -> Iterator[_Found]:
-    """Without overlaps: what overlaps is taken out together."""
+    """Merge overlapping findings, so that each stretch of text is replaced once."""
     last = found[0]
     for item in found[1:]:
         if item.start >= last.end:

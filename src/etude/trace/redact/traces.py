@@ -1,4 +1,4 @@
-"""Whole traces without secrets."""
+"""Redaction of whole traces."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from etude.trace.trace import ToolEvent, Trace
 
 
 def redacted(trace: Trace, redactor: Redactor) -> Trace:
-    """A copy. Token ids spell the same text: they are left out of a trace from which anything was taken."""
+    """Return a copy of a trace without secrets. If anything was redacted, the copy has no segments, because their token
+    ids spell the same text."""
     for text in [*_arguments(trace), *(tool.arguments for tool in trace.tools)]:
-        redactor.learn(json_of(text))  # what only their JSON shows is known before the first text is cleaned
+        redactor.learn(json_of(text))  # secrets visible only in decoded JSON must be known before cleaning starts
     redactor.learn([trace.messages, [asdict(tool) for tool in trace.tools], trace.diff, trace.task, trace.error])
     before = redactor.counts.copy()
     clean = redactor.clean
