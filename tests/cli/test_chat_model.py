@@ -21,8 +21,8 @@ from etude.journal import RunPaths
 ETUDE = str(Path(sys.executable).with_name("etude"))
 DIFF = "-    if total < 20:\n+    if total > 20:\n"
 ASKED = "apply this change? [y/N] "
-DUMB = "etude: line mode, since this terminal (TERM) can place no text\n"
-INTERRUPTED = "etude: interrupted: your folder has what you said yes to, and nothing else\n"
+DUMB = "etude: line mode, since this terminal (TERM) cannot position text\n"
+INTERRUPTED = "etude: interrupted: your folder has only the changes that you approved\n"
 NEXT = "task (empty to leave): "
 
 
@@ -57,7 +57,7 @@ def test_on_the_sample_until_the_input_ends(run: RunPaths, scratch: Path) -> Non
     env = {**os.environ, "TMPDIR": str(scratch)}
     command = [ETUDE, "chat", str(run.root)]
     done = subprocess.run(command, input="", env=env, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "etude: line mode, since standard input or output is no terminal\n")
+    assert (done.returncode, done.stderr) == (0, "etude: line mode, since standard input or output is not a terminal\n")
     lines = done.stdout.splitlines()
     assert lines[:2] == ["a sample repository: check.py, shop.py, travel.py", SAMPLE_TASK]
     assert [line for line in lines if line.startswith("> ")] == [f"> {call}" for call in CALLS]
@@ -129,7 +129,7 @@ def refusal(scratch: Path, *args: str | Path) -> str:
     command = [ETUDE, "chat", *args]
     done = subprocess.run(command, input="", env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2, done.stderr
-    told = done.stderr.removeprefix("etude: line mode, since standard input or output is no terminal\n")
+    told = done.stderr.removeprefix("etude: line mode, since standard input or output is not a terminal\n")
     assert told.count("\n") == 1, done.stderr
     assert list(scratch.iterdir()) == []
     return told.removeprefix("etude: ").strip()

@@ -72,7 +72,7 @@ def test_a_checkpoint_of_anybodys(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == f"{folder}: a checkpoint; its weights alone are looked at\n\nblessed\n"
     assert not (folder / "plots").exists()
     for stage, formats, sequences in (("rl", [], None), (None, ["bf16"], None), (None, [], 2)):
-        with pytest.raises(LineageError, match="is a checkpoint and no run"):
+        with pytest.raises(LineageError, match="is a checkpoint, not a run"):
             numerics_command(folder, stage, formats, sequences, as_json=False)
     tensors = load_file(folder / "model.safetensors")
     tensors["model.norm.weight"][0] = float("nan")

@@ -27,7 +27,7 @@ def test_an_image_comes_and_goes(tmp_path: Path) -> None:
     assert head.split() == ["IMAGE", "LAYERS", "SIZE", "LAST", "USED", "FROM"]
     assert row.startswith(f"{image}  1       1.0 MB")
     assert row.endswith(f"just now   imported from {root}")
-    assert etude("collect", "0", *store).stdout.splitlines()[1].startswith("what is left is in use, or was within")
+    assert etude("collect", "0", *store).stdout.splitlines()[1].startswith("everything left is in use, or was")
     assert "frees the disk" in etude("remove", image, *store).stdout
     done = etude("collect", "1G", "--grace", "0", *store)
     assert done.stdout == "freed 1.0 MB: 0 images, 1 layer; 0 B left\n"
@@ -39,9 +39,9 @@ def test_an_image_comes_and_goes(tmp_path: Path) -> None:
     [
         (["import", "nowhere"], "nowhere: no such file or folder; expected a root file system"),
         (["pull", "No Reference"], "'No Reference' is no image reference; expected [registry/]name[:tag]"),
-        (["remove", "5f2c"], "is no store of images; --store names one"),
-        (["list"], "is no store of images"),
-        (["collect", "lots"], "'lots' is no size; expected such as 500M or 20G"),
+        (["remove", "5f2c"], "is not an image store: name one with --store"),
+        (["list"], "is not an image store"),
+        (["collect", "lots"], "'lots' is not a size: expected a number with or without K, M, G or T"),
         (["debootstrap", "../x"], "expected such as bookworm"),
     ],
 )
@@ -71,7 +71,7 @@ def test_sizes() -> None:
         7 * 10**9,
     ]
     for text in ("", "-1", "G", "1P", "1 G"):
-        with pytest.raises(ImageError, match="is no size"):
+        with pytest.raises(ImageError, match="is not a size"):
             parse_size(text)
 
 

@@ -306,10 +306,10 @@ def test_a_row_that_is_wrong_is_named(tmp_path: Path) -> None:
         (("grade", "{here}/hello", "--nothing", "--solution"), "expected one of --diff FILE"),
         (("grade", "{here}/hello", "--diff", "{here}/none"), "none: expected a diff: No such file"),
         (("grade", "{here}/hello", "--nothing", "--egress", "no-such"), "--egress: egress 'no-such'"),
-        (("export", "{here}/hello", "{here}/preds.json"), "expected --model NAME beside a file of predictions"),
+        (("export", "{here}/hello", "{here}/preds.json"), "a file of predictions needs --model NAME"),
         (("check", "{here}/hello", "--again"), "expected tasks that have passed their gate, found none"),
-        (("import", "{here}/nowhere", "{here}/in"), "expected Harbor tasks or SWE-bench rows, there is nothing"),
-        (("import", "{here}/empty", "{here}/in"), "there are none"),
+        (("import", "{here}/nowhere", "{here}/in"), "SWE-bench rows, but this path does not exist"),
+        (("import", "{here}/empty", "{here}/in"), "SWE-bench rows, found none"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, hello: Path, words: tuple[str, ...], problem: str) -> None:

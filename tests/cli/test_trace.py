@@ -127,7 +127,7 @@ def test_trace_files_are_exported_one_by_one_or_all_together(home: Path, capsys:
     for words, says in (
         ((str(file), "atif", None, None, ["g/9"]), "holds no trace g/9"),
         ((str(file), "pdf", None), "expected one of atif, openai, markdown, jsonl"),
-        ((str(home / "none"), "atif", home), "no trace file"),
+        ((str(home / "none"), "atif", home), "neither a trace file nor a folder of traces"),
     ):
         assert says in run(capsys, *words, code=2)[1]
 

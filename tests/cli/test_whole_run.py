@@ -74,7 +74,7 @@ def run(tmp_path_factory) -> SimpleNamespace:
 def test_ctrl_c_says_what_to_do(run) -> None:
     code, _, err = run.interrupted
     assert code == 130, err
-    assert err.splitlines()[-1] == "etude: interrupted: the same command goes on where it was"
+    assert err.splitlines()[-1] == "etude: interrupted: run the same command again to resume"
     assert "Traceback" not in err
 
 

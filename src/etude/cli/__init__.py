@@ -1,3 +1,3 @@
-"""One file per verb.
+"""The command line: one file or package per verb.
 
-Verbs import their rooms when they are called, so that --help stays fast."""
+A verb imports the packages it needs only when it is called, so that --help stays fast."""

@@ -1,4 +1,4 @@
-"""etude agent: any OpenAI-compatible endpoint or the agent of a run, for scripts: one request, its change, a result."""
+"""etude agent: runs one request with an endpoint's model or a run's agent, and prints the change. For scripts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from etude.trace import StopCause
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
     prompt: str | None
-    """None goes on with what a session was doing."""
+    """None continues what the resumed session was doing."""
     folder: Path
     endpoint: EndpointOptions
     shell: bool
@@ -36,7 +36,7 @@ class AgentOptions:
     rules: Rules = field(default_factory=Rules)
     consent: bool = False
     run: Path | None = None
-    """A run folder, whose agent works in the endpoint's place."""
+    """A run folder whose agent is used instead of the endpoint."""
 
 
 def agent_command(options: AgentOptions) -> int:
@@ -47,8 +47,8 @@ def agent_command(options: AgentOptions) -> int:
     look_after_all(options.sessions, options.folder)
     saved = find_saved(options.sessions, options.folder, options.resume, options.rules.here)
     if options.prompt is None and saved is None:
-        raise SessionError("nothing to do: give a prompt with -p, or a session to go on with by --resume")
-    # SIGTERM asks like Ctrl-C does: boxes go with the agent.
+        raise SessionError("nothing to do: give a prompt with -p, or a session to continue with --resume")
+    # Treat SIGTERM like Ctrl-C, so that boxes are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return asyncio.run(_work(options, front, saved))
 
@@ -95,7 +95,9 @@ def _tell(
         sys.stdout.write(visible(diff))
     elif diff and not applied:
         sys.stdout.write(visible(diff))
-        told.print("not applied: the same command with --resume last --apply keeps it", style="dim")
+        told.print(
+            "not applied: to write it, run the same command without -p and with --resume last --apply", style="dim"
+        )
     elif applied:
         told.print(f"applied to {visible(', '.join(applied))}", markup=False)
     told.print(f"session {place}", style="dim", markup=False)

@@ -1,4 +1,4 @@
-"""What `etude agent` and `etude chat` share: whom they talk to, where sessions lie, and what an agent may do."""
+"""What `etude agent` and `etude chat` share: the model they talk to, their sessions, and the agent's permissions."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from etude.sandbox import beside, open_sandboxes, store_in, temporary_store
 
 LAST = "last"
 BOX = SandboxRecipe(memory_mb=4096, processes=512, command_seconds=120.0)
-"""A user's repository needs more than a task of a tiny model."""
+"""Sandbox limits with an endpoint: a user's repository needs more than the tasks of a tiny model."""
 
 OpenPolicy = Callable[[AsyncExitStack], Policy]
-"""Makes the agent; what has to be ended with the front goes on the stack."""
+"""Creates the policy. What must be closed at the end is pushed onto the stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """An agent to talk to."""
+    """An agent to talk to: its model's name, harness, sandbox, and how to create its policy."""
 
     model: str
     harness: HarnessRecipe
     sandbox: SandboxRecipe
     open_policy: OpenPolicy
     key: str = ""
-    """Name of the environment variable that holds the endpoint's key: what is exported must not hold its value."""
+    """Name of the environment variable that holds the endpoint's key. Exported traces must not contain its value."""
     embedder: Embedder | None = None
 
 
@@ -54,7 +54,7 @@ class EndpointOptions:
     tool_seconds: float = 0.0
     money: float = 0.0
     prices: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Of a million tokens: of input, of cached input, of output."""
+    """Prices per million tokens: input, cached input, output."""
 
 
 def endpoint_front(options: EndpointOptions) -> Front:
@@ -66,7 +66,7 @@ def endpoint_front(options: EndpointOptions) -> Front:
 def harness_of(options: EndpointOptions) -> HarnessRecipe:
     of_input, of_cached, of_output = options.prices
     if min(options.prices) < 0 or (options.money and not (of_input or of_output)):
-        raise SessionError("--money needs --prices: of a million tokens of input, of cached input and of output")
+        raise SessionError("--money needs --prices INPUT CACHED OUTPUT, each per million tokens and not negative")
     return HarnessRecipe(
         profile="full",
         max_turns=options.turns,
@@ -92,8 +92,8 @@ def _endpoint_policy(options: EndpointOptions, harness: HarnessRecipe, stack: As
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an agent in the user's own folder may do, as the command line says it; with `here` false it works on a view,
-    where nothing has to be asked."""
+    """Permissions from the command line. With `here` the agent works in the user's own folder, else on a view of it,
+    where nothing needs permission."""
 
     here: bool = False
     allow: Sequence[str] = field(default_factory=tuple)
@@ -107,24 +107,24 @@ class Rules:
     def parsed(self) -> tuple[list[Rule], list[Rule]]:
         if (self.allow or self.deny) and not self.here:
             raise SessionError(
-                "--allow and --deny are for --here: without it the agent works on a copy, and asks nothing"
+                "--allow and --deny need --here: without it the agent works on a copy and asks for nothing"
             )
         return rules_of(self.allow), rules_of(self.deny)
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where an agent works, and what of it is kept."""
+    """The folder that an agent works on, and what is kept of its session."""
 
     folder: Path
     sessions: Path | None = None
-    """None keeps nothing."""
+    """Folder for sessions; None keeps nothing."""
     shell: bool = True
     rules: Rules = Rules()
     consent: bool = False
     """Whether the session may be trained on."""
     boxes: Path | None = None
-    """What they are made of; None: a folder that goes with the session."""
+    """Store for the agent's boxes; None: a temporary folder that is removed with the session."""
 
     def __post_init__(self) -> None:
         if not self.folder.is_dir():
@@ -143,8 +143,8 @@ async def open_session(
     question: Ask | None = None,
     record: SessionRecord | None = None,
 ) -> ChatSession:
-    """A new session, with `record` if it has one already, or `saved` gone on with. `ask` is asked for permission in the
-    user's own folder, `question` what the agent wants to know."""
+    """Open a new session, or resume `saved`. A new one is recorded in `record`, or else in `where.sessions`. `ask` asks
+    the user for permission in their own folder; `question` asks what the agent wants to know."""
     permissions = permissions_for(where.rules, where.folder, ask)
     sandboxes = None
     if where.shell and permissions is None:
@@ -180,8 +180,8 @@ def default_sessions() -> Path:
 
 
 def permissions_for(rules: Rules, folder: Path, ask: AskUser | None) -> Permissions | None:
-    """None where the agent works on a view. Rules that the user asked to keep hold where somebody can be asked only:
-    a script says what it allows."""
+    """Return the permissions of an agent in the user's own folder; None if it works on a view. Remembered rules apply
+    only if someone can be asked: a script states what it allows."""
     allow, deny = rules.parsed()
     if not rules.here:
         return None
@@ -192,12 +192,13 @@ def permissions_for(rules: Rules, folder: Path, ask: AskUser | None) -> Permissi
 
 
 def sessions_of(sessions: Path, folder: Path) -> Iterator[SavedSession]:
-    """Of one folder, newest first, without those of agents in the background."""
+    """Yield the sessions of a folder, newest first, without those of background agents."""
     return (load_session(place) for place in places_of(sessions, folder) if not is_agent(place))
 
 
 def find_saved(sessions: Path, folder: Path, resume: str | None, here: bool) -> SavedSession | None:
-    """By its name, or the newest of the folder."""
+    """Return the session that `resume` names, or with `last` the newest of the folder; None if `resume` is None. Raises
+    SessionError if the session works in the folder itself and `here` is false, or the reverse."""
     if resume is None:
         return None
     if resume != LAST:
@@ -210,7 +211,7 @@ def find_saved(sessions: Path, folder: Path, resume: str | None, here: bool) -> 
             raise SessionError(f"{sessions} has no session of {folder.resolve()}")
         saved = newest
     if bool(saved.about.get("here")) != here:
-        place = "in the folder itself: go on with --here" if not here else "on a copy: go on without --here"
+        place = "in the folder itself: resume it with --here" if not here else "on a copy: resume it without --here"
         raise SessionError(f"the session {saved.folder.name} works {place}")
     return saved
 
@@ -222,7 +223,7 @@ def _begin_record(sessions: Path, front: Front, where: Where) -> SessionRecord:
 
 
 def about(front: Front, where: Where) -> dict[str, object]:
-    """What a session's first line says of it."""
+    """The fields of a session record's first line."""
     folder = str(where.folder.resolve())
     said: dict[str, object] = {"profile": front.harness.profile, "model": front.model, "folder": folder}
     return said | {"here": where.rules.here, "key": front.key, "consent": where.consent}

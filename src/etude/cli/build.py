@@ -1,4 +1,4 @@
-"""etude sandbox build: a Dockerfile to an image, each step and its output shown as it comes, beside the result."""
+"""etude sandbox build: builds an image from a Dockerfile. Steps and their output go to standard error as they come."""
 
 from __future__ import annotations
 

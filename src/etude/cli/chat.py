@@ -1,6 +1,6 @@
-"""etude chat: an agent to talk to, just trained or behind any endpoint, on a copy-on-write view of a folder or in it.
+"""etude chat: a conversation with an agent of a run or an endpoint, on a copy-on-write view of a folder or in it.
 
-Here is what the verb does at a terminal that can show no more than lines, and through pipes; `screen` is the rest.
+This file is the line mode, for pipes and terminals that cannot position text; `screen` is the full-screen interface.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ChatOptions:
 
 class RunScreen(Protocol):
     async def __call__(self, front: Front, where: Where, task: str | None, saved: SavedSession | None) -> str | None:
-        """The name of the session to go on with, or None at the end."""
+        """Run one session. Return the name of the session to resume next, or None to leave."""
         ...
 
 
@@ -73,12 +73,12 @@ def chat_command(options: ChatOptions) -> int:
         )
     options.rules.parsed()
     if options.folder is None and (options.rules.here or options.resume):
-        raise SessionError("the sample goes with the chat: name a folder with --folder to work there or to go on with")
+        raise SessionError("the sample is deleted after the chat: --here and --resume need a folder, given by --folder")
     where = _where(options, options.folder) if options.folder else None
     if options.folder is not None:
         look_after_all(options.sessions, options.folder)
     saved = _saved(options)
-    # SIGTERM asks like Ctrl-C does: boxes and temporary folders go with the chat.
+    # Treat SIGTERM like Ctrl-C, so that boxes and temporary folders are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     lines = _why_lines(options)
     if lines is None:
@@ -92,15 +92,15 @@ def chat_command(options: ChatOptions) -> int:
 
 
 def _why_lines(options: ChatOptions) -> str | None:
-    """Why there is no screen; empty where the user asked for none."""
+    """Return why the chat uses line mode: a reason, or empty if the user asked for it. None: it uses the screen."""
     if options.plain or options.yes:
         return ""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return "standard input or output is no terminal"
+        return "standard input or output is not a terminal"
     if os.environ.get("TERM", "dumb") == "dumb":
-        return "this terminal (TERM) can place no text"
+        return "this terminal (TERM) cannot position text"
     if importlib.util.find_spec("textual") is None:
-        return "textual is missing: pip install 'etude[chat]' brings the screen"
+        return "textual is missing: `pip install 'etude[chat]'` installs the full-screen interface"
     return None
 
 
@@ -115,7 +115,7 @@ def _saved(options: ChatOptions) -> SavedSession | None:
 
 
 async def _on_screen(options: ChatOptions, front: Front, run_screen: RunScreen) -> int:
-    """One session after another, as the user goes from one to the next."""
+    """Run one session after another, as the user switches between them."""
     async with AsyncExitStack() as stack:
         if options.folder is None:
             where = Where(_sample(stack), None, options.shell)
@@ -137,8 +137,8 @@ def _sample(stack: AsyncExitStack) -> Path:
 async def converse(
     front: Front, task: str | None, where: Where | None, *, yes: bool, saved: SavedSession | None = None
 ) -> None:
-    """Line by line, on the sample without `where`. Task after task until an empty one. A change reaches the folder when
-    the user has seen it and said yes, or at once with `yes`, which ends after one task."""
+    """Run tasks in line mode until the user enters an empty one, on the sample if there is no `where`. A change is
+    written to the folder once the user has agreed; with `yes` at once, and the chat ends after one task."""
     console = Console()
     async with AsyncExitStack() as stack:
         if where is None:
@@ -176,7 +176,7 @@ async def _question(question: str) -> str:
 
 
 async def _settle(session: ChatSession, console: Console) -> None:
-    """In the user's own folder every change was agreed to already."""
+    """Mark the changes as accepted: in the user's own folder each was approved when it was made."""
     if changed := await session.apply():
         console.print(f"changed {visible(', '.join(changed))}", style="dim", markup=False)
 
@@ -189,7 +189,7 @@ async def _offer(session: ChatSession, console: Console, yes: bool) -> None:
         console.print("nothing was changed", style="dim")
         return
     if console.is_terminal:
-        # Wrapped, not cut: who says yes must have seen every character.
+        # Wrapped, not cut off: the user must see every character before saying yes.
         console.print(Syntax(visible(diff.rstrip("\n")), "diff", background_color="default", word_wrap=True))
     else:
         print(visible(diff), end="")
@@ -197,22 +197,22 @@ async def _offer(session: ChatSession, console: Console, yes: bool) -> None:
     if answer in ("y", "yes"):
         console.print(f"applied to {visible(', '.join(await session.apply()))}", markup=False)
         return
-    if answer:  # an empty line, or the end of the input, says nothing of the change
+    if answer:  # an empty line or the end of the input is no rejection
         await session.refuse()
     console.print("left as it was", style="dim")
 
 
 def _ask(prompt: str) -> str:
-    """Empty at the end of the input.
+    """Read a line from the user; empty at the end of the input.
 
-    Asked on the loop's own thread, with Python's own answer to Ctrl-C: a thread that waits for a line can be ended by
-    nothing but that line, and nothing else is going on while the user thinks.
+    It reads on the event loop's own thread, with Python's default handler of Ctrl-C: nothing but a line would end
+    another thread that waits for one, and nothing else runs while the user thinks.
     """
     kept = signal.signal(signal.SIGINT, signal.default_int_handler)
     print(prompt, end="", flush=True)  # input() itself would ask on stderr
     try:
-        # A signal that comes just before a read begins would wait for the line too, so the read begins when there is
-        # one. At a terminal only, which gives one line at a time: of a pipe, the next may be in a buffer already.
+        # A signal that arrives just before a read starts is handled only after the line. So wait until there is one.
+        # This works at terminals only: the next line of a pipe may already be in a buffer that select does not see.
         while sys.stdin.isatty() and not select.select([sys.stdin], [], [], _WAKE_SECONDS)[0]:
             pass
         return input().strip()

@@ -1,4 +1,4 @@
-"""etude doctor: what is wrong with a run, or would go wrong. Its rooms are imported when a verb is called."""
+"""etude doctor: options, help and examples of its verbs. The code of a verb is imported when it is called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from etude.cli.errors import finish
 from etude.cli.options import StageOption
 
 doctors = typer.Typer(
-    help="Look into a run: what low precision does to its checkpoint.",
+    help="Diagnose a run: what low precision does to its checkpoint.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -19,29 +19,29 @@ doctors = typer.Typer(
 
 @doctors.callback()
 def _group() -> None:
-    """So that a lone verb is still called by its name."""
+    """Keeps the verb's name: Typer drops it if an app has a single command and no callback."""
 
 
 @doctors.command()
 def numerics(
-    folder: Annotated[Path, typer.Argument(help="A run folder, for example runs/tiny; or a checkpoint of anybody's.")],
+    folder: Annotated[Path, typer.Argument(help="A run folder, for example runs/tiny, or a Hugging Face checkpoint.")],
     stage: StageOption = None,
     formats: Annotated[
-        str, typer.Option(help="bf16, nvfp4, nvfp4_tensor, mxfp8, fp8_block, with commas; all that fit if not given.")
+        str, typer.Option(help="bf16, nvfp4, nvfp4_tensor, mxfp8, fp8_block, with commas; by default all that fit.")
     ] = "",
     sequences: Annotated[
-        int | None, typer.Option(min=1, help="Held-out demonstrations to measure on, at most; 8 if not given.")
+        int | None, typer.Option(min=1, help="Held-out demonstrations to measure on, at most; by default 8.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Measure what each number format does to a checkpoint, and refuse to bless one that is poisoned.
+    """Measure what each number format does to a checkpoint, and fail if it has broken numbers.
 
-    Per layer: the error of weights, experts and residual stream against fp32, and the experts picked otherwise. Trainer
-    against engine: the difference of their log-probs. A picture goes to RUN/plots/numerics.png.
+    Per layer: the error of weights, experts and residual stream against fp32, and how often other experts are picked.
+    Between trainer and engine: the difference of their log-probs. A plot is written to RUN/plots/numerics.png.
 
-    Of a checkpoint that is no run's, only what is stored is looked at.
+    Of a checkpoint that is not in a run folder, only the stored tensors are checked.
 
-    The exit code is 1 if a weight, scale or activation is not finite, or a row is cut off: one line names it.
+    The exit code is 1 if a weight, scale or activation is not finite, or a row is clipped: one line names it.
 
     \b
     Examples:

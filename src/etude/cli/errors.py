@@ -1,6 +1,7 @@
-"""Exit codes: 0 done, 1 we or the machine failed, 2 the user's mistake, 130 interrupted; what went wrong is one line.
+"""Turns exceptions into one line and an exit code: 0 done, 1 our failure or the machine's, 2 the user's mistake, 130
+interrupted.
 
-Only an exception that belongs to no family below is a bug of Étude's own, and shows its traceback.
+An exception that belongs to no family below is a bug of Étude. Only these show their traceback.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ FAMILIES = {
     "etude.rollout.demonstrate.TooFewDemonstrations": FAILED,
     "etude.rl.reconciler.ProtocolViolation": FAILED,
 }
-"""Exit code of every family whose errors may reach a user; the closest base class counts. By name, so that no room is
-imported to ask."""
+"""Exit code of each exception family that may reach a user. Of an exception's base classes the closest counts. The
+classes are given by name, so that this file need not import their packages."""
 
 _EXTRAS = {"torch": "train", "safetensors": "train", "obstore": "train", "rensa": "train", "ray": "ray"}
 _EXTRAS |= {"matplotlib": "ui", "tokenizers": "formats", "textual": "chat"}
@@ -59,7 +60,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def exit_code(command: Callable[[], int], *, when_interrupted: str = "interrupted") -> int:
-    """Runs a verb and turns what it raises into one line and a code."""
+    """Run a verb and return its exit code. Exceptions are printed as one line, except for bugs, which are raised."""
     try:
         return command()
     except KeyboardInterrupt:
@@ -72,15 +73,15 @@ def exit_code(command: Callable[[], int], *, when_interrupted: str = "interrupte
 
 
 def explained(error: Exception) -> tuple[str, int] | None:
-    """What went wrong, as one line, and the exit code; None for a bug of Étude's own."""
+    """Return an exception's one-line message and exit code; None if it is a bug of Étude."""
     for cause in _causes(error):
         if _is_full_disk(cause):
             where = getattr(cause, "filename", None)
             full = f"the disk is full: cannot write {where}" if where else "the disk is full"
-            return f"{full}; free some space, and the same command goes on where it was", MISTAKE
+            return f"{full}; free some space, then run the same command again to resume", MISTAKE
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         extra = _EXTRAS[error.name]
-        return f"this needs {error.name}: install it with `pip install 'etude[{extra}]'`", MISTAKE
+        return f"this command needs {error.name}: install it with `pip install 'etude[{extra}]'`", MISTAKE
     if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
         return f"{error.strerror}: {error.filename or 'a file of the run'}", MISTAKE
     code = family_code(type(error))
@@ -88,7 +89,7 @@ def explained(error: Exception) -> tuple[str, int] | None:
 
 
 def finish(command: Callable[[], int], *, when_interrupted: str = "interrupted") -> None:
-    """Runs a verb to the end of the process."""
+    """Run a verb, then exit the process with its exit code."""
     sys.exit(exit_code(command, when_interrupted=when_interrupted))
 
 
@@ -106,7 +107,7 @@ def _say(line: str, code: int) -> int:
 
 
 def _first_line(error: Exception) -> str:
-    """Errors that come home from another process carry its whole story; the journal keeps that."""
+    """The message's first line. Errors from another process also contain its traceback, which the journal keeps."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
@@ -117,7 +118,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_full_disk(error: BaseException) -> bool:
-    """Also where the errno was lost on its way through another process or a library."""
+    """Whether the disk is full. The message counts too: another process or a library may have dropped the errno."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     return any(os.strerror(number) in str(error) for number in _FULL)

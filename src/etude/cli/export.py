@@ -1,4 +1,4 @@
-"""etude export: the model that a stage has left, as a checkpoint of its own."""
+"""etude export: writes a stage's model as a checkpoint outside the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def export_command(run: Path, folder: Path, stage: str | None, experts: str | No
     from etude.model import load_hf, save_hf
 
     folder = folder.resolve()
-    aside = folder.with_name(f".{folder.name}.partial")  # interrupted, the same command begins anew
+    aside = folder.with_name(f".{folder.name}.partial")  # an interrupted export starts from the beginning
     shutil.rmtree(aside, ignore_errors=True)
     tokenizer = found.paths.tokenizer if found.paths.tokenizer.exists() else None
     save_hf(load_hf(found.model), aside, tokenizer, experts=experts)

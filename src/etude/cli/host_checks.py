@@ -1,4 +1,4 @@
-"""etude sandbox doctor and etude sandbox fidelity: what this host allows boxes, and how a box differs from it."""
+"""etude sandbox doctor and etude sandbox fidelity: what this host supports, and how a box differs from a login."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""etude sandbox images: what a store of images holds, and what comes into it and goes."""
+"""etude sandbox images: lists, adds and removes the images of a store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def list_command(store: Path, *, everything: bool) -> int:
-    """Images that somebody asked for by name or file; those that came about on the way only with `everything`."""
+    """List the images that were imported, pulled or built; with `everything` also steps, snapshots and single files."""
     with _opened(store, must_exist=True) as opened:
         rows, left_out = [("IMAGE", "LAYERS", "SIZE", "LAST USED", "FROM")], 0
         for name, used in reversed(list(opened.images())):
@@ -62,7 +62,7 @@ def remove_command(images: Sequence[str], store: Path) -> int:
                 raise ImageError(f"no image {name!r} in {store}; `etude sandbox images list` shows what there is")
         for name in images:
             opened.forget(name)
-    print(f"forgotten: {', '.join(images)}; `etude sandbox images collect` frees the disk")
+    print(f"removed: {', '.join(images)}; `etude sandbox images collect` frees the disk")
     return 0
 
 
@@ -75,25 +75,25 @@ def collect_command(budget: str, grace_minutes: float, store: Path) -> int:
         f"{_size(done.kept_bytes)} left"
     )
     if done.kept_bytes > limit:
-        print(f"what is left is in use, or was within the last {grace_minutes:g} minutes")
+        print(f"everything left is in use, or was used within the last {grace_minutes:g} minutes")
     return 0
 
 
 def parse_size(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", text.strip().upper())
     if not found:
-        raise ImageError(f"{text!r} is no size; expected such as 500M or 20G")
+        raise ImageError(f"{text!r} is not a size: expected a number with or without K, M, G or T, such as 500M or 20G")
     return int(float(found[1]) * _UNITS[found[2]])
 
 
 @contextmanager
 def _opened(root: Path, *, must_exist: bool = False) -> Iterator[ImageStore]:
     if must_exist and not (root / "images").is_dir():
-        raise ImageError(f"{root} is no store of images; --store names one, and import, pull or build makes one")
+        raise ImageError(f"{root} is not an image store: name one with --store, or make one with import, pull or build")
     store = ImageStore(root.absolute(), probe_host().ids)
     try:
         yield store
-    except RequestRefused as error:  # Of a name or address that the user gave.
+    except RequestRefused as error:  # Raised for a name or address that the user gave.
         raise ImageError(str(error)) from error
     finally:
         store.close()
@@ -105,7 +105,7 @@ def _told(image: str) -> int:
 
 
 def say(line: str) -> None:
-    """Beside the result, so that a script reads the image's id alone."""
+    """Print to standard error: scripts read only the image's id from standard output."""
     print(line, file=sys.stderr, flush=True)
 
 

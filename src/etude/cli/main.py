@@ -1,4 +1,4 @@
-"""The command `etude`: one verb per file, imported when it is called."""
+"""The command `etude`: options, help and examples of its verbs. The code of a verb is imported when it is called."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ app.add_typer(trace, name="trace")
 app.add_typer(sessions, name="sessions")
 app.add_typer(doctors, name="doctor")
 
-GOES_ON = "interrupted: the same command goes on where it was"
+GOES_ON = "interrupted: run the same command again to resume"
 
-RunsOption = Annotated[Path, typer.Option("--runs", help="Where run folders lie.")]
+RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that contains the run folders.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder, for example runs/tiny.")]
 
 
@@ -60,23 +60,25 @@ RunFolder = Annotated[Path, typer.Argument(help="A run folder, for example runs/
 def run(
     recipe: Annotated[Path, typer.Argument(help="A recipe, for example recipes/tiny.toml.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Changes to it, as section.field=value: rl.steps=5 seed=2")
+        list[str] | None, typer.Argument(help="Overrides of recipe fields, as section.field=value: rl.steps=5 seed=2")
     ] = None,
     runs: RunsOption = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Name of the run folder; the recipe's own if not given.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run folder; by default the recipe's name.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved recipe and its plan; run nothing.")
+        bool, typer.Option("--dry-run", help="Print the resolved recipe, memory and seconds per stage; run nothing.")
     ] = False,
     reuse: Annotated[
         Path | None,
-        typer.Option(help="A run, or a folder of runs: stages are taken over where they would come out the same."),
+        typer.Option(
+            help="A run, or a folder of runs. Finished stages that would come out the same are taken from there."
+        ),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="The last stage to run, for example sft.")] = None,
+    until: Annotated[str | None, typer.Option(help="The last stage to run, for example sft; by default all.")] = None,
 ) -> None:
-    """Run every stage of a recipe. Interrupt it at any moment: the same command goes on where it was.
+    """Run every stage of a recipe. Interrupt it at any moment: the same command resumes it.
 
-    A stage that is done is not done again. What comes out lies in RUNS/NAME: report.html, summary.json, the models of
-    all stages, and the recipe as it was run.
+    Finished stages are not run again. The results are in RUNS/NAME: report.html, summary.json, the models of all
+    stages, and the resolved recipe.
 
     \b
     Examples:
@@ -97,15 +99,17 @@ def run(
 @app.command()
 def chat(
     run_folder: Annotated[
-        Path | None, typer.Argument(help="A run folder, for example runs/tiny; not with --endpoint.")
+        Path | None, typer.Argument(help="A run folder, for example runs/tiny; leave it out with --endpoint.")
     ] = None,
-    task: Annotated[str | None, typer.Argument(help="What to do; asked for if not given.")] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to do, with --endpoint.")] = None,
+    task: Annotated[str | None, typer.Argument(help="What to do; by default you are asked.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The same as TASK, for --endpoint.")] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="The folder to work on; if not given, a small sample, and with --endpoint this folder."),
+        typer.Option(help="The folder to work on; by default a small sample, or with --endpoint the current folder."),
     ] = None,
-    stage: Annotated[str | None, typer.Option(help="Which stage's model: sft or rl; the latest if not given.")] = None,
+    stage: Annotated[
+        str | None, typer.Option(help="Stage whose model to use: sft, continued or rl; by default the latest.")
+    ] = None,
     endpoint: EndpointOption = None,
     model: ModelOption = "default",
     key: KeyOption = "ETUDE_API_KEY",
@@ -121,13 +125,14 @@ def chat(
     shell: ShellOption = True,
     sessions: SessionsOption = None,
     consent: ConsentOption = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Line by line, without a screen.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Apply the change without asking, and end.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Line mode: no full-screen interface.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Apply the change without asking, then exit.")] = False,
 ) -> None:
-    """Talk to an agent: one that you trained, through the harness that trained it, or any OpenAI-compatible endpoint.
+    """Chat with an agent: one that you trained, in the harness that trained it, or any OpenAI-compatible endpoint.
 
-    The agent works on a copy-on-write view, its commands run in a box without network; your files change only when you
-    say so. With --here it works in the folder itself, and asks before each change and command. Sessions are kept.
+    The agent works on a copy-on-write view of the folder and runs its commands in a sandbox without network. Your files
+    change only when you approve. With --here it works in the folder itself and asks before each change and command.
+    Sessions are kept, and --resume continues one.
 
     \b
     Examples:
@@ -162,19 +167,21 @@ def chat(
         )
         return chat_command(options)
 
-    finish(verb, when_interrupted="interrupted: your folder has what you said yes to, and nothing else")
+    finish(verb, when_interrupted="interrupted: your folder has only the changes that you approved")
 
 
 @app.command()
 def agent(
     run_folder: Annotated[
-        Path | None, typer.Argument(help="A run folder, for example runs/tiny; not with --endpoint.")
+        Path | None, typer.Argument(help="A run folder, for example runs/tiny, whose agent replaces the endpoint.")
     ] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to do.")] = None,
     endpoint: EndpointOption = "http://localhost:8000/v1",
     model: ModelOption = "default",
     key: KeyOption = "ETUDE_API_KEY",
-    folder: Annotated[Path, typer.Option(help="The folder to work on: a copy-on-write view of it.")] = Path(),
+    folder: Annotated[
+        Path, typer.Option(help="The folder to work on. Without --here the agent works on a copy-on-write view of it.")
+    ] = Path(),
     apply: Annotated[bool, typer.Option("--apply", help="Write the change into the folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     resume: ResumeOption = None,
@@ -190,21 +197,26 @@ def agent(
     allow: AllowOption = None,
     deny: DenyOption = None,
     background: Annotated[
-        bool, typer.Option("--background", help="Start it and return: `etude agents` lists, follows and applies.")
+        bool,
+        typer.Option("--background", help="Start it and return at once: `etude agents` lists, follows and applies."),
     ] = False,
-    name: Annotated[str, typer.Option(help="With --background: a name beside its id.")] = "",
-    tries: Annotated[int, typer.Option("-n", "--tries", min=1, help="With --background: so many of them.")] = 1,
+    name: Annotated[str, typer.Option(help="With --background: a name to use instead of the id.")] = "",
+    tries: Annotated[
+        int, typer.Option("-n", "--tries", min=1, help="With --background: start this many agents on the same prompt.")
+    ] = 1,
     at_once: Annotated[
-        int, typer.Option(envvar="ETUDE_AT_ONCE", min=1, help="With --background: it waits while so many work.")
+        int,
+        typer.Option(
+            envvar="ETUDE_AT_ONCE", min=1, help="With --background: wait in a queue while this many agents run."
+        ),
     ] = 4,
 ) -> None:
-    """Have an agent do something in a folder, with any model or that of a run. For scripts: the change goes to standard
-    output.
+    """Give an agent one request, for scripts. The change is printed as a diff.
 
-    Your files change only with --apply. With --here they change as it works, but only as --allow says: nobody is asked,
-    so the rest is refused, and the agent is told. What it does is kept as a session, turn by turn: killed at any
-    moment, it goes on with --resume. The exit code is 0 if the agent came to an end of its own, 1 if it ran out of a
-    budget or failed.
+    The model is that of an endpoint or of a run folder. Your files change only with --apply. With --here the agent
+    changes them while it works, but may do only what --allow names: nobody is asked, so anything else is refused, and
+    the agent is told so. The session is saved turn by turn: killed at any moment, it continues with --resume. The exit
+    code is 0 if the agent ended by itself, 1 if a budget ran out or something failed.
 
     \b
     Examples:
@@ -236,7 +248,7 @@ def agent(
             raise SessionError("--name and --tries go with --background")
         return agent_command(options)
 
-    kept = "`etude agents` lists those that were started" if background else "--resume last goes on"
+    kept = "`etude agents` lists the agents that were started" if background else "--resume last continues it"
     finish(verb, when_interrupted=f"interrupted: what was done is kept; {kept}")
 
 
@@ -244,7 +256,7 @@ def agent(
 def report(run_folder: RunFolder) -> None:
     """Write summary.json, report.html and the plots of a run again.
 
-    It reads files only, so it may be called while the run goes on: what is not there yet is left out.
+    It only reads the run's files, so it also works while the run is in progress: what does not exist yet is left out.
 
     \b
     Example:
@@ -262,17 +274,18 @@ def report(run_folder: RunFolder) -> None:
 @app.command()
 def export(
     run_folder: RunFolder,
-    folder: Annotated[Path, typer.Argument(help="Where the checkpoint goes: a folder that is new or empty.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write the checkpoint to; it must be new or empty.")],
     stage: StageOption = None,
     experts: Annotated[
         str | None,
-        typer.Option(help="Quantise the routed experts: mxfp8, nvfp4, fp8_block or fp8_row; as they are if not given."),
+        typer.Option(help="Quantise the routed experts: mxfp8, nvfp4, fp8_block or fp8_row; by default they are not."),
     ] = None,
 ) -> None:
     """Write the model of a run as a Hugging Face checkpoint: weights, config.json, tokenizer.json.
 
-    The layout is the published one (DeepSeek's; of quantised experts ModelOpt's, DeepSeek's or compressed-tensors').
-    What is not sound is not written: one line names the tensor, and the exit code is 1.
+    The layout is DeepSeek's published one; that of quantised experts is ModelOpt's, DeepSeek's or
+    compressed-tensors'. A model with non-finite or clipped weights is not written: one line names the tensor, and the
+    exit code is 1.
 
     \b
     Examples:
@@ -290,8 +303,9 @@ def export(
 
 
 def main() -> None:
-    # Read by OpenMP when torch is loaded, here and in every service. Threads that spin for long at each barrier make a
-    # step ten times slower as soon as anything else wants a core; threads that never spin cost half again when calm.
+    # OpenMP reads this when torch is loaded, in this process and in every service, which inherits it. Threads that spin
+    # long at each barrier make a step ten times slower once another process needs a core; threads that never spin make
+    # it half again as slow on an idle machine.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     app()
 

@@ -1,4 +1,4 @@
-"""etude doctor numerics: a table or JSON on standard output, a picture in the run's folder, and the blessing."""
+"""etude doctor numerics: prints a table or JSON, writes a plot to the run folder, and fails on broken numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def numerics_command(run: Path, stage: str | None, formats: Sequence[str], seque
 
     lone = (run / "config.json").is_file() and not RunPaths(run).recipe.is_file()
     if lone and (stage is not None or formats or sequences is not None):
-        raise LineageError(f"{run} is a checkpoint and no run: a stage, formats and sequences are asked for of runs")
+        raise LineageError(f"{run} is a checkpoint, not a run: leave out --stage, --formats and --sequences")
     report = examine_checkpoint(run) if lone else examine(run, stage, formats, sequences or SEQUENCES)
     found = asdict(report) | {"blessed": not report.faults}
     if report.formats:

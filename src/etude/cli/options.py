@@ -8,36 +8,60 @@ from typing import Annotated
 import typer
 
 EndpointOption = Annotated[
-    str | None, typer.Option(envvar="ETUDE_ENDPOINT", help="Any OpenAI-compatible endpoint, up to /chat/completions.")
+    str | None,
+    typer.Option(envvar="ETUDE_ENDPOINT", help="An OpenAI-compatible endpoint's URL, without /chat/completions."),
 ]
-ModelOption = Annotated[str, typer.Option(envvar="ETUDE_MODEL", help="The endpoint's name for the model.")]
-KeyOption = Annotated[str, typer.Option(help="The environment variable that holds the endpoint's key.")]
-ResumeOption = Annotated[str | None, typer.Option(help="Go on with a session, by its name, or the folder's `last`.")]
-TurnsOption = Annotated[int, typer.Option(min=1, help="Turns that a request to an endpoint may take.")]
+ModelOption = Annotated[str, typer.Option(envvar="ETUDE_MODEL", help="The model's name at the endpoint.")]
+KeyOption = Annotated[str, typer.Option(help="Name of the environment variable that holds the endpoint's key.")]
+ResumeOption = Annotated[
+    str | None, typer.Option(help="Resume a session: its name, or `last` for this folder's newest.")
+]
+TurnsOption = Annotated[
+    int, typer.Option(min=1, help="Turns that a request may take. A run's agent has the budgets of its recipe instead.")
+]
 ContextOption = Annotated[
-    int, typer.Option(min=1024, help="Tokens of the endpoint's context; at three quarters it summarises itself.")
+    int,
+    typer.Option(min=1024, help="The model's context length in tokens. At three quarters of it the agent summarises."),
 ]
-ShellOption = Annotated[bool, typer.Option("--shell/--no-shell", help="Commands, in a box without network.")]
-ToolSecondsOption = Annotated[float, typer.Option(min=0, help="Seconds its commands may run together; 0: no limit.")]
-MoneyOption = Annotated[float, typer.Option(min=0, help="What its tokens may cost by --prices; 0: no limit.")]
+ShellOption = Annotated[
+    bool,
+    typer.Option(
+        "--shell/--no-shell",
+        help="Whether the agent may run commands: in a sandbox without network, or with --here on this machine.",
+    ),
+]
+ToolSecondsOption = Annotated[
+    float, typer.Option(min=0, help="Seconds that the commands of a request may run in total; 0: no limit.")
+]
+MoneyOption = Annotated[
+    float, typer.Option(min=0, help="What the tokens of a request may cost, by --prices; 0: no limit.")
+]
 PricesOption = Annotated[
-    tuple[float, float, float], typer.Option(help="Of a million tokens: of input, of cached input, of output.")
+    tuple[float, float, float], typer.Option(help="Prices per million tokens: of input, of cached input, of output.")
 ]
 ConsentOption = Annotated[
-    bool, typer.Option("--consent", envvar="ETUDE_CONSENT", help="The session may be trained on.")
+    bool, typer.Option("--consent", envvar="ETUDE_CONSENT", help="Allow training on this session.")
 ]
 SessionsOption = Annotated[
-    Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
+    Path | None, typer.Option(help="Folder of the sessions; by default ~/.local/state/etude/sessions.")
 ]
 HereOption = Annotated[
-    bool, typer.Option("--here", help="Work in the folder itself, commands on this machine; each needs a yes.")
+    bool,
+    typer.Option(
+        "--here",
+        help="Work in the folder itself, with commands on this machine. Each change and command needs approval.",
+    ),
 ]
 AllowOption = Annotated[
     list[str] | None,
-    typer.Option(help="With --here, what needs no yes: write, execute, fetch; 'write:src/**', 'execute:git status'."),
+    typer.Option(
+        help="With --here, what needs no approval: write, execute, fetch, or 'write:src/**', 'execute:git status'."
+    ),
 ]
-DenyOption = Annotated[list[str] | None, typer.Option(help="With --here, what is refused; it beats --allow.")]
+DenyOption = Annotated[
+    list[str] | None, typer.Option(help="With --here, what is always refused, even if --allow names it.")
+]
 StageOption = Annotated[
     str | None,
-    typer.Option(help="Which stage's model: pretrain, long, mtp, sft, continued or rl; the latest if not given."),
+    typer.Option(help="Stage whose model to use: pretrain, long, mtp, sft, continued or rl; by default the latest."),
 ]

@@ -1,4 +1,4 @@
-"""How a run of the agent ended, in a few words."""
+"""Describes in a few words how an agent's run ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""etude run --dry-run: the resolved recipe, and what running it would take."""
+"""etude run --dry-run: prints the resolved recipe with the memory and time that a run would take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""etude report: the pictures and tables of a run, again, from its files."""
+"""etude report: writes a run's summary, plots and report again, from its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""etude run: every stage of a recipe, resumed where it was. Mistakes are answered before anything heavy is loaded."""
+"""etude run: runs or resumes the stages of a recipe. Mistakes are reported before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_command(
     recipe = load_recipe(recipe_file, [*overrides, *([f'name="{name}"'] if name else [])])
     if dry_run:
         require_supported(recipe)
-        from etude.cli.plan import describe_plan  # not before: mistakes are answered without torch
+        from etude.cli.plan import describe_plan  # late, so that mistakes are reported without torch
 
         print(describe_plan(recipe))
         return 0
@@ -64,7 +64,7 @@ def run_command(
         require_room(paths.root)
         save_recipe(recipe, paths.recipe)
         begun = time.monotonic()
-        # SIGTERM asks like Ctrl-C does: what is running is ended in order.
+        # Treat SIGTERM like Ctrl-C, so that services are shut down in order.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         asyncio.run(_run(recipe, paths, state, stages, donors, until))
         summary = write_summary(paths)
@@ -126,7 +126,7 @@ def _show(summary: dict[str, Any], report: Path, seconds: float) -> None:
     rl = summary.get("rl", {})
     planned = 4 if "one_edit_after" in rl else 2
     if (looks := rl.get("test_evaluations", 0)) > planned:
-        print(f"mind: this run has been evaluated on its test tasks {looks} times; before and after RL make {planned}")
+        print(f"note: this run was evaluated on its test tasks {looks} times; before and after RL makes {planned}")
     print(f"report  {_near(report)}\nplots   {_near(report.parent / 'plots')}")
     print(f"next    etude chat {_near(report.parent)}")
 
@@ -136,6 +136,6 @@ def _minutes(seconds: float) -> str:
 
 
 def _near(path: Path) -> str:
-    """Relative where that is shorter to read and to type."""
+    """The path relative to the working directory if it is below it, else unchanged."""
     here = os.path.relpath(path)
     return str(path) if here.startswith("..") else here

@@ -1,4 +1,4 @@
-"""The agent of a run folder, as its recipe has trained it."""
+"""Opens the trained agent of a run folder, with the harness, tools and sandbox of its recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STAGES = ("rl", "continued", "sft")
 
 
 def run_front(run_folder: Path, stage: str | None = None) -> Front:
-    """The agent of a run, as the recipe has trained it; the latest stage if none is named."""
+    """Return the trained agent of a run. `stage` is the stage whose model to use; by default the latest."""
     found = finished_stage(run_folder.resolve(), stage, _STAGES)
     trained = partial(_trained, found, dtype_of(found.paths))
     return Front(f"{found.paths.root.name}/{found.stage}", found.recipe.harness, found.recipe.sandbox, trained)
@@ -26,7 +26,7 @@ def _trained(found: Finished, dtype: str, stack: AsyncExitStack) -> Policy:
 
     recipe = found.recipe
     form = format_of(recipe.harness, found.paths.tokenizer)
-    alone = recipe.engine.model_copy(update={"slots": 1})  # where drafts pay
+    alone = recipe.engine.model_copy(update={"slots": 1})  # speculative drafts pay off only in small batches
     engine = EngineService(found.model, alone, dtype, 0, precision=recipe.precision)
     stack.push_async_callback(engine.shutdown)
     sampling = TokenSampling(recipe.engine.context, temperature=0.0)

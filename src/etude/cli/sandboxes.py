@@ -1,5 +1,4 @@
-"""etude sandbox: what this machine allows boxes, and what they are made from. Rooms are imported when a verb is
-called."""
+"""etude sandbox: options, help and examples of its verbs. The code of a verb is imported when it is called."""
 
 from __future__ import annotations
 
@@ -11,18 +10,18 @@ import typer
 from etude.cli.errors import finish
 
 sandboxes = typer.Typer(
-    help="Boxes for untrusted code: what this machine allows, and their images.",
+    help="Sandboxes (boxes) for untrusted code: what this host supports, and their images.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 images = typer.Typer(
-    help="What boxes are made from: pull, import, make, list, remove.",
+    help="The images that boxes start from: pull, import, make, list, remove.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 sandboxes.add_typer(images, name="images")
 
-StoreOption = Annotated[Path, typer.Option("--store", help="The folder of images and boxes.")]
+StoreOption = Annotated[Path, typer.Option("--store", help="Folder that holds images and boxes.")]
 STORE = Path("runs/boxes")
 
 
@@ -30,9 +29,9 @@ STORE = Path("runs/boxes")
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Print the mode and the limits that boxes have here.
+    """Show which sandbox mode and limits this host supports.
 
-    For each: who holds it, and the knob for a better one.
+    For each: what enforces it, and the setting that would improve it.
 
     \b
     Examples:
@@ -50,9 +49,9 @@ def doctor(
 
 @sandboxes.command()
 def fidelity() -> None:
-    """Compare a box with a plain login: what could tell an agent?
+    """Compare a box with a login shell: could an agent tell them apart?
 
-    The exit code is 1 if there is a difference that nobody has explained.
+    The exit code is 1 if there is a difference without a known reason.
 
     \b
     Example:
@@ -69,22 +68,24 @@ def fidelity() -> None:
 
 @sandboxes.command("build")
 def build(
-    context: Annotated[Path, typer.Argument(help="The folder that COPY takes files from.")],
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="The Dockerfile; CONTEXT/Dockerfile else.")] = None,
-    target: Annotated[str, typer.Option(help="The stage to build; the last if not given.")] = "",
-    arg: Annotated[list[str] | None, typer.Option("--arg", help="A value for an ARG, as NAME=value.")] = None,
+    context: Annotated[Path, typer.Argument(help="The build context: the folder that COPY reads from.")],
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="The Dockerfile; by default CONTEXT/Dockerfile.")
+    ] = None,
+    target: Annotated[str, typer.Option(help="The stage to build; by default the last.")] = "",
+    arg: Annotated[list[str] | None, typer.Option("--arg", help="Value of an ARG, as NAME=value; repeatable.")] = None,
     egress: Annotated[
-        str, typer.Option(help="What RUN may reach: named policies or hosts, with commas; nothing if not given.")
+        str, typer.Option(help="What RUN may reach: pip, npm, apt, hosts, FILE:TABLE, with commas; by default nothing.")
     ] = "",
     store: StoreOption = STORE,
 ) -> None:
-    """Build a Dockerfile without Docker. Prints the image's id.
+    """Build an image from a Dockerfile, without Docker. Prints the image's id.
 
-    Each RUN is a command in a box of its own; steps and their output go to standard error.
+    Each RUN runs in a box of its own. Steps and their output go to standard error.
 
-    Steps that were built before are found again; a change makes that step anew and what follows. A RUN reaches only
-    what --egress names: hosts, tables of hosts in a file of yours, and pip, npm or apt for what this host's own
-    clients are set to use.
+    Steps that were built before are cached; a changed step and all after it are built again. A RUN can reach only what
+    --egress names: hosts, tables of hosts in a TOML file (FILE:TABLE), and with pip, npm or apt the servers that this
+    host's own clients are configured to use.
 
     \b
     Examples:
@@ -99,17 +100,17 @@ def build(
 
         return build_command(context, file, target, arg or [], egress, store)
 
-    finish(verb, when_interrupted="interrupted: steps that were done are found again")
+    finish(verb, when_interrupted="interrupted: finished steps are cached, run the same command again to continue")
 
 
 @images.command("list")
 def images_list(
     everything: Annotated[
-        bool, typer.Option("--all", help="Steps of builds, snapshots and single files, too.")
+        bool, typer.Option("--all", help="Also show build steps, snapshots and single files.")
     ] = False,
     store: StoreOption = STORE,
 ) -> None:
-    """Show the images that were imported, pulled or built, the last used first.
+    """Show the images that were imported, pulled or built, most recently used first.
 
     \b
     Examples:
@@ -127,12 +128,14 @@ def images_list(
 
 @images.command("import")
 def images_import(
-    source: Annotated[Path, typer.Argument(help="A folder, a tar (also .gz, .xz, .zst), or an image's archive.")],
+    source: Annotated[
+        Path, typer.Argument(help="A root file system, as a folder or tar (also .gz, .xz, .zst), or an image archive.")
+    ],
     store: StoreOption = STORE,
 ) -> None:
-    """Make an image of files, or of a saved one. Prints its id.
+    """Import an image from a root file system or an image archive. Prints its id.
 
-    Takes a root file system as a folder or tar, or what `docker save` or `podman save` has written.
+    An image archive is what `docker save` or `podman save` writes.
 
     \b
     Examples:
@@ -154,10 +157,10 @@ def images_pull(
     reference: Annotated[str, typer.Argument(help="[registry/]name[:tag] or [registry/]name@sha256:...")],
     store: StoreOption = STORE,
 ) -> None:
-    """Fetch an image from an OCI registry. Prints its id.
+    """Pull an image from an OCI registry. Prints its id.
 
-    It is the one for this machine's kind of processor. Logins are those of `docker login` and `podman login`. What is
-    there already is not fetched again.
+    Of an image for several architectures, this machine's is pulled. Logins are those of `docker login` and
+    `podman login`. What the store already has is not fetched again.
 
     \b
     Examples:
@@ -176,11 +179,11 @@ def images_pull(
 @images.command("debootstrap")
 def images_debootstrap(
     suite: Annotated[str, typer.Argument(help="A Debian suite, for example bookworm.")],
-    include: Annotated[str, typer.Option(help="More packages, with commas between them.")] = "",
-    mirror: Annotated[str, typer.Option(help="Where to fetch from; what this host's apt uses if not given.")] = "",
+    include: Annotated[str, typer.Option(help="Additional packages, separated by commas.")] = "",
+    mirror: Annotated[str, typer.Option(help="Debian mirror; by default the one that this host's apt uses.")] = "",
     store: StoreOption = STORE,
 ) -> None:
-    """Make a minimal Debian image from its packages. Prints its id.
+    """Make a minimal Debian image with debootstrap. Prints its id.
 
     Needs root and the package debootstrap.
 
@@ -199,10 +202,10 @@ def images_debootstrap(
 
 @images.command("remove")
 def images_remove(
-    names: Annotated[list[str], typer.Argument(help="Ids, as `etude sandbox images list` shows them.")],
+    names: Annotated[list[str], typer.Argument(help="Image ids, as shown by `etude sandbox images list`.")],
     store: StoreOption = STORE,
 ) -> None:
-    """Forget images. Boxes that stand on them go on; `collect` frees the disk.
+    """Remove images from the store. Boxes that use them keep running; `collect` frees the disk.
 
     \b
     Example:
@@ -219,15 +222,17 @@ def images_remove(
 
 @images.command("collect")
 def images_collect(
-    budget: Annotated[str, typer.Argument(help="What the store may hold, for example 20G; 0 keeps only what is used.")],
-    grace: Annotated[float, typer.Option(help="Minutes since its last use for which an image is safe.")] = 10.0,
+    budget: Annotated[
+        str, typer.Argument(help="Size the store may have, for example 20G; 0 keeps only what is in use.")
+    ],
+    grace: Annotated[float, typer.Option(help="Keep images used within this many minutes.")] = 10.0,
     store: StoreOption = STORE,
 ) -> None:
-    """Free disk: what was not used for longest goes first.
+    """Free disk space, least recently used images first.
 
-    Images go until the store is within its budget, and layers that nothing needs.
+    Images are removed until the store fits the budget; layers that no image or box needs are always removed.
 
-    Never what a living box stands on, or a build or pull is making.
+    What a living box uses, or a running build or pull is making, is never removed.
 
     \b
     Examples:

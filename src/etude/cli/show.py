@@ -10,7 +10,7 @@ from etude.trace import ToolEvent, TraceUsage
 
 
 class Show(Observer):
-    """Prints what the agent does as it does it."""
+    """Prints messages, tool calls and outputs as they happen."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -26,13 +26,13 @@ class Show(Observer):
             self._print(event.output, "dim")
 
     async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
-        self._print("(the agent summarised itself and goes on from its notes)", "dim")
+        self._print("(the agent summarised its conversation and continues from the summary)", "dim")
 
     def _print(self, text: str, style: str) -> None:
         self._console.print(visible(text), style=style, markup=False, highlight=False)
 
 
 def _called(event: ToolEvent) -> str:
-    """Calls of the compact format begin with the tool's name, those of others are arguments alone."""
+    """The call in one string. The compact format's arguments begin with the tool's name; other formats' do not."""
     first, *_ = event.arguments.split(maxsplit=1) or [""]
     return event.arguments if first == event.name else f"{event.name} {event.arguments}"

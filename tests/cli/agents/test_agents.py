@@ -152,7 +152,7 @@ def test_killed_and_resumed_and_merged_into_a_folder_that_moved_on(
     shown = capsys.readouterr()
     assert shown.out.splitlines()[1:] == [
         "first",
-        "(goes on after its last whole turn)",
+        "(continues after its last complete turn)",
         "Now",
         "> replace numbers one 1",
         *[f"  {line}" for line in ("The edited lines now read:", "1 1", "2 two", "3 three", "4 four")],
@@ -218,7 +218,7 @@ def test_the_queue_lets_one_at_a_time_to_work(desk: Desk, capsys: pytest.Capture
 def test_another_request_counts_from_what_was_applied(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     desk.start("twice")
     assert desk.state("twice") == "done"
-    with pytest.raises(SessionError, match="has nothing to go on with: say what by -p"):
+    with pytest.raises(SessionError, match="has nothing left to do: give a prompt with -p"):
         resume_command(desk.sessions, "twice", None, False)
     desk.apply("twice")
     assert desk.numbers == NUMBERS.replace(b"two", b"2")
@@ -299,11 +299,11 @@ def test_tries_are_agents_of_their_own_and_none_is_the_last_session(
     ("change", "says"),
     [
         ({"prompt": None}, "nothing to do"),
-        ({"resume": "last"}, "`etude agents resume` goes on"),
-        ({"apply": True}, "look first"),
+        ({"resume": "last"}, "to continue one, use `etude agents resume`"),
+        ({"apply": True}, "review the change first"),
         ({"folder": Path("/nowhere")}, "/nowhere is not a folder"),
         ({"rules": Rules(here=True)}, "--here does not go with --background"),
-        ({"rules": Rules(allow=("write",))}, "are for --here"),
+        ({"rules": Rules(allow=("write",))}, "need --here"),
         ({"endpoint": EndpointOptions("", "any", "A_KEY", 8000, 20, money=1.0)}, "--money needs --prices"),
     ],
 )

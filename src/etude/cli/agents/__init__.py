@@ -1,4 +1,4 @@
-"""etude agents: the verbs, their options and examples. What they do is in a file each, imported when one is called."""
+"""etude agents: options, help and examples of its verbs. The code of a verb is imported when it is called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.cli.options import SessionsOption
 
 
 class _ListsByItself(TyperGroup):
-    """`etude agents` alone, or with options, is `etude agents list`."""
+    """A command group that runs `list` if no verb is given, as in `etude agents` or `etude agents --json`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if not args or (args[0].startswith("-") and args[0] != "--help"):
@@ -23,15 +23,15 @@ class _ListsByItself(TyperGroup):
 
 agents = typer.Typer(
     cls=_ListsByItself,
-    help="Agents in the background (`etude agent -p TEXT --background`): list them, follow them, decide on their "
-    "changes.\n\nAlone it lists them. An agent is named by its id, as much of it as no other has, or by its name.",
+    help="Background agents (`etude agent -p TEXT --background`): list them, follow them, decide about their "
+    "changes.\n\nWithout a verb it lists them. AGENT is an id, an unambiguous beginning of one, or a name.",
     rich_markup_mode=None,
 )
 
-AgentArgument = Annotated[str, typer.Argument(help="An id, the beginning of one, or a name.", metavar="AGENT")]
-AgentsArgument = Annotated[list[str], typer.Argument(help="Ids, beginnings of them, or names.", metavar="AGENT...")]
+AgentArgument = Annotated[str, typer.Argument(help="An id, its beginning, or a name.", metavar="AGENT")]
+AgentsArgument = Annotated[list[str], typer.Argument(help="Ids, beginnings of ids, or names.", metavar="AGENT...")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-LEFT = "left it running"
+LEFT = "no longer following; the agent keeps running"
 
 
 def _sessions(given: Path | None) -> Path:
@@ -46,20 +46,20 @@ def list_agents(
     as_json: JsonOption = False,
     sessions: SessionsOption = None,
 ) -> None:
-    """Show the agents, the newest first.
+    """Show the agents, newest first.
 
-    A line each: state, turns, age, files changed with lines added and removed, and what was asked.
+    One line each: state, turns, age, files changed with lines added and removed, and the prompt.
 
     \b
     States:
-      queued (N)    waits, N-th in the queue
+      queued (N)    waits at place N of the queue
       running       at work
-      done          came to an end of its own
-      out of turns  or tokens, tool calls, tool time, money, context
-      stopped       by `etude agents stop`: resume goes on
-      failed        the endpoint, a box or the disk: resume goes on
-      interrupted   its process is gone (a kill, a reboot): resume goes on
-      applied, partly applied, rejected
+      done          ended by itself
+      out of turns  (or tokens, tool calls, tool time, money, context) a budget is spent
+      stopped       by `etude agents stop`; can be resumed
+      failed        the endpoint, a box or the disk failed; can be resumed
+      interrupted   its process is gone (a kill, a reboot); can be resumed
+      applied, partly applied, rejected: what you decided about its change
 
     \b
     Examples:
@@ -78,10 +78,10 @@ def list_agents(
 
 @agents.command()
 def follow(agent: AgentArgument, as_json: JsonOption = False, sessions: SessionsOption = None) -> None:
-    """Show what an agent did and does, until its end.
+    """Show what an agent does as it happens, until it ends.
 
-    Ctrl-C leaves it running. The exit code is 0 if it came to an end of its own, 1 if not. With --json, a line for
-    each thing that happens.
+    It starts from the beginning. Ctrl-C leaves the agent running. The exit code is 0 if the agent ended by itself, else
+    1. With --json it prints one line per event.
 
     \b
     Examples:
@@ -99,7 +99,7 @@ def follow(agent: AgentArgument, as_json: JsonOption = False, sessions: Sessions
 
 @agents.command()
 def show(agent: AgentArgument, as_json: JsonOption = False, sessions: SessionsOption = None) -> None:
-    """Show what came of an agent: last words, and a diff.
+    """Show an agent's result: its last message, and its change as a diff.
 
     \b
     Examples:
@@ -118,9 +118,9 @@ def show(agent: AgentArgument, as_json: JsonOption = False, sessions: SessionsOp
 @agents.command()
 def apply(
     agent: AgentArgument,
-    files: Annotated[list[str] | None, typer.Option("--file", help="Only this file; may be given again.")] = None,
+    files: Annotated[list[str] | None, typer.Option("--file", help="Apply only this file; repeatable.")] = None,
     merge: Annotated[
-        bool, typer.Option("--merge", help="Also where you changed other lines of the same file meanwhile.")
+        bool, typer.Option("--merge", help="Also merge files in which you changed other lines meanwhile.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written; write nothing.")] = False,
     as_json: JsonOption = False,
@@ -128,9 +128,8 @@ def apply(
 ) -> None:
     """Write an agent's change into its folder.
 
-    All of it, or nothing. The folder may have moved on. Files that only the agent changed are written. One that
-    changed in other lines is written with --merge alone. If one changed in the same lines, nothing is written, and
-    it is named.
+    All of it is written, or nothing. You may have changed the folder meanwhile: a file in which you changed other lines
+    than the agent needs --merge; if you changed the same lines, nothing is written and the error names the file.
 
     \b
     Examples:
@@ -150,7 +149,7 @@ def apply(
 
 @agents.command()
 def reject(agents: AgentsArgument, sessions: SessionsOption = None) -> None:
-    """Say that you do not want a change. It is kept until the agent is removed.
+    """Reject agents' changes. They are kept until the agents are removed.
 
     \b
     Example:
@@ -167,9 +166,9 @@ def reject(agents: AgentsArgument, sessions: SessionsOption = None) -> None:
 
 @agents.command()
 def stop(agents: AgentsArgument, sessions: SessionsOption = None) -> None:
-    """Stop agents, queued ones too, and wait for their end.
+    """Stop agents, queued ones too, and wait until they have ended.
 
-    What they did is kept, and resume goes on.
+    What they did is kept; `etude agents resume` continues one.
 
     \b
     Examples:
@@ -182,7 +181,7 @@ def stop(agents: AgentsArgument, sessions: SessionsOption = None) -> None:
 
         return stop_command(_sessions(sessions), agents)
 
-    finish(verb, when_interrupted="interrupted: they were asked to stop")
+    finish(verb, when_interrupted="interrupted: the agents were asked to stop")
 
 
 @agents.command()
@@ -190,17 +189,18 @@ def resume(
     agent: AgentArgument,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="What to do next.")] = None,
     rebase: Annotated[
-        bool, typer.Option("--rebase", help="From the folder as it is now, where the agent's files moved on.")
+        bool,
+        typer.Option("--rebase", help="Continue from the folder's current files, if you changed those of the agent."),
     ] = False,
     as_json: JsonOption = False,
     sessions: SessionsOption = None,
 ) -> None:
-    """Go on with an agent, in the background again.
+    """Continue an agent, in the background again.
 
-    First with what it was doing, if it came to no end of its own. It takes its place at the end of the queue. The
-    endpoint is the one it was started with; its key is read anew. With --rebase, changes to the same lines of a
-    file are undone in the agent's copy, and it is asked to make them again on top of yours; those to other lines
-    are merged.
+    If it did not end by itself, it first continues what it was doing. It joins the end of the queue. The endpoint is
+    the one it was started with; the key is read from the environment again. With --rebase, a file in which you changed
+    other lines than the agent is merged. If you changed the same lines, the agent's change to the file is undone in its
+    copy, and it is asked to make it again on top of yours.
 
     \b
     Examples:
@@ -221,11 +221,11 @@ def resume(
 def remove(
     agents: AgentsArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Also changes that were neither applied nor rejected.")
+        bool, typer.Option("--force", help="Also delete changes that were neither applied nor rejected.")
     ] = False,
     sessions: SessionsOption = None,
 ) -> None:
-    """Delete agents with their sessions. Your folder stays as it is.
+    """Delete agents and their sessions. Your folder stays as it is.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
-"""etude agents apply, reject, stop, remove: what the user makes of an agent's work.
+"""etude agents apply, reject, stop and remove.
 
-Invariant: nothing that is unreviewed is lost without --force, and an agent's folder is written by one process at a
-time: whoever decides holds its lock.
+Invariants: changes that nobody has reviewed are deleted only with --force. An agent's folder is written by one process
+at a time: a command that writes it holds the agent's lock.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def apply_command(sessions: Path, word: str, files: list[str], *, merging: bool,
         print(json.dumps({"applied": paths, "merged": merged}))
         return 0
     if merged:
-        # What was written there nobody has seen yet.
+        # Nobody has seen the merged files yet.
         sys.stdout.write(visible(preview([step for step in planned if step.fit is Fit.MERGES])))
-    remarks = {Fit.MERGES: " (merged)", Fit.THERE: " (had it already)"}
+    remarks = {Fit.MERGES: " (merged)", Fit.THERE: " (already had it)"}
     told = [f"{step.path}{remarks.get(step.fit, '')}" for step in planned]
     print(f"applied to {visible(', '.join(told))}", file=sys.stderr)
     return 0
@@ -152,7 +152,7 @@ def _ask_to_stop(place: Path) -> None:
     deadline = time.monotonic() + _STOP_SECONDS
     while is_held(place / LOCK) and not signal_holder(place / LOCK, signal.SIGTERM):
         if time.monotonic() > deadline:
-            raise SessionError(f"the process of {place.name} does not start: look at {place / 'log'}")
+            raise SessionError(f"the process of {place.name} does not start: see {place / 'log'}")
         time.sleep(_LOOK_SECONDS)
 
 
@@ -161,10 +161,10 @@ def _wait_for_end(place: Path) -> None:
     while is_held(place / LOCK):
         if time.monotonic() > deadline:
             raise SessionError(
-                f"{place.name} was asked to stop and has not in {_STOP_SECONDS:g} s: process "
-                f"{holder(place / LOCK)} can be killed, what it did is kept"
+                f"{place.name} was asked to stop but has not ended within {_STOP_SECONDS:g} s: kill process "
+                f"{holder(place / LOCK)}; what it did is kept"
             )
         time.sleep(_LOOK_SECONDS)
     if look(place).state is State.INTERRUPTED:
-        # It had hardly started, and went without a word: its user's will all the same.
+        # Its process ended before it could record why. It was stopped by the user all the same.
         write_ended(place, Ended(stop=StopCause.CANCELLED))

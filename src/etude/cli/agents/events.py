@@ -1,7 +1,7 @@
-"""What happens in an agent, a line as it happens, in `events.jsonl`; and how such lines look.
+"""The event log of a background agent, `events.jsonl`, and how its events are printed.
 
-The session is written turn by turn and is what counts; these lines are for those who watch, and are cut to what fits
-one. A torn last line is no line."""
+The log is for people who watch, and cuts long texts off; the session, written turn by turn, is what counts. An
+incomplete last line is ignored."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _KEPT, _SHOWN_LINES, _SHOWN_ARGUMENT = 4_000, 8, 100
 
 
 class EventLog(Observer):
-    """Writes them."""
+    """Appends an event per line to the log, as it happens."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         size = os.fstat(self._descriptor).st_size
         if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
-            os.write(self._descriptor, b"\n")  # behind the line in which the last process was killed
+            os.write(self._descriptor, b"\n")  # ends the incomplete line of a process that was killed
 
     def __enter__(self) -> EventLog:
         return self
@@ -77,7 +77,7 @@ class EventLog(Observer):
 
 
 def read_events(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """Those in whole lines from there on, and where the next begins."""
+    """Return the events of the complete lines from `offset` on, and the offset of the next line."""
     if not path.exists():
         return [], offset
     with path.open("rb") as file:
@@ -92,17 +92,17 @@ def _parsed(data: bytes) -> Iterator[dict[str, Any]]:
         try:
             yield json.loads(line)
         except ValueError:
-            continue  # torn when its process was killed
+            continue  # incomplete, since its process was killed
 
 
 def show_event(console: Console, event: dict[str, Any]) -> None:
     match event["kind"]:
         case "waits":
-            _say(console, f"(waits: {event['ahead']} before it)", "dim")
+            _say(console, f"(waiting: {event['ahead']} before it)", "dim")
         case "asked":
             _say(console, event["text"].strip(), "bold")
         case "goes_on":
-            _say(console, "(goes on after its last whole turn)", "dim")
+            _say(console, "(continues after its last complete turn)", "dim")
         case "turn":
             for text in (event["thinking"], event["text"]):
                 if text.strip():
@@ -115,14 +115,14 @@ def show_event(console: Console, event: dict[str, Any]) -> None:
             if (more := event["lines"] - len(lines)) > 0:
                 _say(console, f"  ({count(more, 'more line')})", "dim")
         case "summary":
-            _say(console, "(the agent summarised itself and goes on from its notes)", "dim")
+            _say(console, "(the agent summarised its conversation and continues from the summary)", "dim")
         case "ended":
             why = f": {event['error']}" if event["error"] else ""
             _say(console, f"({STOPS.get(event['stop'], event['stop'])}{why})", "dim")
 
 
 def _brief(arguments: str) -> str:
-    """The values alone, each on a line's part: names are the tool's, and do not change."""
+    """The arguments' values in one line, each cut to a maximum length. Names are left out: every call has the same."""
     try:
         parsed = json.loads(arguments)
     except ValueError:

@@ -1,4 +1,4 @@
-"""etude agents: which agents there are, and how they are getting on."""
+"""etude agents list: the background agents and their states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""etude agents follow, show: what an agent is doing, and what has come of it. Both only read."""
+"""etude agents follow and show: what an agent is doing, and its result. Both only read."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _LOOK_SECONDS = 0.2
 
 
 def follow_command(sessions: Path, word: str, as_json: bool) -> int:
-    """Code 0 if it came to an end of its own."""
+    """Print an agent's events until it ends. Return 0 if it ended by itself, else 1."""
     place = find(sessions.resolve(), word)
     console = Console()
     offset = 0
     while True:
-        # Asked first: what is written before the end must be read after it.
+        # Checked before reading, so that events written just before the agent ends are still read.
         lives = is_held(place / LOCK)
         events, offset = read_events(place / EVENTS, offset)
         for event in events:
@@ -86,7 +86,7 @@ def show_command(sessions: Path, word: str, as_json: bool) -> int:
     for path in agent.left_out:
         _line(console, f"{path} became too large to be read: it is left out", "red")
     if console.is_terminal and diff:
-        # Wrapped, not cut: who applies it must have seen every character.
+        # Wrapped, not cut off: the user must see every character before applying it.
         console.print(Syntax(visible(diff.rstrip("\n")), "diff", background_color="default", word_wrap=True))
     else:
         sys.stdout.write(visible(diff))

@@ -1,7 +1,7 @@
-"""etude agent --background, etude agents resume: a process of its own for each agent, which outlives the terminal.
+"""etude agent --background and etude agents resume: start a process per agent, which outlives the terminal.
 
-Invariant: the agent's lock is taken before its folder says that there is an agent, and handed on to its process: nobody
-ever sees one that was started and is not alive. Ctrl-C is heeded between two starts, never within one.
+Invariant: an agent's lock is taken before its folder says that there is an agent, and is passed on to its process. So
+nobody ever sees an agent that was started but has no process. Ctrl-C takes effect between two starts, never within one.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def start_command(options: AgentOptions, name: str, tries: int, at_once: int) ->
     if not options.prompt:
         raise SessionError("nothing to do: give a prompt with -p")
     if options.resume is not None:
-        raise SessionError("--background begins another agent: `etude agents resume` goes on with one of those")
+        raise SessionError("--background starts a new agent: to continue one, use `etude agents resume`")
     if options.apply:
-        raise SessionError("--apply does not go with --background: look first, then `etude agents apply`")
+        raise SessionError("--apply does not go with --background: review the change first, then `etude agents apply`")
     if options.run is not None:
-        raise SessionError("a run folder does not go with --background, which works with an endpoint: leave one out")
+        raise SessionError("a run folder does not go with --background, which needs an endpoint: leave one of them out")
     if options.rules.here:
-        raise SessionError("--here does not go with --background: it works on a copy, and you decide on its change")
+        raise SessionError("--here does not go with --background: the agent works on a copy, and you apply its change")
     options.rules.parsed()
-    harness_of(options.endpoint)  # says here what is wrong with its budgets
+    harness_of(options.endpoint)  # raises now if the budgets are invalid
     if not options.folder.is_dir():
         raise SessionError(f"{options.folder} is not a folder")
     options = replace(options, folder=options.folder.resolve(), sessions=options.sessions.resolve())
@@ -90,15 +90,15 @@ def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool,
             moved = _moved(agent)
             if moved and not rebase:
                 raise ApplyConflict(
-                    f"changed since {order.id} began: {', '.join(step.path for step in moved)}; --rebase goes on from "
-                    "what is there now, and tells the agent"
+                    f"changed since {order.id} began: {', '.join(step.path for step in moved)}; --rebase continues "
+                    "from the current files, and tells the agent"
                 )
             asked = "\n\n".join(part for part in (_told(moved), prompt) if part)
             if asked:
                 order = order.model_copy(update={"prompts": (*order.prompts, asked)})
             elif not agent.unfinished:
-                raise SessionError(f"{order.id} is {agent.state} and has nothing to go on with: say what by -p")
-            read_options(place)  # what its process could not read is said here
+                raise SessionError(f"{order.id} is {agent.state} and has nothing left to do: give a prompt with -p")
+            read_options(place)  # raises here what would otherwise fail in the agent's process
             (place / ENDED).unlink(missing_ok=True)
             write_order(place, order)
             if moved:
@@ -115,7 +115,7 @@ def resume_command(sessions: Path, word: str, prompt: str | None, as_json: bool,
 
 
 def _moved(agent: Agent) -> list[Step]:
-    """The agent's files that are neither what it started from nor what it made."""
+    """Files that the agent changed and that are now neither as it found them nor as it left them."""
     found = steps(agent.order.folder, agent.changes)
     return [step for step in found if step.fit not in (Fit.WRITES, Fit.THERE)]
 
@@ -181,7 +181,7 @@ def _start(options: AgentOptions, name: str, at_once: int) -> Order:
 
 
 def read_options(place: Path) -> AgentOptions:
-    """What the agent was started with: its endpoint, limits and folder."""
+    """Read the options that the agent was started with: endpoint, limits and folder."""
     try:
         return _ADAPTER.validate_json((place / OPTIONS).read_bytes())
     except (OSError, ValidationError) as error:
@@ -193,7 +193,7 @@ def _spawn(place: Path, lock: int) -> None:
     command = [sys.executable, "-m", "etude.cli.agents.worker", str(place), str(lock)]
     environment = dict(os.environ)
     if path := environment.get("PYTHONPATH"):
-        # It leaves this folder, so that nobody is kept from removing or unmounting it.
+        # Made absolute: the process runs in /, so that this folder can be removed or unmounted meanwhile.
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(part).absolute()) for part in path.split(os.pathsep))
     with (place / LOG).open("ab") as log:
         subprocess.Popen(
@@ -210,7 +210,7 @@ def _spawn(place: Path, lock: int) -> None:
 
 @contextmanager
 def heeded_afterwards() -> Iterator[None]:
-    """Ctrl-C and SIGTERM are heeded at the end."""
+    """Delay Ctrl-C and SIGTERM to the end of the block, which then raises KeyboardInterrupt."""
     came: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -230,6 +230,9 @@ def _tell(sessions: Path, started: list[Order]) -> None:
     waiting = sum(look(find(sessions, order.id)).state is State.QUEUED for order in started)
     if waiting:
         verb = "waits" if waiting == 1 else "wait"
-        print(f"{waiting} of {len(started)} {verb}: {started[0].at_once} work at once (--at-once)", file=sys.stderr)
+        print(
+            f"{waiting} of {len(started)} {verb} in the queue: {started[0].at_once} may work at once (--at-once)",
+            file=sys.stderr,
+        )
     name = started[0].name or started[0].id
     print(f"etude agents follow {name}" if len(started) == 1 else "etude agents", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""The process of one agent in the background: waits for its place, works, and says how it ended.
+"""The process of one background agent: waits for its turn in the queue, works, and records how it ended.
 
-Started by start.py with the agent's lock, which it holds until its end. Invariant: while it waits it holds no box, no
-view of the folder and no connection.
+It is started by start.py, which passes on the agent's lock, and holds the lock until it ends. Invariant: while it waits
+it holds no box, no view of the folder and no connection.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(place: Path, lock: int) -> int:
 async def _work(place: Path, queue: Queue, events: EventLog) -> Ended:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    # Once: a second one must not break off what the first has begun to clear away.
+    # Cancel only once: a second signal must not interrupt the cleanup that the first one started.
     loop.add_signal_handler(signal.SIGTERM, lambda: task.cancelling() or task.cancel())
     agent = look(place)
     waited = False
@@ -62,7 +62,7 @@ async def _work(place: Path, queue: Queue, events: EventLog) -> Ended:
     outcome = await _act(agent, read_options(place), events)
     session = load_session(place)
     if outcome is None:
-        # It had answered everything, and failed only afterwards.
+        # All prompts were answered earlier: the previous process failed only afterwards.
         return Ended(stop=session.stop, text=last_words(session))
     return Ended(stop=outcome.stop, error=outcome.error, text=last_words(session))
 
@@ -92,13 +92,13 @@ async def _act(agent: Agent, options: AgentOptions, events: EventLog) -> Outcome
 def _to_go_on(agent: Agent) -> SavedSession | None:
     saved = agent.session
     if saved is not None and saved.stop in (StopCause.CANCELLED, StopCause.ERROR, StopCause.WALL_CLOCK):
-        # None of the agent's own doing: the request is still to be answered.
+        # The agent did not end by itself: the request is still unanswered.
         saved.stop = ""
     return saved
 
 
 def _begin(place: Path, front: Front, where: Where) -> SessionRecord:
-    # What a process left that was killed before its session's first line was whole.
+    # Left by a process that was killed before the session's first line was complete.
     (place / LOG).unlink(missing_ok=True)
     if (place / BLOBS).exists():
         (place / BLOBS).rmdir()

@@ -1,6 +1,6 @@
-"""The screen of `etude chat`: what the agent says and does as it happens, what it wants to do, and what it changed.
+"""The full-screen interface of `etude chat`: what the agent says and does as it happens, permissions, and its changes.
 
-Needs textual (the extra `chat`)."""
+It needs textual (the extra `chat`)."""
 
 from etude.cli.screen.session import run_screen
 

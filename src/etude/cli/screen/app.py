@@ -1,7 +1,8 @@
-"""The screen itself: one session, its keys and commands.
+"""The Textual app: one session, with its keys and commands.
 
-Invariants: the agent runs in one worker, which an interrupt cancels wherever it waits (for the model, a command, an
-answer); nothing is lost by that, and the session goes on with the next request. Leaving waits until it has stopped.
+Invariants: the agent runs in one Textual worker, which an interrupt cancels wherever it waits (for the model, a command
+or an answer). Nothing is lost by that, and the next request continues the session. Leaving waits until the worker has
+stopped.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ from etude.trace import StopCause, ToolEvent, TraceUsage
 T = TypeVar("T")
 _TICK_SECONDS = 0.5
 _ROOMY = 30
-"""Lines from which a question leaves room for the list."""
+"""Height of the screen from which the todo list stays visible during a prompt."""
 _TODO_SIGNS = {"-": "☐", ">": "▶", "x": "☑"}
 
 
 class ChatApp(App[str]):
-    """`begin` it with a session, then run it. Its result is the name of the session to go on with, if any."""
+    """Call `begin` with a session, then run the app. Its result is the name of the session to resume next, if any."""
 
     TITLE = "etude chat"
     CSS_PATH = "style.tcss"
@@ -80,16 +81,16 @@ class ChatApp(App[str]):
         self._begun = 0.0
         self._usage = TraceUsage()
         self._total = 0
-        """Tokens sampled by requests that are over."""
+        """Tokens sampled by earlier requests."""
         self._turns = self._held = 0
-        """Of this request; tokens of context."""
+        """Turns of the current request; tokens in the context."""
         self._waiting: list[str] = []
-        """Requests for when the agent is done."""
+        """Requests to run once the agent is done."""
         self._one_prompt = asyncio.Lock()
         self._asking = False
         self._leaving = False
         self._open = False
-        # Kept by hand: a look for them would look on whatever screen lies over them.
+        # Kept as attributes, since a query searches only the topmost screen.
         self.stage, self.entry = Stage(), Entry()
         self._todo, self._matches = Static(id="todo", markup=False), Static(id="matches", markup=False)
         self._dock, self._status = Vertical(id="dock"), Static(id="status", markup=False)
@@ -124,7 +125,7 @@ class ChatApp(App[str]):
         self._tick()
         self.run_worker(self._show_pieces())
         if self.session.interrupted:
-            await self.stage.note("it was ended in the middle of a request, and goes on with it; Esc interrupts")
+            await self.stage.note("the session ended in the middle of a request and continues it; Esc interrupts")
             self._start(self.session.go_on)
         elif self._first is not None:
             self.entry.remember(self._first)
@@ -193,7 +194,7 @@ class ChatApp(App[str]):
         if len(self.screen_stack) > 1:
             return
         if self._worker is not None and name not in ("/help", "/quit"):
-            await self.stage.note(f"{name} waits until the agent is done, or interrupted (Esc)")
+            await self.stage.note(f"{name} works only while the agent is not at work: wait, or interrupt it (Esc)")
             return
         await self._guarded(self._carry_out(name))
 
@@ -268,7 +269,7 @@ class ChatApp(App[str]):
             await self._guarded(self._run(run))
         except asyncio.CancelledError:
             await self.stage.stopped()
-            await self.stage.note("interrupted; what it did stays, and your next message goes on from here")
+            await self.stage.note("interrupted; what it did stays, and your next message continues from here")
         finally:
             self._total += self._usage.sampled_tokens
             self._usage = TraceUsage()
@@ -292,7 +293,7 @@ class ChatApp(App[str]):
             await self.stage.note(f"{files} changed ({lines}), on the copy: Ctrl-G looks, /apply writes")
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Mistakes and failures that have a family are told here as anywhere; a bug shows itself."""
+        """Show the message of an exception that has a family, as every verb does; bugs are raised."""
         try:
             await work
         except Exception as error:
@@ -311,7 +312,7 @@ class ChatApp(App[str]):
             self._pieces.task_done()
 
     async def all_pieces(self) -> None:
-        """Until those that have come are shown."""
+        """Wait until all pieces received so far are shown."""
         await self._pieces.join()
 
     async def agree(self, wish: Wish) -> Answer:
@@ -384,13 +385,13 @@ class ChatApp(App[str]):
 
 
 class _Watcher(Observer):
-    """What the loop tells, on the screen."""
+    """Shows the agent loop's callbacks on the screen."""
 
     def __init__(self, app: ChatApp, harness: HarnessRecipe) -> None:
         self._app = app
         self._schemas = {schema.name: schema for schema in session_schemas(harness)}
         self._files: Mapping[str, bytes] = {}
-        """As far as cards have shown them."""
+        """The workspace as the cards have shown it so far."""
         self._calls: list[ToolCall] = []
         self._conversation: Conversation | None = None
 
@@ -406,7 +407,8 @@ class _Watcher(Observer):
         self._app.show_todo()
 
     def _made_by(self, call: ToolCall) -> str:
-        """Calls may have run at the same time: of what has changed since, what this one can have changed."""
+        """Return the diff of what this call changed. Calls may have run at the same time: one that names a path gets
+        only that file's change."""
         schema, before, now = self._schemas.get(call.name), self._files, self._app.session.contents()
         if schema is None or schema.access in ("none", "read"):
             return ""
@@ -425,11 +427,11 @@ class _Watcher(Observer):
     async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
         self._conversation = conversation
         self._app.counts(usage, None)
-        await self._app.stage.note("the agent summarised itself, and goes on from its notes")
+        await self._app.stage.note("the agent summarised its conversation and continues from the summary")
 
 
 def _light() -> bool:
-    """Some terminals say which colour their background is."""
+    """Whether the terminal has a light background. Only some terminals say so."""
     return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")
 
 

@@ -1,4 +1,4 @@
-"""The parts of a conversation on the screen: thinking, replies, tool calls."""
+"""Widgets for the parts of a conversation: thinking, replies, tool calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FOLDED_DIFF_LINES = 40
 
 
 class Reply(Markdown):
-    """What the agent says, as it comes."""
+    """A message of the agent, streamed as it comes."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(visible(text), open_links=False)
@@ -45,7 +45,7 @@ class Reply(Markdown):
 
 
 class Thinking(Static):
-    """One line, of all that was thought; all of it when it is unfolded."""
+    """The agent's thinking: folded to one line, or in full."""
 
     can_focus = True
     BINDINGS = [Binding("enter", "fold", "unfold", show=False)]
@@ -89,7 +89,7 @@ class Thinking(Static):
 
 
 class ToolCard(Vertical):
-    """A call: name and arguments, its state and time, and what came of it."""
+    """A tool call: its name and arguments, state, time, output and diff."""
 
     can_focus = True
     BINDINGS = [Binding("enter", "fold", "unfold", show=False)]
@@ -146,7 +146,7 @@ class ToolCard(Vertical):
         self._show()
 
     def tick(self) -> None:
-        """Once in a while, while it runs."""
+        """Redraw the head line; called regularly while the call runs."""
         sign, style = _SIGNS[self.state]
         seconds = time.monotonic() - self._begun if self._seconds is None else self._seconds
         took = f"  {period(seconds)}" if self.state != "writing" and (seconds >= 1 or self._seconds is not None) else ""
@@ -156,14 +156,14 @@ class ToolCard(Vertical):
             line = f"… {len(self._raw)} characters" if self._raw else "…"
         else:
             line = self._line
-        # The time first: a long line is cut at its end.
+        # The time comes first, since a long line is cut off at its end.
         self._head.update(
             Content.assemble((f"{sign} ", style), (visible(self._tool), "bold"), (took, "dim"), ("  ", ""), (line, ""))
         )
 
     def _show(self) -> None:
         self.tick()
-        # What an edit did says more than what its tool answered, and the list stands below.
+        # An edit's diff says more than its tool's output, and the todo list is shown at the bottom of the screen.
         said_elsewhere = self._diff or self._tool == "todo"
         output = self._output if self._open or not said_elsewhere or self.state == "failed" else ""
         self._body.update(Content(visible(output) if self._open else folded(output)))

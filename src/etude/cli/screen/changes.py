@@ -1,4 +1,4 @@
-"""Screens over the conversation: everything changed, the sessions of a folder, help."""
+"""Screens on top of the conversation: all changes, the folder's sessions, help."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from etude.cli.screen.formatting import counted, difference
 from etude.cli.visible import visible
 
 Choice = dict[str, bool]
-"""Files to keep (True) and to take back; those that are not in it stay as they are."""
+"""Files to keep (True) or take back (False). A file that is missing here stays undecided."""
 _MARKS = {True: ("✓ keep     ", "$success"), False: ("✗ take back", "$error"), None: ("· undecided", "dim")}
 
 
 class ChangesScreen(Screen[Choice | None]):
-    """Dismissed with what was decided, or with None."""
+    """Shows all changes, file by file. Its result is what the user decided, or None."""
 
     BINDINGS = [
         Binding("a", "choose(True)", "keep"),
@@ -89,7 +89,7 @@ class ChangesScreen(Screen[Choice | None]):
 
 
 class PickScreen(Screen[str | None]):
-    """One of several, by name."""
+    """Lets the user pick one of several entries. Its result is that entry's name, or None."""
 
     BINDINGS = [Binding("escape,q", "leave", "back", priority=True)]
 
@@ -114,7 +114,7 @@ class PickScreen(Screen[str | None]):
 
 
 KEYS = {
-    "Enter": "send; while the agent works, when it is done",
+    "Enter": "send; while the agent works, queue until it is done",
     "Shift-Enter, Alt-Enter or Ctrl-J": "a new line",
     "Up, Down": "what you sent before",
     "Esc": "interrupt the agent; what it did stays",

@@ -1,4 +1,4 @@
-"""Where the user writes: several lines, a history, commands that complete themselves."""
+"""The entry where the user types: several lines, a history, completion of commands."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ COMMANDS = {
     "/diff": "look at everything changed, file by file",
     "/apply": "write all changes into the folder",
     "/undo": "take back what the last request changed",
-    "/resume": "go on with another session of this folder",
+    "/resume": "switch to another session of this folder",
     "/help": "keys and commands",
-    "/quit": "leave; the session can be gone on with",
+    "/quit": "leave; the session can be resumed",
 }
 
 
@@ -32,7 +32,7 @@ class Entry(TextArea):
         )
         self.sent: list[str] = []
         self._place = 0
-        """In the history; its length is what is being written."""
+        """Index into the history; the history's length stands for the draft."""
         self._draft = ""
 
     async def _on_key(self, event: events.Key) -> None:

@@ -1,4 +1,4 @@
-"""What is said about calls, differences and counts, as content that holds no markup of others.
+"""Formats tool calls, diffs and counts as Textual content, without markup from untrusted text.
 
 Invariant: all text that the agent, a file or a command wrote goes through `visible` or `exact` before it is shown.
 """
@@ -17,7 +17,7 @@ FIRST_LINES, LAST_LINES = 2, 4
 
 
 def headline(call: ToolCall) -> str:
-    """Its arguments in a line."""
+    """A call's arguments in one line."""
     if call.arguments is None:
         return visible(" ".join(call.raw.split()))
     arguments = dict(call.arguments)
@@ -42,7 +42,7 @@ def _patched(patch: str) -> Iterable[str]:
 
 
 def folded(text: str) -> str:
-    """The beginning and the end of a long output."""
+    """The first and last lines of an output; a short one in full."""
     lines = visible(text).split("\n")
     if len(lines) <= FIRST_LINES + LAST_LINES + 1:
         return "\n".join(lines)
@@ -51,7 +51,8 @@ def folded(text: str) -> str:
 
 
 def difference(diff: str, *, strict: bool = False) -> Content:
-    """A unified diff in colours; the headers of a file are one line, its name."""
+    """A unified diff in colours. The header of each file becomes one line, its name. `strict` shows the text by `exact`
+    instead of `visible`."""
     parts: list[tuple[str, str]] = []
     lines = (exact if strict else visible)(diff).rstrip("\n").split("\n")
     inside = False
@@ -76,7 +77,7 @@ def difference(diff: str, *, strict: bool = False) -> Content:
 
 
 def counted(diff: str) -> str:
-    """Lines added and taken away."""
+    """The number of lines added and removed, such as "+3 -1"."""
     lines = diff.splitlines()
     added = sum(line.startswith("+") and not line.startswith("+++ ") for line in lines)
     gone = sum(line.startswith("-") and not line.startswith("--- ") for line in lines)

@@ -1,6 +1,6 @@
-"""The conversation as it happens: pieces of a turn while it is said, then its calls, then what came of them.
+"""The conversation as it happens: a turn's pieces as they are streamed, then its calls, then their results.
 
-Invariant: when a turn is over the screen shows that turn, whatever pieces came before it.
+Invariant: once a turn is complete the screen shows exactly that turn, whatever pieces came before it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Stage(VerticalScroll):
         self._thinking: Thinking | None = None
         self._reply: Reply | None = None
         self._cards: dict[int, ToolCard] = {}
-        """Of the turn that is being said or carried out, by place."""
+        """Cards of the current turn's calls, by index."""
         self._ended = 0
         self._said = ""
 
@@ -81,14 +81,14 @@ class Stage(VerticalScroll):
         self._ended = 0
 
     def tool(self, event: ToolEvent, diff: str) -> None:
-        """They end in the order in which they were called."""
+        """Show the result of the next call. Calls end in the order in which they were made."""
         self._cards[self._ended].ends(event, diff)
         self._ended += 1
         if self._ended == len(self._cards):
             self._cards, self._ended = {}, 0
 
     async def stopped(self) -> None:
-        """The run is over, perhaps in the middle of a turn."""
+        """End the display of a run, which may have stopped in the middle of a turn."""
         self._end_thinking()
         if self._reply is not None:
             await self._reply.done()
@@ -97,7 +97,7 @@ class Stage(VerticalScroll):
         self._thinking, self._reply, self._cards, self._ended = None, None, {}, 0
 
     async def told(self, conversation: Conversation) -> None:
-        """One of an earlier time."""
+        """Show a saved conversation."""
         for message in conversation.messages[1:]:
             if message.role is Role.USER:
                 await self.asked(message.text)
@@ -138,7 +138,7 @@ class Stage(VerticalScroll):
 
 
 def made(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """What changed between two states of the files."""
+    """The diff between two states of the files."""
     paths = [path for path in differing(before, after) if is_source(path)]
     old = {path: before[path] for path in paths if path in before}
     new = {path: after[path] for path in paths if path in after}

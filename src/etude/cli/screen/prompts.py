@@ -1,7 +1,7 @@
-"""What the user is asked: may the agent do this, and what the agent wants to know.
+"""Prompts to the user: requests for permission, and the agent's questions.
 
-Invariants: a permission shows all that it is about, every character of it, in a frame that nothing else on the screen
-has; only keys pressed while it has the focus answer it, and it takes the focus from nobody who is writing.
+Invariants: a request for permission shows every character of what it is about, in a frame that nothing else on the
+screen has. Only keys pressed while it has the focus answer it, and it never takes the focus from a user who is typing.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from etude.harness.permissions import always_rules
 
 T = TypeVar("T")
 _AROUND = 5
-"""Lines beside a question's text and keys: its frame, one of the conversation, the state, the footer."""
+"""Lines that the screen needs besides a prompt's text and keys: frame, a line of conversation, status, footer."""
 _LEAST = 4
 
 
 class Prompt(Vertical, Generic[T]):
-    """`answer` is set by the user."""
+    """Base class of prompts. `answer` completes when the user answers."""
 
     can_focus = True
 
     def __init__(self, title: str, body: Content, keys: Content, more: Content) -> None:
-        """`more` keys stand below the others; where there is little room, at the end of what scrolls."""
+        """`more` is shown below the `keys`; if there is little room, at the end of the scrolling part."""
         super().__init__()
         self.border_title = title
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -49,7 +49,7 @@ class Prompt(Vertical, Generic[T]):
         yield self._input
 
     def fit(self, width: int, height: int) -> None:
-        """The first keys are always there; what they are about scrolls."""
+        """Fit the prompt to the screen's size: `keys` are always visible, the body scrolls."""
         left = height - _AROUND - _rows(self._keys, width - 4)
         roomy = left - _rows(self._more, width - 4) - 1
         self.set_class(roomy < _LEAST, "tight")
@@ -78,7 +78,7 @@ class Approval(Prompt[Answer]):
         super().__init__(f"{title}, on this machine?", body, *_keys(wish))
         self._wish = wish
         self._typing = ""
-        """What the input is for."""
+        """What the input is for: "instead", "reason", or empty if it is hidden."""
 
     def on_key(self, event: events.Key) -> None:
         if self._typing:
@@ -117,8 +117,8 @@ class Approval(Prompt[Answer]):
 
     def _type(self, what: str, text: str) -> None:
         if "\n" in text or exact(text) != text:
-            # One line cannot show it: what is not seen must not be run.
-            self.notify("this command does not fit a line: say with r what to change", severity="warning")
+            # The input cannot show it in one line, and what the user does not see must not be run.
+            self.notify("this command cannot be edited in one line: press r and say what to change", severity="warning")
             return
         self._typing = what
         self._input.value = text
@@ -136,7 +136,7 @@ class Approval(Prompt[Answer]):
 
 
 class Question(Prompt[str]):
-    """The agent's, for the user."""
+    """A question of the agent to the user."""
 
     def __init__(self, question: str) -> None:
         super().__init__("The agent asks", Content(exact(question)), Content(""), Content(""))
@@ -164,7 +164,7 @@ def _keys(wish: Wish) -> tuple[Content, Content]:
 
 
 def _marked(keys: list[str]) -> Content:
-    """Each second one says what the key before it does."""
+    """Highlight the keys: every second text says what the key before it does."""
     return Content.assemble(*((text, "bold $warning" if place % 2 == 0 else "") for place, text in enumerate(keys)))
 
 

@@ -12,7 +12,7 @@ from etude.harness.sessions import SavedSession
 
 
 async def run_screen(front: Front, where: Where, task: str | None, saved: SavedSession | None) -> str | None:
-    """The name of the session that the user wants to go on with, or None at the end."""
+    """Run one session. Return the name of the session to resume next, or None to leave."""
     async with AsyncExitStack() as stack:
         app = ChatApp(front, where, task)
         policy = front.open_policy(stack)
@@ -27,5 +27,5 @@ async def run_screen(front: Front, where: Where, task: str | None, saved: SavedS
         if following is None and session.place is not None:
             changes = await session.changes()
             waits = f"; {len(changes)} changed files are not applied" if changes and not where.rules.here else ""
-            print(f"session {session.place.name}{waits}: --resume {session.place.name} goes on", file=sys.stderr)
+            print(f"session {session.place.name}{waits}: --resume {session.place.name} continues it", file=sys.stderr)
         return following

@@ -1,4 +1,4 @@
-"""etude sessions: the verbs, their options and examples. What they do is in a file each, imported when it is called."""
+"""etude sessions: options, help and examples of its verbs. The code of a verb is imported when it is called."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import typer
 from etude.cli.errors import finish
 
 sessions = typer.Typer(
-    help="What you did with agents: list it, say what it may be used for, see what became of it.",
+    help="Your sessions with agents: list them, consent to training, see what is left of accepted edits.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 PlaceOption = Annotated[
     Path | None,
-    typer.Option("--sessions", help="Where sessions are kept; ~/.local/state/etude/sessions if not given."),
+    typer.Option("--sessions", help="Folder of the sessions; by default ~/.local/state/etude/sessions."),
 ]
 FolderOption = Annotated[Path | None, typer.Option(help="Only sessions that worked on this folder.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -25,9 +25,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @sessions.command("list")
 def list_sessions(folder: FolderOption = None, as_json: JsonOption = False, place: PlaceOption = None) -> None:
-    """Show the sessions, the newest first: what was asked, of which model, how it ended.
+    """List sessions, newest first: what was asked, which model, how it ended.
 
-    The exit code is 1 if one cannot be read.
+    The exit code is 1 if a session cannot be read.
 
     \b
     Examples:
@@ -45,10 +45,11 @@ def list_sessions(folder: FolderOption = None, as_json: JsonOption = False, plac
 
 @sessions.command("check")
 def check(folder: FolderOption = None, as_json: JsonOption = False, place: PlaceOption = None) -> None:
-    """Count how many lines of the edits that you accepted still stand.
+    """Count how many lines of the edits that you accepted are still there.
 
-    A minute, ten minutes, an hour, a day and a week after each; what is due is counted now, once, and written to the
-    session as a signal. `etude agent` does the same for its folder. Your files are only read.
+    A count is due a minute, ten minutes, an hour, a day and a week after each edit. Those that are due are made now and
+    written to the session as signals. `etude agent` and `etude chat` do the same for their folder. Your files are only
+    read.
 
     \b
     Example:
@@ -71,8 +72,8 @@ def consent(
 ) -> None:
     """Say whether a session may be trained on. Without a yes it may not.
 
-    The last word counts, and all of them are kept. `etude agent --consent` says it when a session begins,
-    or goes on, but not against what was said here.
+    The latest answer counts; all are kept. `etude agent --consent` consents when a session begins or is resumed, unless
+    you have answered here.
 
     \b
     Examples:

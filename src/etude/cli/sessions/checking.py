@@ -1,4 +1,4 @@
-"""etude sessions check: what became of accepted edits."""
+"""etude sessions check: counts the lines of accepted edits that are still there."""
 
 from __future__ import annotations
 

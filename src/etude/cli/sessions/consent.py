@@ -1,4 +1,4 @@
-"""etude sessions consent: may a session be trained on?"""
+"""etude sessions consent: records whether a session may be trained on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ANSWERS = {"yes": True, "no": False}
 
 def consent_command(name: str, answer: str, place: Path | None) -> int:
     if answer not in _ANSWERS:
-        raise SessionError(f"consent is yes or no, not {answer!r}")
+        raise SessionError(f"expected yes or no as the answer, found {answer!r}")
     folder = place_of(name, place)
     load_session(folder)
     record = SessionRecord.beside(folder)

@@ -1,4 +1,4 @@
-"""From what the user names to a session's folder."""
+"""Finds the session that a user names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from etude.harness.sessions.record import LOG
 
 
 def place_of(name: str, sessions: Path | None) -> Path:
-    """A session's folder, by its path, its id, or `last`."""
+    """Return a session's folder, given its path, its id, or `last`."""
     where = sessions or default_sessions()
     if name == LAST:
         newest = next(list_sessions(where), None)

@@ -1,4 +1,4 @@
-"""etude sessions list: one line per session."""
+"""etude sessions list: prints an entry per session."""
 
 from __future__ import annotations
 

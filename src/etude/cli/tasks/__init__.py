@@ -1,4 +1,4 @@
-"""etude tasks: the verbs, their options and examples. What they do is in a file each, imported when one is called."""
+"""etude tasks: options, help and examples of its verbs. The code of a verb is imported when it is called."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ import typer
 from etude.cli.errors import finish
 
 tasks = typer.Typer(
-    help="Tasks for agents: look at them, check them, grade changes, bring them in and out.",
+    help="Tasks for agents: list, make, check, grade, import and export them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-StoreOption = Annotated[Path, typer.Option("--store", help="The folder of images and boxes.")]
+StoreOption = Annotated[Path, typer.Option("--store", help="Folder that holds images and boxes.")]
 STORE = Path("runs/boxes")
-TaskArgument = Annotated[Path, typer.Argument(help="A task's directory.")]
+TaskArgument = Annotated[Path, typer.Argument(help="A task directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EgressOption = Annotated[
-    str, typer.Option(help="What a Dockerfile's RUN may reach: named policies or hosts, with commas; nothing else.")
+    str,
+    typer.Option(
+        help="What RUN in a Dockerfile may reach: pip, npm, apt, hosts, FILE:TABLE, with commas; by default nothing."
+    ),
 ]
 
 
 @tasks.command("list")
 def list_tasks(
-    folder: Annotated[Path, typer.Argument(help="A folder with tasks in it, at any depth.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to search for tasks, at any depth.")],
     split: Annotated[str, typer.Option(help="Only train, dev or test.")] = "",
     category: Annotated[str, typer.Option(help="Only this category.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show the tasks below a folder.
+    """List the tasks below a folder.
 
-    Verdicts on a "sealed" task hold against an agent that knows the grader; those on an "open" one as far as the task's
-    own script does. The exit code is 1 if a task cannot be read.
+    Verdicts on a "sealed" task hold even against an agent that has read the grader's code; those on an "open" task only
+    as far as the task's own script does. The exit code is 1 if a task cannot be read.
 
     \b
     Examples:
@@ -53,9 +56,9 @@ def list_tasks(
 
 @tasks.command("show")
 def show_task(task: TaskArgument, store: StoreOption = STORE) -> None:
-    """Show one task on a page.
+    """Show one task.
 
-    What is asked, what the task is made of, how it is graded, and what its gate has found.
+    Prints its instruction, files, limits, how it is graded, and the results of its gate.
 
     \b
     Example:
@@ -75,16 +78,16 @@ def make_some(
     source: Annotated[
         str, typer.Argument(help="microrepo, debugging, features, testing, documentation, review, migration, ...")
     ],
-    dest: Annotated[Path, typer.Argument(help="Where tasks go: DEST/<split>/<task>.")],
-    train: Annotated[int, typer.Option(help="How many to train on.", min=0)] = 10,
-    dev: Annotated[int, typer.Option(help="How many for choices on the way.", min=0)] = 0,
-    test: Annotated[int, typer.Option(help="How many to be measured with.", min=0)] = 0,
+    dest: Annotated[Path, typer.Argument(help="Folder to write to: DEST/<split>/<task>.")],
+    train: Annotated[int, typer.Option(help="Number of training tasks.", min=0)] = 10,
+    dev: Annotated[int, typer.Option(help="Number of tasks for choosing between models.", min=0)] = 0,
+    test: Annotated[int, typer.Option(help="Number of tasks for the final measurement.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Another seed makes other tasks.")] = 1,
 ) -> None:
-    """Make tasks from a source.
+    """Generate tasks from a source.
 
-    The same words make the same tasks, and what is there already is not made again. An unknown source is answered with
-    those there are.
+    The same arguments make the same tasks, and existing tasks are not made again. Given an unknown source, it names all
+    sources.
 
     \b
     Examples:
@@ -98,25 +101,28 @@ def make_some(
 
         return make_command(source, dest, {Split.TRAIN: train, Split.DEV: dev, Split.TEST: test}, seed)
 
-    finish(verb, when_interrupted="interrupted: what was made is kept, the same command goes on")
+    finish(verb, when_interrupted="interrupted: finished tasks are kept, run the same command again to continue")
 
 
 @tasks.command("check")
 def check_tasks(
-    tasks: Annotated[list[Path], typer.Argument(help="Tasks' directories, or folders of them.")],
-    gate: Annotated[bool, typer.Option("--gate", help="Also run them: nothing must fail, the reference pass.")] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Gate those that passed once more: elsewhere, and 400 days later.")
+    tasks: Annotated[list[Path], typer.Argument(help="Task directories, or folders of them.")],
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Also run them: an empty change must fail, the reference must pass.")
     ] = False,
-    runs: Annotated[int, typer.Option(help="With --gate: how often the reference must pass.", min=1)] = 3,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Gate those that passed once more, under other conditions and 400 days later."),
+    ] = False,
+    runs: Annotated[int, typer.Option(help="With --gate: how many times the reference must pass.", min=1)] = 3,
     egress: EgressOption = "",
     store: StoreOption = STORE,
 ) -> None:
-    """Name every mistake in tasks.
+    """Report every mistake in tasks.
 
-    Nothing is run, unless by --gate: then doing nothing must fail, the reference solution must pass each time, and
-    nothing of the solution may be found in the agent's box. A reference that is a script (solve.sh) is run once; what
-    it changes is kept as solution/patch.diff. The exit code is 1 if a task is not sound.
+    By default nothing is run. With --gate an empty change must fail, the reference solution must pass each time, and
+    no part of the solution may be visible in the agent's box. A reference that is a script (solve.sh) is run once; its
+    change is kept as solution/patch.diff. The exit code is 1 if a task has a mistake or fails the gate.
 
     \b
     Examples:
@@ -131,7 +137,7 @@ def check_tasks(
 
         return check_command(tasks, gate, again, runs, egress, store)
 
-    finish(verb, when_interrupted="interrupted: what was gated is kept, the same command goes on")
+    finish(verb, when_interrupted="interrupted: finished gates are kept, run the same command again to continue")
 
 
 @tasks.command("grade")
@@ -139,15 +145,20 @@ def grade_task(
     task: TaskArgument,
     diff: Annotated[
         list[Path] | None,
-        typer.Option("--diff", help="A change as a unified diff; of several steps, one for each in their order."),
+        typer.Option(
+            "--diff",
+            help="A unified diff, or - for standard input. For a task of several steps, one per step in order.",
+        ),
     ] = None,
     solution: Annotated[bool, typer.Option("--solution", help="Grade the task's own reference solution.")] = False,
     nothing: Annotated[bool, typer.Option("--nothing", help="Grade an untouched workspace.")] = False,
     predictions: Annotated[
-        Path | None, typer.Option(help="Grade predictions (.json, .jsonl) for the tasks below a folder.")
+        Path | None, typer.Option(help="Grade these predictions (.json, .jsonl) for the tasks below the folder TASK.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="With --predictions: write SWE-bench's report here.")] = None,
-    times: Annotated[int, typer.Option(help="Run the tests so often, each time in a fresh box.", min=1)] = 1,
+    report: Annotated[
+        Path | None, typer.Option(help="With --predictions: write a report in SWE-bench's format to this file.")
+    ] = None,
+    times: Annotated[int, typer.Option(help="Run the tests this many times, each in a fresh box.", min=1)] = 1,
     as_json: JsonOption = False,
     egress: EgressOption = "",
     store: StoreOption = STORE,
@@ -155,8 +166,8 @@ def grade_task(
     """Grade a change.
 
     Prints the verdict, its reason, and whether it is sealed. The tests run in a fresh box of the task's own image, with
-    the change in it. The exit code is 0 if it passes each time, and 1 else. Predictions are graded once; a grading that
-    was stopped goes on where it was.
+    the change applied. The exit code is 0 if the change passes each time, else 1; with --predictions it is 1 if one
+    could not be graded. Predictions are graded once; an interrupted grading of them continues where it stopped.
 
     \b
     Examples:
@@ -179,15 +190,15 @@ def grade_task(
 
 @tasks.command("cheat")
 def cheat_tasks(
-    tasks: Annotated[list[Path] | None, typer.Argument(help="Tasks' directories, or folders of them.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only this cheat; again for more.")] = None,
+    tasks: Annotated[list[Path] | None, typer.Argument(help="Task directories, or folders of them.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only this cheat; repeatable.")] = None,
     egress: EgressOption = "",
     store: StoreOption = STORE,
 ) -> None:
-    """Try to be graded as solved without solving.
+    """Test whether cheating agents can pass tasks.
 
-    Agents that cheat are let loose in the tasks' boxes, those that fit each task, and their changes are graded. Without
-    a task, the cheats are listed. The exit code is 1 if one succeeds.
+    Scripted agents that solve nothing try to pass: those that fit a task act in its box, and their changes are graded.
+    Without a task, the cheats are listed. The exit code is 1 if one succeeds or cannot be graded.
 
     \b
     Examples:
@@ -209,20 +220,20 @@ def import_tasks(
     source: Annotated[
         Path, typer.Argument(help="Harbor task directories, or SWE-bench rows (.jsonl, .json, .parquet).")
     ],
-    dest: Annotated[Path, typer.Argument(help="Where tasks go: DEST/<split>/<task>.")],
+    dest: Annotated[Path, typer.Argument(help="Folder to write to: DEST/<split>/<task>.")],
     clones: Annotated[
-        Path | None, typer.Option(help="SWE-bench: a local clone, or a folder of clones, to take workspaces from.")
+        Path | None, typer.Option(help="SWE-bench: a local clone, or a folder of clones, for the workspaces.")
     ] = None,
     image: Annotated[
-        str, typer.Option(help="SWE-bench: where images are, with {id}, {repo} or {tag}: host.example/{id}:latest")
+        str, typer.Option(help="SWE-bench: name of the images, with {id}, {repo} or {tag}: host.example/{id}:latest")
     ] = "",
-    python: Annotated[str, typer.Option(help="SWE-bench: the interpreter in the image; else the usual one.")] = "",
-    only: Annotated[list[str] | None, typer.Option(help="SWE-bench: only this instance; again for more.")] = None,
+    python: Annotated[str, typer.Option(help="SWE-bench: path of Python in the image; by default the usual one.")] = "",
+    only: Annotated[list[str] | None, typer.Option(help="SWE-bench: only this instance; repeatable.")] = None,
 ) -> None:
-    """Bring in tasks of other formats.
+    """Import tasks from other formats.
 
-    A hash of each one's origin decides whether it is for train, dev or test. All of them are read before one is
-    written; tasks that are there already, and the same, stay.
+    A hash of each task's origin decides its split: train, dev or test. All tasks are read before any is written;
+    identical tasks that already exist are kept.
 
     \b
     Examples:
@@ -241,13 +252,13 @@ def import_tasks(
 
 @tasks.command("export")
 def export_tasks(
-    sources: Annotated[list[Path], typer.Argument(help="Tasks' directories, folders of them, or folders of traces.")],
-    dest: Annotated[Path, typer.Argument(help="A folder for tasks; a .json or .jsonl file for predictions.")],
+    sources: Annotated[list[Path], typer.Argument(help="Task directories, folders of them, or folders of traces.")],
+    dest: Annotated[Path, typer.Argument(help="A folder for tasks, or a .json or .jsonl file for predictions.")],
     model: Annotated[str, typer.Option(help="With predictions: the model's name.")] = "",
 ) -> None:
-    """Write tasks or predictions for other tools.
+    """Export tasks or predictions for other tools.
 
-    Tasks become Harbor task directories, side by side. Traces become SWE-bench predictions: the first finished one of
+    Tasks become Harbor task directories, side by side. Traces become SWE-bench predictions: the first finished trace of
     each task.
 
     \b
@@ -271,15 +282,15 @@ def overlap(
     ],
     second: Annotated[Path, typer.Argument(help="What to compare it with.")],
     numbers: Annotated[
-        bool, typer.Option("--numbers", help="Functions with other numbers are other functions.")
+        bool, typer.Option("--numbers", help="Functions that differ in a number count as different.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find what two collections share.
 
-    That is tasks, functions, code, or thirteen words of prose in a row. Functions are compared by their syntax trees
-    and other code by its tokens, so that new names, numbers, comments and layout hide nothing. The exit code is 1 if
-    anything is shared.
+    It looks for equal tasks, functions, code, and thirteen equal words of prose in a row. Functions are compared by
+    syntax tree and other code by tokens, so other names, numbers, comments and layout do not hide a copy. The exit code
+    is 1 if anything is shared.
 
     \b
     Examples:

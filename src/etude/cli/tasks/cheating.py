@@ -1,4 +1,4 @@
-"""etude tasks cheat: agents that solve nothing, tried on tasks."""
+"""etude tasks cheat: tries scripted agents that cheat instead of solving on tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""etude tasks check: every mistake by its name; with --gate or --again, tasks are run as well."""
+"""etude tasks check: reports every mistake in tasks; with --gate or --again it also runs them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from etude.tasks.gate import by_source, revalidate
 from etude.tasks.verifiers.harbor import reference_of
 
 _ALL_SHOWN = 20
-"""Of more tasks only those are shown of which there is something to say."""
+"""If there are more tasks than this, only those with something to report are printed."""
 _EVIDENCE, _AGAIN = "gate.jsonl", "gate-again.jsonl"
 
 
@@ -60,7 +60,7 @@ async def _gate(checked: list[Checked], runs: int, egress: str, store: Path) -> 
 
 
 async def _gate_again(checked: list[Checked], egress: str, store: Path) -> dict[str, GateResult]:
-    """Those that have passed, over a store of its own: nothing of the first time is there but the tasks."""
+    """Gate the tasks that passed again, with a store of its own: only the tasks are left of the first gating."""
     tasks = [one.task for one in checked if one.task and gate_of(one.task) == "passed"]
     if not tasks:
         raise TaskError("expected tasks that have passed their gate, found none: run `etude tasks check --gate` first")
@@ -76,7 +76,8 @@ async def _gate_again(checked: list[Checked], egress: str, store: Path) -> dict[
 
 
 async def _with_reference(one: Checked, environments: Environments) -> Task | None:
-    """The gate wants a diff; solve.sh is run for it, once and for all."""
+    """Return the task, after running its solve.sh if it has no reference diff, which the gate needs. None if that
+    fails."""
     patch = one.directory / REFERENCE_DIFF
     if one.task and not patch.is_file():
         try:

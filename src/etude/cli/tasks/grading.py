@@ -1,4 +1,4 @@
-"""etude tasks grade: a change, the reference or nothing, once or again and again."""
+"""etude tasks grade: grades a change, the reference or an untouched workspace, once or several times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from etude.tasks.formats.swebench import grade_predictions, read_predictions
 from etude.tasks.verifiers.harbor import grade_steps, reference_of
 
 _MOST = 6
-"""Names on one line."""
+"""At most this many names are printed on one line."""
 
 
 def grade_command(
@@ -84,7 +84,7 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise TaskError(f"{path}: expected a diff: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise TaskError(f"{path}: expected a diff of text files, found bytes that are no UTF-8") from error
+        raise TaskError(f"{path}: expected a diff of text files, found bytes that are not UTF-8") from error
 
 
 def _print(verdicts: list[Verdict]) -> None:

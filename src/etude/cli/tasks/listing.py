@@ -1,4 +1,4 @@
-"""etude tasks list: a line for each task below a folder."""
+"""etude tasks list: prints one line per task below a folder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _row(task: Task) -> dict[str, str]:
 
 
 def gate_of(task: Task) -> str:
-    """What the evidence that lies with the task says."""
+    """The gate's result according to the evidence stored with the task; "-" if there is none."""
     found = stored_evidence(task)
     if found is None:
         return "-"

@@ -1,4 +1,4 @@
-"""etude tasks make: tasks from a source, the same ones for the same words."""
+"""etude tasks make: generates tasks from a source; the same arguments make the same tasks."""
 
 from __future__ import annotations
 

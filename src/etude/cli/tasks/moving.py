@@ -1,4 +1,4 @@
-"""etude tasks import and export: tasks and predictions of other formats, in and out."""
+"""etude tasks import and export: converts tasks and predictions from and to other formats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from etude.trace import read_traces
 
 def import_command(source: Path, dest: Path, clones: Path | None, image: str, python: str, only: list[str]) -> int:
     if not source.exists():
-        raise TaskError(f"{source}: expected Harbor tasks or SWE-bench rows, there is nothing")
+        raise TaskError(f"{source}: expected Harbor tasks or SWE-bench rows, but this path does not exist")
     if source.is_file() or (source / "sweb.yaml").is_file():
         with ProgressLine("import", 0, unit="rows") as line:
 
@@ -32,7 +32,7 @@ def import_command(source: Path, dest: Path, clones: Path | None, image: str, py
         return _told(found.tasks, found.refused)
     directories = find_tasks(source)
     if not directories:
-        raise TaskError(f"{source}: expected Harbor tasks (a task.toml each) or SWE-bench rows, there are none")
+        raise TaskError(f"{source}: expected Harbor tasks (a task.toml each) or SWE-bench rows, found none")
     with ProgressLine("import", len(directories), unit="tasks") as line:
         tasks = import_harbor(source, dest, on_progress=lambda done, _: line.update(done))
     return _told(tasks, {})
@@ -41,7 +41,7 @@ def import_command(source: Path, dest: Path, clones: Path | None, image: str, py
 def export_command(paths: list[Path], dest: Path, model: str) -> int:
     if dest.suffix in (".json", ".jsonl"):
         if not model:
-            raise TaskError(f"{dest}: expected --model NAME beside a file of predictions: whose are they?")
+            raise TaskError(f"{dest}: a file of predictions needs --model NAME: whose predictions are they?")
         traces = (trace for path in paths for trace in read_traces(path))
         count = export_predictions(predictions_of(traces, model), dest)
         print(dest)

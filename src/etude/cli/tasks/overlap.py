@@ -1,4 +1,4 @@
-"""etude tasks overlap: what two collections share, one row per pair of places; the exit code is 1 if there is any."""
+"""etude tasks overlap: prints what two collections share, one row per pair of places."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def overlap_command(first: Path, second: Path, as_json: bool, numbers: bool = Fa
 
 
 def _side(place: Path) -> tuple[Path, Split | None]:
-    """A path, of which PATH:dev takes one split alone."""
+    """Split PATH:SPLIT into path and split; a plain PATH has no split."""
     path, mark, name = str(place).rpartition(":")
     if not mark or place.exists():
         return place, None

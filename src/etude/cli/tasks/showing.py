@@ -1,4 +1,4 @@
-"""etude tasks show: one task on a page."""
+"""etude tasks show: prints one task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from etude.tasks.environment.source import source_of
 from etude.tasks.gate import stored_evidence
 
 _MOST = 30
-"""Files that are named, of each folder."""
+"""At most this many files are listed per folder."""
 
 
 def show_command(path: Path, store: Path) -> int:

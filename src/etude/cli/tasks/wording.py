@@ -1,4 +1,4 @@
-"""How tasks and verdicts are put on a terminal."""
+"""How tasks and verdicts are printed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.tasks.verifiers import Proves
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under each other; the last is as long as it is."""
+    """Align the rows' columns; the last column is not padded."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return ["  ".join([*(text.ljust(w) for text, w in zip(row[:-1], widths, strict=True)), row[-1]]) for row in rows]
 
@@ -30,8 +30,8 @@ def verifier_name(task: Task) -> str:
 
 
 def grading_of(task: Task, store: Path = STORE) -> str:
-    """Sealed or open. Of a hidden suite only a run tells, which proves its controls: the gate's is remembered, and
-    that of any grading with the same store."""
+    """Whether verdicts on the task are "sealed" or "open". For a hidden test suite only a run shows it, since it has to
+    prove its negative controls. The results of the gate and of earlier gradings with the same store are remembered."""
     if (gated := stored_evidence(task)) and gated.runs:
         return "sealed" if gated.sealed else "open"
     try:

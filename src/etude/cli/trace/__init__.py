@@ -1,4 +1,4 @@
-"""etude trace: the verbs, their options and examples. What they do is in a file each, imported when it is called."""
+"""etude trace: options, help and examples of its verbs. The code of a verb is imported when it is called."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import typer
 from etude.cli.errors import finish
 
 trace = typer.Typer(
-    help="What agents did: read it, and take it elsewhere.",
+    help="Traces of what agents did: show them, export them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 WhatArgument = Annotated[
-    str, typer.Argument(help="A trace file, a folder of them, or a session: its folder, its id, or `last`.")
+    str, typer.Argument(help="A trace file, a folder of traces, or a session: its folder, its id, or `last`.")
 ]
 IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only the trace with this id; may be repeated.")]
 SessionsOption = Annotated[
-    Path | None, typer.Option(help="Where sessions are kept; ~/.local/state/etude/sessions if not given.")
+    Path | None, typer.Option(help="Folder of the sessions; by default ~/.local/state/etude/sessions.")
 ]
 
 
 @trace.command("show")
 def show(what: WhatArgument, only: IdOption = None, sessions: SessionsOption = None) -> None:
-    """Show what was said and done, turn by turn, in the terminal.
+    """Print traces turn by turn.
 
-    Nothing is redacted: it is for your own eyes.
+    Nothing is redacted: the output may contain secrets.
 
     \b
     Examples:
@@ -47,22 +47,28 @@ def show(what: WhatArgument, only: IdOption = None, sessions: SessionsOption = N
 @trace.command("export")
 def export(
     what: WhatArgument,
-    to: Annotated[str, typer.Option(help="atif, openai, markdown or jsonl.")],
-    out: Annotated[Path | None, typer.Option(help="A file, or a folder for one file per trace.")] = None,
+    to: Annotated[str, typer.Option(help="Format: atif, openai, markdown or jsonl.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A file, or a folder for one file per trace; by default standard output.")
+    ] = None,
     redact: Annotated[
-        bool, typer.Option("--redact/--no-redact", help="Take out secrets, addresses and who and where you are.")
+        bool,
+        typer.Option(
+            "--redact/--no-redact",
+            help="Remove secrets, addresses, and the names of the user, the host and the home folder.",
+        ),
     ] = True,
     only: IdOption = None,
     sessions: SessionsOption = None,
 ) -> None:
-    """Write traces and sessions in formats that others read. To standard output, if there is no --out.
+    """Write traces and sessions in formats that other tools read.
 
-    atif: trajectories for Harbor, ATIF 1.7. openai: chat messages, a line per context, to fine-tune on. markdown: a
-    page to read. jsonl: a line per trace with all that training needs, token ids included; of a session only if its
-    user agreed to that (`etude sessions consent`).
+    atif: trajectories for Harbor, ATIF 1.7. openai: chat messages for fine-tuning, a line per context. markdown: a page
+    to read. jsonl: a line per trace with all that training needs, token ids included; a session only if its user has
+    consented (`etude sessions consent`).
 
-    Secrets are taken out unless you say --no-redact; what and how much is told on standard error. Token ids spell what
-    was said, so a trace from which something was taken is written without them.
+    Secrets are redacted unless --no-redact is given; how many of each kind is printed to standard error. Token ids
+    reveal the text, so a trace in which something was redacted is written without them.
 
     \b
     Examples:

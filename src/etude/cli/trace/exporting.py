@@ -1,6 +1,6 @@
-"""etude trace export: traces and sessions in formats that others read, without secrets.
+"""etude trace export: writes traces and sessions in formats that other tools read, by default redacted.
 
-Invariant: nothing is written of a session whose user has not agreed, in the format that is for training.
+Invariant: a session whose user has not consented is never written in the training format, jsonl.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def export_command(
 def _texts(
     subjects: Iterable[Subject], to: str, write: Callable[..., str], redactor: Redactor | None
 ) -> Iterator[tuple[str, str]]:
-    """Name and content of each."""
+    """Yield the file name and content of each trace."""
     left_out = 0
     for subject in subjects:
         trace, session = subject.trace, subject.session
         if to == "jsonl" and session is not None and not session.consent:
             raise SessionError(
-                f"{session.folder.name} may not be trained on: its user has not agreed; "
-                f"`etude sessions consent {session.folder.name} yes` says that you do"
+                f"{session.folder.name} may not be trained on: its user has not consented; "
+                f"`etude sessions consent {session.folder.name} yes` gives consent"
             )
         signals = _signals(session)
         if redactor is not None:
@@ -66,15 +66,15 @@ def _texts(
         yield _file_name(trace.id), write(trace, session, signals)
     if left_out:
         told = "1 trace is" if left_out == 1 else f"{left_out} traces are"
-        print(f"{told} without token ids: they spell what was redacted; --no-redact keeps them", file=sys.stderr)
+        print(f"{told} without token ids, which reveal what was redacted; --no-redact keeps them", file=sys.stderr)
 
 
 def _put(texts: Iterable[tuple[str, str]], to: str, out: Path | None) -> None:
-    """One behind the other, as they come; formats of one document take one."""
+    """Write the traces one after another. The formats with one document per file accept one trace only."""
     left = iter(texts)
     first = next(left)[1]
     if to in ("atif", "markdown") and next(left, None) is not None:
-        raise TraceError("that is more than one trace: name one with --id, or a folder with --out FOLDER/")
+        raise TraceError("there is more than one trace: name one with --id, or a folder with --out FOLDER/")
     with _target(out) as file:
         for text in chain([first], (text for _, text in left)):
             file.write(text.encode("utf-8", "replace"))
@@ -82,7 +82,7 @@ def _put(texts: Iterable[tuple[str, str]], to: str, out: Path | None) -> None:
 
 @contextmanager
 def _target(out: Path | None) -> Iterator[IO[bytes]]:
-    """A file has its name when all is in it."""
+    """Open the output. A file gets its name only once it is complete."""
     if out is None:
         sys.stdout.flush()
         yield sys.stdout.buffer
@@ -125,13 +125,13 @@ EXPORTS: dict[str, tuple[Callable[[Trace, SavedSession | None, Signals], str], s
 
 
 def _signals(session: SavedSession | None) -> Signals:
-    """Without the digests of files, which mean nothing elsewhere."""
+    """The session's signals without file digests, which mean nothing elsewhere."""
     signals = session.signals if session is not None else []
     return [{name: value for name, value in signal.items() if name != "changes"} for signal in signals]
 
 
 def _named(session: SavedSession | None) -> list[str]:
-    """The variable that held the endpoint's key."""
+    """The environment variable that held the endpoint's key, if the session names one."""
     return [str(session.about["key"])] if session is not None and session.about.get("key") else []
 
 

@@ -1,4 +1,4 @@
-"""From what the user names to traces."""
+"""Finds the traces that a user names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Subject:
 
 
 def open_subjects(what: str, only: Collection[str], sessions: Path | None) -> Iterator[Subject]:
-    """TraceError if there is nothing of that name, or none of the ids."""
+    """Yield the traces that `what` names, or only those with an id in `only`. Raises TraceError if there are none."""
     found = False
     for subject in _subjects(what, only, sessions):
         if not only or subject.trace.id in only:
@@ -43,6 +43,6 @@ def _subjects(what: str, only: Collection[str], sessions: Path | None) -> Iterat
         try:
             place = place_of(what, sessions)
         except SessionError as error:
-            raise TraceError(f"{what} is no trace file, no folder of them, and {error}") from error
+            raise TraceError(f"{what} is neither a trace file nor a folder of traces, and {error}") from error
         session = load_session(place)
         yield Subject(as_trace(session), session)

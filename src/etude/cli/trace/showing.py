@@ -1,4 +1,4 @@
-"""etude trace show: turn by turn, in the terminal."""
+"""etude trace show: prints traces turn by turn."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _lines(subject: Subject) -> Iterator[Line]:
 def _message(message: Mapping[str, Any], place: int) -> Iterator[Line]:
     role, text = message["role"], str(message.get("content") or "").rstrip("\n")
     if role == "system":
-        yield ("(it goes on from its own summary)" if place else "(system prompt)"), "dim"
+        yield ("(continued from its own summary)" if place else "(system prompt)"), "dim"
     elif role == "user":
         yield text, "bold"
     elif role == "tool":
