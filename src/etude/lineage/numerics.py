@@ -68,7 +68,7 @@ def examine(
 ) -> NumericsReport:
     """Examine the checkpoint of a run's stage in each format: layer drift and agreement of trainer and engine.
 
-    Without `formats`, every format that fits the network. A requested format that does not fit raises CannotQuantise."""
+    Without `formats`: every format that fits. A requested format that does not fit raises CannotQuantise."""
     if unknown := [name for name in formats if name not in FORMATS]:
         raise LineageError(f"there is no format {unknown[0]!r}: expected some of {', '.join(FORMATS)}")
     found = finished_stage(run, stage)
