@@ -177,7 +177,7 @@ def _row(claim: Claim, run: Run, runs: Path) -> Row:
 
 
 def _drop_checkpoints(paths: RunPaths) -> None:
-    """Remove the checkpoints of finished stages: nothing resumes from them, and they take most of a run's disk space."""
+    """Remove the checkpoints of finished stages: nothing resumes from them, and they are most of a run's disk space."""
     for name, stage in LineageState.load(paths.lineage).stages.items():
         if stage.done:
             shutil.rmtree(paths.checkpoints(name), ignore_errors=True)
