@@ -1,5 +1,5 @@
 """Contract suite of cluster backends. Each `check_*` takes an open cluster. Service names are unique per check, so one
-cluster can serve them all. `Echo.die` is tested elsewhere, since the inline backend cannot lose its process."""
+cluster can serve them all. A service whose process dies is not checked here: the inline backend has none to lose."""
 
 from __future__ import annotations
 

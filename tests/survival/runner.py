@@ -45,7 +45,7 @@ class Run:
     env: dict[str, str] = field(default_factory=dict)
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     temporary: Path = field(default_factory=lambda: Path(f"/tmp/esv-{secrets.token_hex(4)}"))
-    """TMPDIR of the run, made when the command starts. The path is short, since that of a socket below it is limited."""
+    """TMPDIR of the run, made when the command starts. It is short, since paths of sockets have a length limit."""
     process: subprocess.Popen[str] | None = None
     started: float = 0.0
     segments: frozenset[str] = frozenset()
