@@ -1,7 +1,7 @@
-"""The work of the harness benchmark: a repository, and what every agent does in it, turn by turn.
+"""The workload of the harness benchmark: a generated repository, and a fixed script of what every agent does in it.
 
-Reads, edits of single lines, lists and to-do lists in turns, one call in most, two at once in every fifth: what tools
-cost that start no process. All agents do the same, each in a view of its own.
+The script cycles through reads, one-line edits, folder listings and to-do lists, with one tool call in most turns and
+two in every fifth: only tools that start no process. All agents run the same script, each in its own workspace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def repository() -> dict[str, bytes]:
 
 
 def turn(number: int) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
-    """What the agent says in its turn of this number, from 0, and the calls it makes."""
+    """Text and tool calls of turn `number`, counted from 0."""
     module = number // 5 % MODULES
     path = f"pack/module{module}.py"
     match number % 5:
@@ -49,7 +49,7 @@ def turn(number: int) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
 
 
 def compact_turn(number: int) -> str:
-    """The like of it in the compact profile's words."""
+    """A similar turn in the syntax of the compact profile."""
     module = number // 5 % MODULES
     path = f"pack/module{module}.py"
     match number % 5:

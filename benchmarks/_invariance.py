@@ -1,7 +1,7 @@
-"""What batch invariance costs: CPU time with it over CPU time without, in turns in one process, one thread, bf16.
+"""The cost of batch invariance: CPU time with it divided by CPU time without, for training and for the engine.
 
-Training is forward and backward of a batch of the tiny recipe's pretraining, documents packed; the engine plays many
-short turns (_turns.py), per sampled token.
+Both sides run alternately in one process with one thread, in bf16. Training is forward and backward of one packed batch
+of the tiny recipe's pretraining. The engine generates many short turns (_turns.py); its cost is per sampled token.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Runs mini-swe-agent on the harness benchmark's work; started by `harness.py` in an environment of its own.
+"""Runs mini-swe-agent on the harness benchmark's workload; started by `harness.py` in a separate virtual environment.
 
-Standard input: JSON with `task`, `turns` (text, and for each call its command and what it answers) and the settings of
-`_mini_swe.toml`; the last line of standard output: turns per second of CPU time, by what was written. Its agent, its
-scripted model and its trajectories are its own. Its environment would start a process per command: a class of ours
-answers in its place, at once. The script is kept out of the model's settings, which it writes out after every step.
+Standard input is JSON: `task`, `turns` (text, and for each call its command and answer) and the settings of
+`_mini_swe.toml`. The last line of standard output is JSON: turns per second of CPU time, by when the trajectory is
+written. The agent, the scripted model and the trajectory files are mini-swe-agent's own. Only its environment, which
+would start a process per command, is replaced by a class that answers at once. The script is kept out of the model's
+settings, since mini-swe-agent writes those out after every step.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from minisweagent.models.test_models import DeterministicToolcallModel, make_too
 
 
 class Scripted(DeterministicToolcallModel):
+    """mini-swe-agent's deterministic model, given one output at a time."""
+
     def __init__(self, script: list[dict[str, Any]], **settings: Any) -> None:
         super().__init__(outputs=[], **settings)
         self.script = iter(script)

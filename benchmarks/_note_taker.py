@@ -1,8 +1,7 @@
-"""Sessions that a self-summary interrupts (_summary_sessions.toml), and who plays them: a note taker for a model.
+"""Scripted sessions that a self-summary interrupts (_summary_sessions.toml), and the scripted model that plays them.
 
-It is given token ids and nothing else. What it does is fixed, turn by turn; what it fills in, it must find in the text
-of its prompt. Asked for a summary it writes down what it sees of the things that it has to remember; what its summary
-leaves out is gone.
+The model, a note taker, sees token ids and nothing else. Its steps are fixed, with placeholders for facts that it must
+find in its prompt. Asked for a summary, it writes down every fact it sees; a fact that its summary leaves out is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from etude.trace import TraceBuilder, TraceUsage
 Style: TypeAlias = Literal["self", "prompt"]
 SESSIONS = Path(__file__).with_name("_summary_sessions.toml")
 PONDERED = "Hm, what of it all will be needed?"
-"""What it thinks before a summary: not to be carried over."""
+"""The thinking that the note taker emits before a summary; the harness must not carry it over."""
 UNKNOWN = "unknown"
 LONG_LINES = 60
 _WORDS = ("wind", "hills", "mill", "rivers", "barges", "grain", "stone", "quays", "until", "near", "turns", "over")
@@ -77,7 +76,10 @@ def long_text(seed: str) -> str:
 
 
 class NoteTaker:
-    """An Engine. `forgets` writes empty summaries; `style` is how it answers the request."""
+    """An Engine that plays one session by its script.
+
+    `forgets` makes it write empty summaries. `style` is the form of its summaries: bare facts ("self"), or the sections
+    that the compaction prompt asks for ("prompt")."""
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class NoteTaker:
         style: Style = "self",
     ) -> None:
         self.generations: list[tuple[list[int], Generation]] = []
-        """Each prompt with what was sampled behind it."""
+        """Each prompt with the generation that followed it."""
         self._session, self._form, self._decode = session, form, decode
         self._forgets, self._style = forgets, style
         self._schemas = {schema.name: schema.call_schema() for schema in profile.schemas()}
@@ -171,10 +173,12 @@ class NoteTaker:
 
 @dataclass(slots=True)
 class Played:
+    """What came of one session."""
+
     outcome: Outcome
-    """Of the last request; `usage` below is that of all."""
+    """Outcome of the last user request; `usage` below adds up all requests."""
     ended: bool
-    """Whether the files are what the session had to make of them."""
+    """Whether the files at the end are the ones that the session expects."""
     recorder: TraceBuilder
     engine: NoteTaker
     usage: TraceUsage = field(default_factory=TraceUsage)
@@ -190,7 +194,8 @@ async def play(
     style: Style = "self",
     budgets: Budgets | None = None,
 ) -> Played:
-    """`budgets`: over the usual ones, but for the trigger, which lies where `long.txt` was read."""
+    """Play one session. `budgets` replaces the default budgets, but the summary trigger is always set so that reading
+    one of the long files reaches it."""
     engine = NoteTaker(session, form, decode, profile, forgets=forgets, style=style)
     recorder = TraceBuilder()
     policy = TokenPolicy(engine, form, profile.schemas(), TokenSampling(1 << 20), recorder, conversation="session")

@@ -1,11 +1,16 @@
-"""Recall of docstring -> function: five published packages, cut and indexed as the search tool does it.
+"""Recall of code search by description: given a docstring, is its function among the first ten hits?
 
-A query is the first paragraph of a function's docstring, of five words or more, that no other function of the package
-shares; docstrings are taken out of what is indexed. It is found if a chunk of that function is among the first ten of
-the chunks of all functions of the package. `recall_lexical` is the search tool's BM25, `recall_meaning_alone` the
-embedding that ships, and `recall_semantic` what the tool answers with the extra: both, fused by rank. No setting was
-chosen on these packages (docs/log/search.md names those it was). `recall_plain_words` is the same BM25 over words as
-they are written, identifiers whole: how far search by words comes without what the tool knows of code.
+Five published packages are cut into chunks and indexed as the search tool does it, with docstrings removed. A query is
+the first paragraph of a function's docstring, if it has at least five words and no other function of the package has
+the same one. It counts as found if a chunk of its function is among the first ten of the package's function chunks.
+
+- `recall_lexical`: the search tool's BM25.
+- `recall_meaning_alone`: the embedding that ships with the semantic extra.
+- `recall_semantic`: both fused by rank, as the tool answers with the extra.
+- `recall_plain_words`: the same BM25 over plain words with identifiers left whole, as a baseline without any knowledge
+  of code.
+
+No setting was tuned on these packages (docs/log/search.md names the packages that were used for tuning).
 
     python benchmarks/_recall.py [package ...]
 """
@@ -29,7 +34,7 @@ from etude.harness.chunks import ChunkIndex, ShippedEmbedder
 from etude.harness.chunks.lexical import Lexical
 
 PACKAGES = ("hypothesis", "networkx", "pydantic", "rich", "werkzeug")
-"""Each with 900 functions or more: where ten hits are much of all there is, every search finds much."""
+"""Packages with at least 900 functions: in a small package, ten hits would be a large share of all functions."""
 FIRST = 10
 WORDS = 5
 KEYS = ("recall_plain_words", "recall_lexical", "recall_semantic", "recall_meaning_alone")
@@ -43,16 +48,16 @@ class Query:
     text: str
     path: str
     first: int
-    """The function's lines, from 1, in the text without docstrings."""
+    """First and last line of the function, from 1, in the text without docstrings."""
     last: int
 
 
 def recall(packages: tuple[str, ...] = PACKAGES) -> dict[str, Any]:
-    """Prints a line per package."""
+    """Measure recall over `packages`; print one line per package and return the means."""
     embedder = ShippedEmbedder()
     each = {name: asyncio.run(_package(name, embedder)) for name in packages}
     queries = sum(one["queries"] for one in each.values())
-    # Every package counts alike: a large one says no more of how search does elsewhere.
+    # Every package has the same weight: a large one says no more about how search does elsewhere.
     means = {key: sum(one[key] for one in each.values()) / len(each) for key in KEYS}
     functions = sum(one["functions"] for one in each.values())
     return {**means, "recall_queries": queries, "recall_functions": functions, "recall_packages": each}
@@ -98,7 +103,7 @@ def plain_words(text: str) -> list[str]:
 
 
 def targets(index: ChunkIndex, query: Query) -> set[int]:
-    """The chunks of the function: the one with its first line, and others of its lines under the same name."""
+    """Chunks of the query's function: the one with its first line, and others in its lines under the same name."""
     touching = {
         number: chunk
         for number, chunk in index.chunks.items()
@@ -110,8 +115,8 @@ def targets(index: ChunkIndex, query: Query) -> set[int]:
 
 def read_package(name: str) -> tuple[dict[str, bytes], list[Query]]:
     spec = importlib.util.find_spec(name)
-    assert spec is not None, f"{name} is not installed: make setup"
-    assert spec.submodule_search_locations, f"{name} is no package"
+    assert spec is not None, f"{name} is not installed: run make setup"
+    assert spec.submodule_search_locations, f"{name} is a single module; expected a package"
     root = Path(spec.submodule_search_locations[0])
     files: dict[str, bytes] = {}
     queries: list[Query] = []
@@ -129,7 +134,7 @@ def read_package(name: str) -> tuple[dict[str, bytes], list[Query]]:
 
 
 def without_docstrings(path: str, text: str) -> tuple[str, list[Query]]:
-    """The module without the docstrings of its functions, and a query for each that says enough."""
+    """Return the module without its functions' docstrings, and a query for each docstring that is long enough."""
     lines = text.split("\n")
     gone: set[int] = set()
     found: list[tuple[str, int, int]] = []
@@ -139,7 +144,7 @@ def without_docstrings(path: str, text: str) -> tuple[str, list[Query]]:
         held = node.body[0]
         own = range(held.lineno, (held.end_lineno or held.lineno) + 1)
         if own[0] == node.lineno or (len(node.body) > 1 and node.body[1].lineno <= own[-1]):
-            continue  # On one line with code: it cannot be taken out by lines.
+            continue  # The docstring shares a line with code, so it cannot be removed by lines.
         if len(node.body) == 1:
             lines[own[0] - 1] = " " * held.col_offset + "..."
             own = own[1:]

@@ -1,7 +1,7 @@
-"""What every benchmark shares: a steady clock, one JSON line last, and the row that is kept of it.
+"""What every benchmark shares: alternating timing, the JSON line printed last, and recording it as a row.
 
-`make bench NAME=...` prints; `make bench NAME=... RECORD=1` also appends the result to docs/results/rows.jsonl, with
-date, machine, command and the digest of the code that was measured. `make results` draws docs/results.md from the rows.
+`make bench NAME=...` prints the result. With RECORD=1 it also appends it to docs/results/rows.jsonl, with the date,
+machine, command and the digest of the measured code. `make results` draws docs/results.md from these rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROWS = Path(__file__).resolve().parent.parent / "docs" / "results" / "rows.jsonl
 
 
 def alternating(ours: Callable[[], object], peer: Callable[[], object], *, runs: int = 3) -> tuple[float, float]:
-    """Medians of two works run in turns, so that what else the machine does falls on both."""
+    """Median seconds of two functions that run alternately, so that other load on the machine affects both alike."""
     taken: tuple[list[float], list[float]] = ([], [])
     for run in range(runs + 1):
         for work, times in zip((ours, peer), taken, strict=True):
@@ -35,7 +35,7 @@ def alternating(ours: Callable[[], object], peer: Callable[[], object], *, runs:
 
 
 def finish(name: str, result: dict[str, Any]) -> None:
-    """Prints the result as one JSON line, and records it where RECORD is set."""
+    """Print the result as one JSON line, and record it if the environment variable RECORD is set."""
     line = {"bench": name, **{key: _short(value) for key, value in result.items()}, "machine": machine()}
     if os.environ.get("RECORD", "0") not in ("", "0"):
         record(f"make bench NAME={name}", line)
@@ -43,7 +43,7 @@ def finish(name: str, result: dict[str, Any]) -> None:
 
 
 def record(command: str, line: dict[str, Any]) -> None:
-    """Appends one row to docs/results/rows.jsonl."""
+    """Append one row to docs/results/rows.jsonl."""
     shown = {key: value for key, value in line.items() if key not in ("bench", "machine")}
     row = result_row(datetime.now(UTC).strftime("%Y-%m-%d"), command, shown, line["machine"], code_digest())
     with ROWS.open("a", encoding="utf-8") as out:
@@ -57,7 +57,7 @@ def result_row(date: str, command: str, result: dict[str, Any], machine: str, co
 
 
 def machine() -> str:
-    """CPUs, their kind, memory, Python, and the load by whatever else ran."""
+    """One line about the machine: CPUs, their model, memory, Python version and load average."""
     found = this_machine()
     python = ".".join(map(str, sys.version_info[:2]))
     here = f"{found['cpus']} CPUs, {found['kind']}, {found['memory_gib']:.0f} GiB"

@@ -1,4 +1,4 @@
-"""The peers of the sandbox benchmark: podman with runc in its best configuration, and bubblewrap alone as the floor."""
+"""Peers of the sandbox benchmark: podman with runc in its fastest configuration, and bubblewrap as a lower bound."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bwrap_p50_ms() -> float | None:
 
 @contextmanager
 def podman(place: Path) -> Iterator[list[str] | None]:
-    """The command of a container's whole life; None where podman is not to be had or does not run."""
+    """Yield a command that creates, runs and removes a container; None if podman is missing or cannot run here."""
     settings = tomllib.loads(Path(__file__).with_name("_sandbox_podman.toml").read_text(encoding="utf-8"))
     if not shutil.which(settings["program"]):
         print("podman is not installed (apt-get install podman runc): not measured")
@@ -72,7 +72,7 @@ def podman(place: Path) -> Iterator[list[str] | None]:
     try:
         yield command("life")
     finally:
-        # What it has mounted goes before the folder does.
+        # Unmount what podman has mounted before the folder is removed.
         with_options = [settings["program"], *(word.format(**words) for word in settings["options"])]
         subprocess.run([*with_options, "rmi", "--force", "peer"], capture_output=True, check=False)
         for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
@@ -81,7 +81,7 @@ def podman(place: Path) -> Iterator[list[str] | None]:
 
 
 def _pack_true(tar: Path) -> None:
-    """A root with one program and the libraries that it needs."""
+    """Write a root file system that holds only /bin/true and the libraries it needs."""
     needed = subprocess.run(["ldd", "/bin/true"], capture_output=True, text=True, check=True).stdout
     with tarfile.open(tar, "w") as out:
         for name in ("/bin/true", *re.findall(r"(/\S+) \(", needed)):

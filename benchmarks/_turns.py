@@ -1,9 +1,9 @@
-"""Many short turns, as reinforcement learning of a small agent asks them of an engine: what a turn costs.
+"""Measures an engine on many short turns, the load that RL of a small agent produces.
 
-Conversations begin in groups that share their prompt and go on for some turns; between two turns comes what a tool
-said. Twice as many are in flight as there are slots, so that the batch never runs dry and about a fifth of it turns
-over at every step. The numbers of tokens are those of a real run of the tiny recipe. CPU time of one thread, since the
-wall clock of a busy machine says little.
+Conversations start in groups that share their prompt, and each has several turns; a tool's output is appended between
+two turns. Twice as many are in flight as the engine has slots, so the batch is always full and about a fifth of it
+changes at every step. The token counts are those of a real run of the tiny recipe. Times are CPU time of one thread,
+since the wall clock of a busy machine says little.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from etude.recipe.acting import EngineRecipe
 
 IN_FLIGHT, GROUP, TURNS, FIRST = 192, 8, 8, 32
 SAID = (4, 5, 12, 20, 38, 70)
-"""Tokens that a tool adds; each is as likely."""
+"""Lengths in tokens of a tool's output, drawn uniformly."""
 SAMPLED = (6, 7, 8, 9, 14)
 WARM_UP, COUNTED = 400, 1200
 
@@ -46,7 +46,7 @@ class _Clock:
 
 @dataclass(slots=True)
 class _Driver:
-    """Plays all conversations against one engine; every answer is followed by the next question."""
+    """Runs all conversations against one engine: every answer is followed by the conversation's next request."""
 
     engine: BuiltinEngine
     vocab: int
@@ -89,7 +89,7 @@ class _Driver:
 
 
 def short_turns(model: Transformer, speculate: Literal["never", "always"]) -> dict[str, float]:
-    """What a turn, a step and a token cost in the steady state."""
+    """Costs per turn, decode step and token, after a warm-up."""
     engine = BuiltinEngine(model, EngineRecipe(speculate=speculate))
     trunk, draft = _Clock(), _Clock()
     extend, drafts = model.extend, model.draft

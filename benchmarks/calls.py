@@ -1,6 +1,7 @@
-"""A call from service to service on one machine: straight over a socket, as the cluster makes it, beside ray's own.
+"""A call between two services on one machine: directly over a socket, as our cluster does it, and through ray's actors.
 
-The arguments are of the size of a turn. CPU milliseconds of caller and service together, and calls per second.
+The arguments have the size of one turn. Reported are CPU milliseconds of caller and service together, and calls per
+second.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ async def _measure(folder: Path) -> dict[str, Any]:
 
 
 async def _cost(call: Callable[[], Awaitable[None]], service: RayRemote) -> tuple[float, float]:
-    """CPU milliseconds of a call, and calls per second."""
+    """Return CPU milliseconds per call, and calls per second."""
     pid = (await service.health()).pid
     ends = [psutil.Process(), psutil.Process(pid)]
 

@@ -1,8 +1,9 @@
-"""Every cheat in every environment that it fits: none may succeed, and honest solutions pass.
+"""Runs every cheating agent in every environment that it applies to. No cheat may succeed, and honest solutions must
+pass; otherwise the exit code is 1.
 
-`flagged` are those attempts that were not only refused but found suspect; `lucky` guesses were right once and not
-twice; `known_breakable` counts the cheats that succeed where docs/grading.md says that they do. Two of the environments
-are packages that pip fetches, once.
+`flagged`: attempts that were failed and also judged suspect. `lucky`: guesses that passed once but not a second time.
+`known_breakable`: cheats that succeed in environments that docs/grading.md names as breakable. Two environments are
+packages that pip downloads on the first run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How long each check of `.ci/run` takes in a fresh clone of the last commit.
+"""Measures how long each check of `.ci/run` takes in a fresh clone of the last commit.
 
     make bench NAME=ci
 
-Needs the network for `make setup`. A check that fails ends the benchmark with its last lines; what the checks print is
-kept in ci.log in the clone, whose folder is named first and removed at the end.
+Needs the network for `make setup`. A check that fails ends the benchmark and prints the check's last lines. The whole
+output is in ci.log in the clone, whose folder is printed first and removed at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEPS = {
 
 
 def main() -> None:
-    # What this environment has of its own must not help the clone.
+    # The clone must not find the packages of the environment that runs this.
     environment = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONPATH")}
     with tempfile.TemporaryDirectory(prefix="etude-ci-") as folder:
         clone = Path(folder, "etude")

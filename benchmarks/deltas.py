@@ -1,10 +1,10 @@
-"""Publishing and applying a version of the weights as a delta, beside writing and reading the whole safetensors file.
+"""Publishing and applying weights as a delta, compared with writing and reading the whole safetensors file.
 
-The weights are bf16, as engines hold them. A step as small as those of RL leaves most of them where they were: the
-change is made by really rounding fp32 masters, moved by an Adam-sized step, to bf16.
+The weights are bf16, as engines hold them. The change between two versions is realistic: fp32 master weights take an
+Adam-sized step of RL and are rounded to bf16, which leaves most weights unchanged.
 
-`quantised`: the same step where versions hold codes and scales (`precision.experts`), for some of the tensors: bytes of
-the delta and of the whole version, over those in bf16.
+`quantised`: the same step for some tensors whose versions hold codes and scales (`precision.experts`). Given are the
+bytes of the delta and of the whole version, each divided by its size in bf16.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARAMETERS, TENSORS = 32_000_000, 32
 LEARNING_RATE = 1e-6
 DEVIATION = 0.02
 QUANTISED, WHOLE_BLOCKS = 4, 992
-"""Tensors, and columns of them: blocks are of 16 and 32."""
+"""How many tensors are quantised, and how many of their columns: a multiple of the block sizes, 16 and 32."""
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def quantised(pairs: dict[str, tuple[Tensor, Tensor]]) -> dict[str, dict[str, float]]:
-    """`pairs`: each tensor before and after a step."""
+    """Sizes of a delta and of a whole version in each format. `pairs`: each tensor before and after a step."""
 
     def published(name: str) -> Manifest:
         versions = [from_state_dict(held(name, {n: pair[at] for n, pair in pairs.items()})) for at in (0, 1)]
@@ -101,7 +101,7 @@ def quantised(pairs: dict[str, tuple[Tensor, Tensor]]) -> dict[str, dict[str, fl
 
 
 def held(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What a version holds of weights: themselves, or their codes."""
+    """The tensors that a version stores for these weights: the weights themselves, or their codes and scales."""
     if name == "bf16":
         return tensors
     parts: dict[str, Tensor] = {}

@@ -1,13 +1,15 @@
-"""The built-in engine beside `transformers.generate`, on one random DeepSeek-V3 checkpoint, in tokens per second.
+"""Tokens per second of the built-in engine and of `transformers.generate`, on the same random DeepSeek-V3 checkpoint.
 
-Groups of prompts with a common start, as RL has them; greedy, no stop token, equal lengths: both sample the same number
-of tokens, and the share of equal ones is printed. The peer gets its best: one batch without padding, and its own cache.
-A second round is like a rollout's next turn: every conversation goes on, which the engine answers from its prefix cache
-and the peer reads again.
-With drafts means with a random draft head, of which next to nothing is accepted: that is the price of drafting; what a
-trained head brings is in a run's summary.json (engine.accepted_per_step).
-Then, without a peer, many short turns in bf16 (_turns.py), with a network so flat that drafts hold about as often as
-those of a trained head.
+Prompts come in groups with a common start, as in RL. Sampling is greedy without a stop token, so both sides produce the
+same number of tokens; the share of equal ones is printed. The peer runs in its best case: one batch without padding,
+with its own cache. A second round stands for a rollout's next turn: every conversation continues, where the engine uses
+its prefix cache and the peer reads the whole prompt again.
+
+The figures with drafts use a random draft head, whose drafts are almost never accepted, so they show the cost of
+drafting. What a trained head gains is in a run's summary.json (engine.accepted_per_step).
+
+Last come many short turns in bf16 (_turns.py), without a peer. That network's distributions are so flat that drafts are
+accepted about as often as a trained head's.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class Turn:
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # as recipes/tiny.toml gives the engine; two would wait for each other on ops this small
+    torch.set_num_threads(1)  # as in recipes/tiny.toml; on ops this small two threads only wait for each other
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     config = ModelConfig.from_recipe(ModelRecipe(initializer_range=0.2), VOCAB)
@@ -93,7 +95,7 @@ def main() -> None:
 
 
 def turns() -> dict[str, float]:
-    """The better of `RUNS`, since other work on the machine only ever adds to the time."""
+    """Costs of short turns without and with drafts: the best of `RUNS`, since other load can only add time."""
     model = Transformer(ModelConfig.from_recipe(ModelRecipe(), VOCAB)).initialise(0).to(torch.bfloat16)
     plain, drafted = (
         max((short_turns(model, speculate) for _ in range(RUNS)), key=lambda run: run["turns_per_cpu_second"])

@@ -1,8 +1,10 @@
-"""The fleet's scheduler over 500 simulated hosts with 100,000 boxes, and real boxes through it over four ray nodes.
+"""The fleet's scheduler on 500 simulated hosts with 100,000 boxes, and real boxes created through it on four ray nodes.
 
-`placements_per_second` is by the scheduler's own CPU time; `packing` is the least number of hosts that could hold
-the boxes over the number that do; `p99_wait_ms` is simulated time, 20 ms of it the box's making on average. The last is
-the wall clock of creations through dispatcher and hosts, all on this one machine, destruction included.
+- `placements_per_second`: per second of the scheduler's own CPU time.
+- `packing`: the least number of hosts that could hold the boxes, divided by the number that do.
+- `p99_wait_ms`: in simulated time; creating a box takes 20 ms of it on average.
+- `real_creates_per_second`: wall clock of creating and destroying real boxes through dispatcher and hosts, which all
+  run on this machine.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from etude.sandbox.fleet.resources import Resources
 from etude.sandbox.fleet.simulation import Scene, Simulation
 
 HOSTS, BOXES, TOGETHER = 4, 400, 16
-# Four hosts report the load of one machine, which this benchmark fills on purpose; a burst of one spreads the boxes.
+# All four hosts report the load of this one machine, which the benchmark fills on purpose, so the ceiling is lifted. A
+# burst of one spreads the boxes over the hosts.
 POLICY = Policy(ceiling=Resources(1_000, 1_000, 1_000), host_rate=100, host_burst=1)
 
 
@@ -52,7 +55,7 @@ async def real_creates_per_second() -> float:
 
 
 async def main() -> None:
-    scene = Scene(boxes=102_000)  # on average; at its fullest, after deaths and drains, above 100,000
+    scene = Scene(boxes=102_000)  # an average; after deaths and drains there are still above 100,000 at the peak
     outcome = Simulation(scene, Policy()).run()
     print(f"simulated: {outcome}")
     result = {

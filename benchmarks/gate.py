@@ -1,8 +1,8 @@
-"""A thousand tasks of every source made and gated, all cheats included, then those that survived once more by a new
-process over a new store, 400 days later.
+"""Generates and gates a thousand tasks, mixed from every source, with all cheats tried. Then gates the survivors again,
+in a new process with a new store and the clock set 400 days later.
 
-`minutes` is of making and gating. TASKS=60 makes fewer; FOLDER=... keeps what was made and decided, also when it is
-stopped (Ctrl-C), and goes on there: its minutes are then of what was left to do.
+`minutes` covers generating and gating. TASKS=60 makes fewer tasks. FOLDER=... keeps the tasks and verdicts there, also
+after Ctrl-C, and the next call with the same folder resumes; `minutes` then covers only the remaining work.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SEED = 1
 
 
 def make(folder: Path) -> list[Task]:
-    """As many of each source, mixed."""
+    """Generate TASKS tasks, the same number from each source, interleaved."""
     names = source_names()
     share, rest = divmod(TASKS, len(names))
     made = [
@@ -100,7 +100,7 @@ def first(folder: Path) -> dict[str, Any]:
 
 
 def second(folder: Path, survived: int) -> dict[str, Any]:
-    """Of what survived. In a process and a store of its own."""
+    """Gate the surviving tasks again, in a separate process with its own store."""
     begun = time.monotonic()
     command = [sys.executable, __file__, "--again", str(folder)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -142,4 +142,4 @@ if __name__ == "__main__":
         else:
             main()
     except (KeyboardInterrupt, asyncio.CancelledError):
-        sys.exit("stopped; what was decided is kept in FOLDER, if one was given")
+        sys.exit("stopped; if FOLDER was given, tasks and verdicts are kept there and the same command resumes")

@@ -1,10 +1,10 @@
-"""Gradings per minute, and what sealing costs: the grader beside the same tests run plainly in a fresh copy.
+"""Gradings per minute and the cost of sealing: the grader compared with running the same tests in a plain subprocess.
 
-The peer is the least that grading can be: the task's files and its hidden tests copied into a new folder, the tests
-run there by a plain subprocess as whoever runs this, its exit code believed. `overhead` is of a suite that takes one
-second; `quick_overhead_ms` of one that takes nothing is what a grading costs at all. On a busy
-machine clocks say little, since a box has a share of the CPU of its own: `overhead_cpu` compares the CPU time of all
-that took part. A thousand gradings run last: what they have left behind is counted.
+The peer is the least a grader must do: copy the task's files and hidden tests into a new folder, run the tests there as
+the current user, and trust the exit code. `overhead` is measured with a test suite that takes one second;
+`quick_overhead_ms`, with a suite that takes no time, is the fixed cost of one grading. On a busy machine the wall clock
+misleads, since each box has its own CPU share, so `overhead_cpu` compares the CPU time of all processes involved. At
+the end a thousand gradings run, and `left` counts what they leave behind.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ TEST = """    def test_of_{number}(self):
 
 
 def suite_task(folder: Path, seconds: float) -> Task:
-    """A hidden suite that computes for so long: ten tests, the last takes ten times as long as the first; the change is
-    what three of them are about."""
+    """Write a task with ten hidden tests that compute for `seconds` in total, the last ten times as long as the first.
+
+    Three of the tests cover the change that the task asks for."""
     parts, ids = [], [f"test_prices.TotalTest.test_of_{number}" for number in range(10)]
     for number in range(10):
         call, wanted = (
@@ -88,7 +89,7 @@ class Times:
 
 
 def plain(task: Task) -> tuple[float, float]:
-    """Seconds of the least, and of CPU: a copy, the change, the tests."""
+    """Run the peer (copy the files, apply the change, run the tests); return wall-clock and CPU seconds."""
     begun, used = time.perf_counter(), _cpu()
     with tempfile.TemporaryDirectory(prefix="etude-plain-") as place:
         copy = Path(place) / "work"
@@ -101,12 +102,12 @@ def plain(task: Task) -> tuple[float, float]:
 
 
 def _cpu() -> float:
-    """Of this process and of those it has waited for."""
+    """CPU seconds of this process and of the children it has waited for."""
     return sum(os.times()[:4])
 
 
 async def compare(grader: Grader, task: Task) -> tuple[Times, Times]:
-    """Gradings and plain runs, in turns."""
+    """Time gradings and plain runs alternately."""
     ours, peer = Times(), Times()
     for run in range(RUNS + 1):
         begun, used = time.perf_counter(), _cpu()
@@ -115,7 +116,7 @@ async def compare(grader: Grader, task: Task) -> tuple[Times, Times]:
         assert verdict.passed, verdict
         assert verdict.evidence.sealed or os.geteuid(), verdict
         bare, bare_cpu = plain(task)
-        if run:  # The first proves what exams are drawn from.
+        if run:  # The first run is a warm-up: it also proves the pool that exams are drawn from.
             ours.seconds.append(taken)
             ours.cpu.append(used + verdict.evidence.cpu_seconds)
             peer.seconds.append(bare)
@@ -138,7 +139,7 @@ async def per_minute(grader: Grader, tasks: list[Task], count: int, at_once: int
 
 
 def traces_of(store: Path) -> dict[str, int]:
-    """What gradings could leave: on the machine, in the store, and in this process."""
+    """Count what gradings could leave behind on the machine, in the store and in this process."""
     own = psutil.Process()
     cgroups = Path("/sys/fs/cgroup")
     return {

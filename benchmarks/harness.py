@@ -1,13 +1,15 @@
-"""What a turn costs in the harness: 500 conversations at once on one core, with a free model and tools that are free.
+"""The harness's cost per turn: 500 concurrent conversations on one core, with a scripted model that costs nothing.
 
-The loop, the tools, their budgets and the sessions on disk are those that ship; only the model is a script. First all
-conversations go as fast as they can, to fifty turns each: turns per second of CPU time, and memory. Then each answer
-takes a model's time, about a second: what the harness adds to a turn of so long a conversation, from the answer to the
-next question, by the wall clock, and by CPU time for busy machines (other conversations' turns in between included).
-Then fewer conversations as in training, where each token is recorded.
+The loop, tools, budgets and session files are the real ones; only the model is a script.
 
-The peer is mini-swe-agent (`_mini_swe.toml`) with a scripted model of its own. It says the same, and is given what our
-tools answered, by an environment that costs it nothing.
+1. All conversations run to fifty turns as fast as they can: turns per second of CPU time, and memory.
+2. Each answer then takes about a second, like a model's: the latency that the harness adds to a turn of a long
+   conversation, from one answer to the next request, in wall-clock time, and for busy machines in CPU time (which
+   includes other conversations' turns in between).
+3. Fewer conversations run as in training, where every token is recorded.
+
+The peer is mini-swe-agent (`_mini_swe.toml`) with its own scripted model. It says the same and receives our tools'
+answers, from an environment that costs nothing.
 """
 
 from __future__ import annotations
@@ -53,13 +55,14 @@ from etude.trace import Trace, TraceBuilder, TraceWriter
 CONVERSATIONS, TURNS, PACED = 500, 50, 10
 RECORDED = 64
 ANSWER_SECONDS = 1.0
-"""What an answer takes in the second part, on average."""
+"""Average seconds of an answer in the second part."""
 PROFILE = load_profile("full")
 SETTINGS = Path(__file__).with_name("_mini_swe.toml")
 
 
 class Script:
-    """Answers at once up to `TURNS`; then, when all conversations are there, after a model's time."""
+    """Policy that answers at once for `TURNS` turns, waits until all conversations are there, then answers at a model's
+    pace."""
 
     def __init__(self, number: int, clock: Clock) -> None:
         self.name, self._number, self._clock = "script", number, clock
@@ -93,6 +96,8 @@ class Script:
 
 
 class Clock:
+    """Measures both parts: CPU, time and memory until all conversations reach `TURNS`, then each turn's latency."""
+
     def __init__(self) -> None:
         self.process = psutil.Process()
         self.before = self._memory()
@@ -168,7 +173,7 @@ def ours(place: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def peers_python(requirement: str) -> Path:
-    """Of an environment of its own, kept in the user's cache: what it needs is none of ours."""
+    """Return the Python of a virtual environment for the peer, kept in the user's cache, apart from our packages."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude" / "benchmarks"
     place, ready = cache / requirement, cache / requirement / "ready"
     if not ready.exists():
@@ -181,7 +186,7 @@ def peers_python(requirement: str) -> Path:
 
 
 def mini_swe(folder: Path, outputs: list[str]) -> dict[str, float]:
-    """Turns per second of CPU time, by when it writes its trajectory."""
+    """Turns per second of CPU time of mini-swe-agent, by when it writes its trajectory (each step, or at the end)."""
     settings = tomllib.loads(SETTINGS.read_text(encoding="utf-8"))
     answers = iter(outputs)
     turns = [
@@ -202,7 +207,7 @@ def mini_swe(folder: Path, outputs: list[str]) -> dict[str, float]:
 
 
 async def recorded(start: dict[str, bytes], place: Path) -> float:
-    """Turns per second of CPU time with token-exact traces, written when their conversations are over."""
+    """Turns per second of CPU time with token-exact traces, which are written when the conversations end."""
     profile = load_profile("compact")
     texts = [*profile.texts(), *(data.decode() for data in start.values())]
     form = CompactFormat(Tokenizer.train(texts, 1024))

@@ -1,9 +1,10 @@
-"""The size and shape of the code: lines, files, circles of imports, words of docs, runs of lines that stand twice.
+"""Size and structure of the code: lines, files, import cycles, words of documentation, duplicated lines.
 
     make bench NAME=house
 
-A circle is a set of modules of which each imports all others, directly or not; imports for type checkers count. A
-duplicate is a run of ten lines or more, blank ones and comments aside, that stands in `src` a second time.
+An import cycle is a set of modules that import each other, directly or through others; imports under TYPE_CHECKING
+count. A duplicate is a run of at least ten lines that occurs twice in `src`; blank lines, comments and imports are
+ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from _report import finish
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = 10
-"""Lines that must be equal, one after the other, for a duplicate."""
+"""Shortest run of equal lines that counts as a duplicate."""
 
 
 def lines_of(files: list[Path]) -> list[int]:
@@ -28,7 +29,7 @@ def lines_of(files: list[Path]) -> list[int]:
 
 
 def cycles() -> list[list[str]]:
-    """The circles of imports, each sorted."""
+    """Return the import cycles, each as a sorted list of modules."""
     graph = grimp.build_graph("etude", cache_dir=None)
     arrows = networkx.DiGraph()
     for module in graph.modules:
@@ -37,7 +38,7 @@ def cycles() -> list[list[str]]:
 
 
 def duplicates(files: list[Path]) -> list[tuple[str, str]]:
-    """Pairs of places that begin a run of equal lines, the longest runs only."""
+    """Return pairs of places (file:line) where equal runs of lines begin; overlapping runs are merged into one."""
     seen: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
     for file in files:
         numbered = [

@@ -1,12 +1,13 @@
-"""Reference quantisers on one core, beside torchao's, whose codes must be the same; and what training with them costs.
+"""Speed of the reference quantisers on one core and of torchao's, whose codes must be equal; and the cost of training
+with emulated low precision.
 
-Speed is input bytes per second of CPU time, the median of runs in turns: what else the machine does costs this less
-than it costs wall-clock time, though a cache that is shared still counts. NVFP4's codes are compared under an outer
-scale that is a power of two and with reciprocals of all 24 bits, the one setting in which torchao's arithmetic is ours.
+Speed is input bytes per second of CPU time, the median of alternating runs. CPU time suffers less from other load than
+wall-clock time, though shared caches still matter. NVFP4 codes are compared with a power-of-two outer scale and 24-bit
+reciprocals, the only setting in which torchao computes exactly as we do.
 
-`emulated_slowdown`: CPU time of whole steps of recipes/tiny.toml, optimizer included, over those in bf16: one of base
-pretraining, one of RL on rows of half the engine's context. The tokens are random. `invariant_slowdown` is what batch
-invariance costs (_invariance.py).
+`emulated_slowdown`: CPU time of a whole training step of recipes/tiny.toml, including the optimizer, divided by that in
+bf16: a step of base pretraining, and a step of RL on rows of half the engine's context. Tokens are random.
+`invariant_slowdown`: the cost of batch invariance (_invariance.py).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ROWS, WIDTH, RUNS = 2048, 2048, 12
 ROUNDINGS = ("nvfp4", "nvfp4_tensor", "mxfp8", "fp8_block")
 STEPS = 5
 SAMPLED_SHARE = 0.25
-"""Of the tokens of a rollout, about."""
+"""Rough share of a rollout's tokens that the model sampled."""
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 Peer = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -60,7 +61,7 @@ def main() -> None:
 
 
 def torchao_quantisers(outer: float) -> dict[str, Peer]:
-    logging.disable(logging.WARNING)  # of its compiled parts, which no CPU needs
+    logging.disable(logging.WARNING)  # torchao warns about compiled extensions that are not needed on CPUs
     from torchao.prototype.mx_formats.config import ScaleCalculationMode
     from torchao.prototype.mx_formats.mx_tensor import to_mx
     from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize

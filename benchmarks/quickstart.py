@@ -1,8 +1,8 @@
-"""The quick start as a newcomer runs it: the whole of recipes/tiny.toml, resumed if it was interrupted.
+"""The quick start as a newcomer runs it: all of recipes/tiny.toml, resumed if it was interrupted.
 
-There is no peer that trains such a line; what is read is the time, what every stage changed, and how long the plan had
-said that each would take, as a share of what it took; stages of which that was beyond 30 % are named. A run whose
-stages were made by other code than this is told and not recorded: its row would name code that did not make it.
+No peer trains such a line of stages. Reported are the time, what each stage changed, and each stage's planned time
+divided by its actual time; stages where the plan is off by more than 30 % are named. If some stage was made by other
+code than the current one, this is printed and nothing is recorded, since a row must name the code that made it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / "runs" / "tiny"
 PLAN = RUN.with_name("tiny-plan.json")
 NEAR = 1.3
-"""How many times as long, or as short, a stage may take as the plan says."""
+"""Largest factor between a stage's planned and actual time that counts as a good plan."""
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     planned = {name: said[name] / seconds for name, seconds in summary["seconds"].items() if name in said}
     if beyond := far_from(planned):
         shares = ", ".join(f"{name} ({planned[name]:.2f})" for name in beyond)
-        print(f"the plan is beyond {NEAR - 1:.0%} of what happened: {shares}", file=sys.stderr)
+        print(f"the plan is off by more than {NEAR - 1:.0%} (planned / actual): {shares}", file=sys.stderr)
     others = [n for n, s in LineageState.load(RUN / "lineage.json").stages.items() if s.code_digest != code_digest()]
     if others and os.environ.pop("RECORD", "0") not in ("", "0"):
         print(f"not recorded: other code made {', '.join(others)}; remove {RUN} and run again", file=sys.stderr)
@@ -62,8 +62,8 @@ def main() -> None:
 
 
 def plan_of(recipe: Path) -> dict[str, float]:
-    """Seconds by stage, planned before the run first began and kept: a run that goes on is not held against what a
-    later plan says. Empty where the run was begun without one."""
+    """Planned seconds by stage. The plan is made before the run first starts and kept, so that a resumed run is
+    compared with the original plan. Empty if the run was started without a plan."""
     if not RUN.exists():
         PLAN.parent.mkdir(parents=True, exist_ok=True)
         stages = plan_run(load_recipe(recipe)).stages
@@ -72,7 +72,7 @@ def plan_of(recipe: Path) -> dict[str, float]:
 
 
 def far_from(planned: dict[str, float]) -> list[str]:
-    """The stages of which the plan's share of the truth is not near 1."""
+    """Stages whose planned time is off by more than the factor NEAR. `planned`: planned / actual time by stage."""
     return [name for name, share in planned.items() if not 1 / NEAR <= share <= NEAR]
 
 

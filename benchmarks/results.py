@@ -2,8 +2,8 @@
 
     make results
 
-Which figures are shown, and their targets, stands in benchmarks/results.toml; the rows hold all others. A figure with
-a history has a small picture of it, in docs/results/.
+benchmarks/results.toml lists the figures to show and their targets; the rows hold all others. A figure that was
+recorded more than once gets a small plot of its history in docs/results/.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WIDTH, HEIGHT, EDGE = 90, 20, 3
 
 
 def figure(result: dict[str, Any], key: str) -> float | None:
-    """The number at a dotted key, None where a row of that time had none."""
+    """Return the number at a dotted key, or None if the row has none, being older than the figure."""
     found: Any = result
     for part in key.split("."):
         if isinstance(found, list) and part.isdigit() and int(part) < len(found):
@@ -48,7 +48,7 @@ def figure(result: dict[str, Any], key: str) -> float | None:
 
 
 def sparkline(values: list[float]) -> str:
-    """An SVG of one line whose last point is marked."""
+    """Return an SVG with one line through the values, its last point marked."""
     low, high = min(values), max(values)
     step, span = (WIDTH - 2 * EDGE) / (len(values) - 1), high - low or 1.0
     points = [
@@ -64,7 +64,7 @@ def sparkline(values: list[float]) -> str:
 
 
 def page(rows: list[dict[str, Any]], shown: dict[str, Any], pictures: Path) -> str:
-    """The page's text; writes its pictures beside the rows."""
+    """Return the text of docs/results.md; writes the plots it links to into `pictures`."""
     lines = []
     for bench, about in shown.items():
         only = about.get("only", {}).items()

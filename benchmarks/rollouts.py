@@ -1,9 +1,10 @@
-"""Graded rollouts per second of the tiny recipe: the agent of SFT on train tasks, boxes and sealed grading included.
+"""Graded rollouts per second of the tiny recipe: the SFT model on train tasks, including boxes and sealed grading.
 
-First sampling alone, training apart, with every core for engine and boxes: `per_second`. Then RL itself, trainer beside
-the engine, for some steps: who used the cores, as shares of all CPU time, how many were busy on average, and who waited
-for whom while one was not, as shares of all core-seconds. Both are taken once warm. There is no peer that grades such
-tasks in such boxes. What comes before RL is made first, once, or taken over from a run of the quick start.
+`per_second` is measured first, with sampling alone: engine and boxes have every core. Then RL runs for some steps, with
+the trainer beside the engine. Reported are which service used the cores (shares of all CPU time), how many cores were
+busy on average, and who waited for whom while a core was idle (shares of all core-seconds). Both parts are measured
+after a warm-up. No peer grades such tasks in such boxes. The stages before RL run first, once, or are taken over from a
+run of the quick start.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from etude.view.cores import attributed, samples_of, summed
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / "runs" / "rollouts"
 WARM, MEASURED = 400, 2400
-"""Rollouts before the clock starts, and under it."""
+"""Rollouts before the clock starts, and rollouts that are timed."""
 STEPS, WARM_STEPS = 14, 4
 
 
@@ -60,7 +61,7 @@ async def _measure() -> dict[str, Any]:
 
 
 async def _sampling(context: RunContext) -> dict[str, Any]:
-    """Groups of train tasks, as in RL, as many at a time as the recipe has in flight."""
+    """Measure sampling alone: groups of rollouts per train task as in RL, with as many in flight as the recipe sets."""
     rl = context.recipe.rl
     engine = await start_engine(context, "engine-alone", context.paths.model("sft"))
     worker = await start_worker(context, engine, "worker-alone", ("train",))
@@ -102,7 +103,7 @@ def _jobs(context: RunContext) -> Iterator[RolloutJob]:
 
 
 async def _reinforcing(context: RunContext) -> dict[str, Any]:
-    """RL's own loop; its evaluations are left out."""
+    """Measure RL's own loop, without its evaluations."""
     steps = {"steps": STEPS, "evaluate_every": 0}
     recipe = context.recipe.model_copy(update={"rl": context.recipe.rl.model_copy(update=steps)})
     for leftover in (context.paths.rl, context.paths.checkpoints("rl"), context.paths.weights):
@@ -126,7 +127,7 @@ async def _reinforcing(context: RunContext) -> dict[str, Any]:
         await RlRun(recipe, context.paths, crew, context.journal, prompts, update=update, evaluate=evaluate).run()
     finally:
         await crew.dismiss()
-    # The last steps have nothing to sample beside them: sampling is ahead by as much as staleness allows.
+    # Leave out the last steps: sampling is ahead by max_staleness steps, so nothing is sampled while they train.
     last = STEPS - recipe.rl.max_staleness
     seconds, used = _between(readings[WARM_STEPS], readings[last])
     whole = sum(used.values())
@@ -142,7 +143,7 @@ async def _reinforcing(context: RunContext) -> dict[str, Any]:
 
 
 def idle_by(journal: Path, begun: float, ended: float) -> dict[str, float]:
-    """Who waited for whom while a core had nothing to do, as shares of all core-seconds between two moments."""
+    """Idle time of cores by who waited for whom, as shares of all core-seconds between two moments."""
     entries = [entry for entry in read_journal(journal) if entry.kind in ("cores", "wait")]
     samples = [sample for sample in samples_of(entries) if begun < sample.end <= ended]
     whole = summed(attributed(samples, wait_spans(entries)))
@@ -156,12 +157,13 @@ def _pid(service: Supervised) -> int:
 
 def _read(pids: dict[str, int]) -> Reading:
     reading = read_cores(pids)
-    assert reading is not None, "who used the cores is told by /proc"
+    assert reading is not None, "cannot tell which process used the cores: /proc is missing"
     return reading
 
 
 def _between(begun: Reading, ended: Reading) -> tuple[float, dict[str, float]]:
-    """Seconds, and CPU seconds by service: each with its children, the rest of what this process started too."""
+    """Return elapsed seconds and CPU seconds by service between two readings. A service's seconds include its children;
+    the driver's include everything else that this process started."""
     return ended.time - begun.time, {name: ended.used[name] - begun.used[name] for name in begun.used}
 
 

@@ -1,7 +1,8 @@
-"""A box's whole life (create, one command, destroy), forks, and a thousand boxes at once; beside podman and bubblewrap.
+"""The lifetime of a box (create, one command, destroy), forks, and a thousand live boxes; compared with podman and
+bubblewrap.
 
-Run by root it measures root first and then an ordinary user, nobody, in a process of its own: a line for each. Podman
-is measured once, by who runs this. A box has an image, limits and files of its own; bubblewrap, the floor, gets all
+As root it measures root first, then the ordinary user nobody in a separate process, with a result line for each. Podman
+is measured once, as the current user. A box has its own image, limits and files. Bubblewrap is the lower bound: all
 namespaces, the host's files read-only and a tmpfs.
 """
 
@@ -34,11 +35,11 @@ NOBODY = 65534
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 FILL = "mkdir d; i=0; while [ $i -lt 2000 ]; do head -c 52429 /dev/urandom >d/$i; i=$((i+1)); done"
 KERNEL_AND_PROCESSES = ("AnonPages", "Shmem", "Slab", "KernelStack", "PageTables", "Percpu")
-"""Of /proc/meminfo: all that grows with a box, but for pages of program files, which all share."""
+"""Fields of /proc/meminfo that grow with the number of boxes. Pages of program files are left out, being shared."""
 
 
 async def median_ms(work: Callable[[], Awaitable[float]], runs: int = RUNS) -> float:
-    """Of the seconds that the work says it has taken."""
+    """Median milliseconds of the durations, in seconds, that `work` returns."""
     taken = [await work() for _ in range(runs + WARM)]
     return 1000 * statistics.median(taken[WARM:])
 
@@ -81,7 +82,7 @@ async def forks(sandboxes: Sandboxes, image: str) -> dict[str, Any]:
     assert (await parent.exec(FILL, timeout=120)).code == 0
 
     async def fork(count: int) -> float:
-        """Until every child can be used."""
+        """Seconds per child until every child is usable."""
         begun = time.perf_counter()
         children = await parent.fork(count)
         taken = time.perf_counter() - begun
@@ -106,7 +107,7 @@ async def forks(sandboxes: Sandboxes, image: str) -> dict[str, Any]:
 
 
 async def many(sandboxes: Sandboxes, image: str) -> dict[str, Any]:
-    """Each box has run a command when its memory is counted."""
+    """Measure a thousand live boxes. Memory is counted after each box has run a command."""
     before, boxes = memory_kib(), []
     for _ in range(LIVE // AT_ONCE):
         boxes += await asyncio.gather(*(sandboxes.create(BoxSpec(image)) for _ in range(AT_ONCE)))
@@ -137,7 +138,7 @@ def measure_podman(place: Path) -> dict[str, Any]:
 
 
 def measure_as_nobody() -> dict[str, Any] | None:
-    """In a process of its own, with an interpreter that others may run: this one may lie in root's home."""
+    """Measure as nobody, in a separate process. If this interpreter lies in root's home, another one is used."""
     elsewhere = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
     here = Path(__file__).resolve().parent
     folder = Path(tempfile.mkdtemp(prefix="etude-bench-"))
@@ -174,7 +175,7 @@ def report(ours: dict[str, Any], peer: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:  # The ordinary user's part of root's run.
+    if len(sys.argv) > 1:  # The part that measure_as_nobody starts.
         print(json.dumps(asyncio.run(measure(Path(sys.argv[1])))))
         return
     with temporary_store("etude-bench-") as place:

@@ -1,10 +1,9 @@
-"""Search in the kernel's source (over 60,000 files), beside ripgrep, and how often a description finds its function.
+"""Compares indexed search in the Linux kernel's source (over 60,000 files) with plain ripgrep, and measures how often a
+description finds its function (_recall.py).
 
-Forty patterns in four classes of selectivity; the second part is _recall.py's.
-
-Before each search a line that matches is written into some file of the tree, so that what it takes to see changes is
-inside of the measured time; every file gets its contents back at the end. Both sides start ripgrep and take its whole
-output; ours also sorts it by file. `--cpu` compares CPU time, for a machine that others use too.
+Forty patterns in four classes of selectivity are searched. Before each search a matching line is appended to some file
+of the tree, so the measured time includes noticing changes; every file is restored at the end. Both sides start ripgrep
+and read its whole output; ours also sorts it by file. `--cpu` compares CPU time, for a machine with other load.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def cases() -> list[Case]:
 
 
 def ripgrep_alone(grep: Grep, pattern: Pattern) -> bytes:
-    """As a user would run it, in its fastest form; in the output's form that ours asks for, too."""
+    """Run ripgrep as a user would, in its fastest form, with the output format that our search uses."""
     command = [grep.ripgrep.program, "--no-config", "--line-number", "--heading", "--null", "--color=never"]
     command += ["--fixed-strings"] * pattern.fixed + ["--word-regexp"] * pattern.word
     command += ["--ignore-case"] * pattern.ignore_case + [f"--regexp={pattern.text}", "./"]
@@ -100,7 +99,7 @@ def printed_again(found: Found) -> list[bytes]:
 
 @contextmanager
 def edits(root: Path) -> Iterator[Callable[[str], None]]:
-    """Writes a line to some file that ripgrep searches; puts all back at the end."""
+    """Yield a function that appends a line to a random .c file; all files are restored at the end."""
     choice = random.Random(0)
     files = sorted(path for path in root.rglob("*.c") if path.is_file())
     before: dict[Path, bytes] = {}
@@ -119,8 +118,8 @@ def edits(root: Path) -> Iterator[Callable[[str], None]]:
 
 
 def linux_tree(cache: Path) -> Path:
-    """The tree of Debian's package linux-source-*: as an earlier run unpacked it, else from the installed package, else
-    from the newest that apt knows."""
+    """Return the unpacked source of Debian's package linux-source-*: from an earlier run if there is one, else from the
+    installed package, else from the newest package that apt can download."""
     found = sorted(path for path in cache.glob("linux-source-*") if path.is_dir())
     if found:
         return found[-1]
@@ -177,16 +176,16 @@ def grep_figures(tree: Path, cache: Path, clock: Clock, runs: int) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tree", type=Path, help="another large folder instead of the kernel's source")
+    parser.add_argument("--tree", type=Path, help="search this folder instead of the kernel's source")
     parser.add_argument(
         "--cache",
         type=Path,
         default=Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude" / "bench",
-        help="where the kernel's source is unpacked (1.4 GB), from /usr/src/linux-source-*.tar.xz or else from "
-        "Debian's package, which apt-get downloads (140 MB); it stays for the next run",
+        help="folder where the kernel's source is unpacked (1.4 GB) and kept for the next run; it comes from "
+        "/usr/src/linux-source-*.tar.xz, or else from Debian's package, which apt-get downloads (140 MB)",
     )
-    parser.add_argument("--cpu", action="store_true", help="CPU time of this process and of ripgrep instead of time")
-    parser.add_argument("--runs", type=int, default=RUNS, help="of each pattern; the median counts")
+    parser.add_argument("--cpu", action="store_true", help="measure CPU time of this process and of ripgrep")
+    parser.add_argument("--runs", type=int, default=RUNS, help="searches per pattern; the median counts (default 3)")
     given = parser.parse_args()
     clock: Clock = cpu_seconds if given.cpu else time.perf_counter
     with tempfile.TemporaryDirectory(prefix="etude-bench-") as place:

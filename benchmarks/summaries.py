@@ -1,8 +1,9 @@
-"""Self-summaries beside a long prompt-based compaction: how short they make a context, and what is left in it.
+"""Self-summaries compared with a long compaction prompt: how much each shortens a context, and what is kept.
 
-The sessions of _summary_sessions.toml, each ended by a note taker that must find in its prompt what it fills in. It is
-no model: it forgets nothing that it sees and repeats what the instruction asks for, so `facts_kept` shows whether the
-harness carries notes over, and `compression` what the two ways of asking cost. `empty`: summaries that say nothing.
+A scripted note taker plays the sessions of _summary_sessions.toml and must find the facts it needs in its prompt. It is
+no model: it notes every fact that it sees, in the form that the instruction asks for. So `facts_kept` shows whether the
+harness carries notes over, and `compression` what each of the two instructions costs. The figures named `empty` are for
+summaries without text.
 """
 
 from __future__ import annotations

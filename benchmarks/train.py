@@ -1,7 +1,7 @@
-"""Forward and backward of our network beside transformers' DeepseekV3ForCausalLM, at the shape of recipes/tiny.toml.
+"""Speed of forward and backward of our network and of transformers' DeepseekV3ForCausalLM, in recipes/tiny.toml's size.
 
-Both load one checkpoint, in fp32, see the same tokens, and must give the same loss; the peer runs in each of its expert
-implementations and counts with the fastest. The gradient of the whole step is taken, the optimizer is left out.
+Both load the same fp32 checkpoint, read the same tokens and must have the same loss. The peer runs with each of its
+expert implementations, and the fastest counts. Gradients of all parameters are computed; the optimizer is left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Draws what `etude chat` looks like, from a scripted session on its real screen.
+"""Draws the documentation's pictures of `etude chat` from a scripted session on its real screen.
 
-From the repository's root: python -m scripts.chat_picture docs/pictures
+Run in the repository's root: python -m scripts.chat_picture docs/pictures
 
-chat.svg is the question for permission; session.svg is the whole session as a film, which a browser plays in a loop.
+chat.svg shows the permission question. session.svg is an animation of the whole session, which a browser plays in a
+loop.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from etude.cli.agent_setup import Rules
 SIZE = (96, 36)
 ASKED = "check.py fails, mend it"
 SECONDS = 2.0
-"""For each frame of the film but those of typing."""
+"""Base duration of a frame; frames of typing are shorter, and important ones a multiple of it."""
 
 
 async def draw(folder: Path) -> None:
@@ -36,7 +37,7 @@ async def draw(folder: Path) -> None:
 
             def frame(seconds: float) -> str:
                 drawn = seen.app.export_screenshot(title="etude chat --here")
-                # The picture must need nothing from elsewhere.
+                # Drop web fonts: the picture must not load anything.
                 film.append((re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL), seconds))
                 return film[-1][0]
 
@@ -61,7 +62,7 @@ NAMES = {" ": "space", ".": "full_stop", ",": "comma"}
 
 
 def as_film(frames: list[tuple[str, float]]) -> str:
-    """One SVG that shows each of these for its seconds, again and again; without animation the last one is seen."""
+    """Return one SVG that shows each frame for its seconds, in a loop. Without animation the last frame is visible."""
     whole, begin = sum(seconds for _, seconds in frames), 0.0
     box = re.search(r'viewBox="([^"]+)"', frames[0][0])
     assert box is not None

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Try the README's commands as a newcomer would: a fresh clone of the last commit on a bare Debian tree, as root and as
-# an ordinary user. Usage: fresh.sh [root|user|both] [test|quickstart|both]
+# Try the README's commands as a newcomer would: in a fresh clone of the last commit on a bare Debian system, as root
+# and as an ordinary user. Usage: fresh.sh [root|user|both] [test|quickstart|both]
 #
-# The tree holds what the README asks for and nothing else. It is made once by debootstrap and kept in the cache; each
-# try works on a copy. This machine's apt and pip settings are taken along, with the folders that they name, so that
-# packages come from where this machine gets them.
+# The Debian root tree has the packages that the README asks for and no others. debootstrap makes it once, it is kept in
+# the cache, and each try works on a copy. This machine's apt and pip settings are copied into it, with the local
+# folders that they name, so that packages come from the same place as on this machine.
 set -eu
 cd "$(dirname "$0")/.."
 
 fail() { echo "fresh: $1" >&2; exit 2; }
-case "${1:-both}" in root | user) who=$1 ;; both) who="root user" ;; *) fail "who is root, user or both, not $1" ;; esac
-case "${2:-both}" in test | quickstart) what=$2 ;; both) what="test quickstart" ;; *) fail "what is test, quickstart or both, not $2" ;; esac
-[ "$(id -u)" = 0 ] || fail "needs root, to make a tree and enter it"
+case "${1:-both}" in root | user) who=$1 ;; both) who="root user" ;; *) fail "expected root, user or both, found $1" ;; esac
+case "${2:-both}" in test | quickstart) what=$2 ;; both) what="test quickstart" ;; *) fail "expected test, quickstart or both, found $2" ;; esac
+[ "$(id -u)" = 0 ] || fail "must run as root, to make a Debian tree and enter it"
 PATH=$PATH:/usr/sbin:/sbin
 command -v debootstrap >/dev/null || fail "debootstrap is missing; run: apt-get install debootstrap"
 
@@ -24,17 +24,17 @@ if [ ! -e "$pristine" ]; then
   mirror=$(apt-get indextargets --format '$(SITE)' "Codename: $suite" 2>/dev/null | head -n 1)
   echo "fresh: making a bare $suite (minutes, once)"
   made=$(mktemp -d "$cache/making.XXXXXX")
-  # shellcheck disable=SC2086  # No mirror is no word.
+  # shellcheck disable=SC2086  # Unquoted, so that no mirror gives no argument.
   debootstrap --variant=minbase --include=$packages "$suite" "$made" ${mirror:-} >"$cache/logs/debootstrap.log" 2>&1 ||
     fail "debootstrap failed; see $cache/logs/debootstrap.log"
   tar -C "$made" -cf "$pristine.part" . && mv "$pristine.part" "$pristine"
   rm -rf "$made"
 fi
 
-# What says where packages come from: pip's and apt's settings, proxies, certificates.
+# Settings that determine where packages come from: those of apt and pip, proxies, certificates.
 settings="/etc/apt /etc/pip.conf /etc/xdg/pip /etc/ssl/certs /etc/resolv.conf /etc/hosts"
 named() { env | grep -E '^(PIP_|[a-zA-Z]*_proxy=|[A-Z]*_PROXY=|SSL_CERT|REQUESTS_CA|CURL_CA|TORCH_INDEX=)' || true; }
-# Folders of this machine that pip's settings point to; an index on disk (.../simple) refers to what lies beside it.
+# Local folders that pip's settings point to. An index on disk (.../simple) links to .../files, so take their parent.
 places() { { named; cat /etc/pip.conf /etc/xdg/pip/* "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf" 2>/dev/null; } |
   grep -oE '(file://)?/[A-Za-z0-9._/-]+' | sed 's|^file://||' | sort -u | while read -r place; do
     if [ -d "${place%/*}/files" ]; then echo "${place%/*}"; elif [ -d "$place" ]; then echo "$place"; fi
@@ -55,7 +55,7 @@ try() { # who what
   chroot "$tree" chown -R "$([ "$1" = root ] && echo root || echo person)" "$home/etude"
   places | while read -r place; do mkdir -p "$tree$place"; done
   begun=$(date +%s) code=0
-  # A root of its own and no mere chroot, where no user namespaces can be made.
+  # pivot_root instead of chroot: in a chroot no user namespaces can be created.
   unshare --mount --pid --fork sh -eu -s "$tree" "$home" "$1" "$2" "$(places)" "$(named)" >"$log" 2>&1 <<'INSIDE' || code=$?
 tree=$1 home=$2 who=$3 what=$4 places=$5 named=$6
 mount --make-rprivate / && mount --bind "$tree" "$tree"

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Of which assertions the answer can be held back, in test files of Python: `held-back.py FOLDER_OR_FILE...`
+"""Counts the assertions in Python test files whose expected answer can be held back: `held-back.py FOLDER_OR_FILE...`
 
-One line for each argument: assertions; of them in per cent: held back, asked in several versions only, neither; test
-functions, and in per cent those of which one held-back answer alone is hard to guess, so that a task to pass that one
-test is sealed. Nothing is run: what the proof with a reference leaves out still counts.
+Prints one line per argument. `asserts`: number of assertions. In per cent of them, `held`: the answer can be held back;
+`versions`: it can only be asked in several versions; `neither`. `tests`: number of test functions. `sealed`: per cent
+of them whose held-back answers together are hard to guess, so that a task to pass that one test would be sealed. Tests
+are not run, so assertions that the proof with a reference solution would exclude are counted too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from etude.tasks.verifiers.tests.pool import chance_of_all
 
 
 def assertions(tree: ast.AST) -> int:
-    """In test functions: assert statements, calls of assert..., blocks that must raise."""
+    """Number of assertions in test functions: assert statements, calls of assert... methods, and `raises` blocks."""
     tests = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return sum(
         isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and _asserts(node.func))

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes .venv and installs the project with its pinned dependencies. Says in one line what is missing and how to get it.
+# Create .venv and install the project with its pinned dependencies. If something is missing, say in one line how to get
+# it.
 set -eu
 
 python=${PYTHON:-python3}
@@ -19,7 +20,7 @@ fi
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 echo "setup: installing into .venv (about two minutes the first time)"
-# torch first and alone: where the default index carries CUDA builds (gigabytes), TORCH_INDEX names one of CPU builds.
+# Install torch first and alone: the default index may have CUDA builds (gigabytes), TORCH_INDEX can name a CPU index.
 if ! .venv/bin/python -c 'import torch' >/dev/null 2>&1; then
   version=$(sed -n 's/^torch==//p' constraints.txt)
   .venv/bin/pip install -q "torch==$version" -c constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} || fail "could not install torch"

@@ -1,9 +1,9 @@
-"""`make smoke`: the whole line shrunk to minutes, killed once on the way, and asserted on.
+"""`make smoke`: runs all stages in minutes, kills the run once in the middle, and checks the results.
 
-It runs `etude run recipes/tiny.toml` with the overrides below into a temporary folder, kills the driver with SIGKILL
-in the middle of RL, checks that nothing of the run outlives it, runs the same command again and judges summary.json.
-The settings are chosen so that what is rare in a run of this length (a self-summary, a swap of weights inside a
-rollout, an implausible expert) really happens; nothing is counted that did not.
+It runs `etude run recipes/tiny.toml` with the overrides below in a temporary folder, kills the driver with SIGKILL
+during RL, checks that no process or mount of the run survives, runs the same command again and checks summary.json.
+The settings force events that are rare in such a short run to happen: a self-summary, a swap of weights within a
+rollout, an expert that the replay filter refuses. The checks fail if one of them did not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OVERRIDES = [
     "tasks.gate_runs=1",
     "corpus.generated_documents=1500",
     "corpus.sources=['generated']",
-    "corpus.folders=['src/etude/model', 'src/etude/harness']",  # real code, long enough for the long stage; no task
+    "corpus.folders=['src/etude/model', 'src/etude/harness']",  # real code with files long enough for the long stage
     "corpus.held_out_share=0.05",
     "pretrain.steps=60",
     "pretrain.batch=4",
@@ -47,14 +47,14 @@ OVERRIDES = [
     f"rl.steps={STEPS}",
     f"rl.prompts_per_step={PROMPTS}",
     f"rl.group={GROUP}",
-    "rl.evaluate_every=4",  # at the start, while the run goes on, and at its end
+    "rl.evaluate_every=4",  # evaluates at the start, during RL and at the end
     "rl.probe_every=2",
     "evaluation.samples=2",
     # Few rollouts at a time and several versions of slack: weights are swapped while rollouts are under way.
     "rl.rollouts_per_worker=6",
     "rl.max_staleness=4",
-    "engine.speculate='always'",  # at so many rows a draft costs more than it saves; here it shall be tried
-    # So young an agent solves next to nothing; what it fails at must move the weights all the same.
+    "engine.speculate='always'",  # not faster with this many rows, but the code path must run
+    # After so little SFT the agent solves almost nothing; its failures must change the weights all the same.
     "rl.min_spread=0.0",
     "rl.drop_unsolved=false",
     # Large steps and a strict filter: trainer and engine then disagree on experts within five steps.
@@ -70,15 +70,15 @@ OVERRIDES = [
 ]
 KILL_AFTER_STEPS = 2
 GONE_WITHIN, GONE_AFTER_THE_END = 30.0, 5.0
-"""Seconds after the driver was killed, and after it has ended by itself."""
+"""Seconds until all of a run must be gone: after the driver was killed, and after it ended by itself."""
 DEADLINE = 1500.0
-"""For a whole session; a calm machine needs about a tenth of it."""
+"""Seconds for a whole session; an idle machine needs about a tenth of it."""
 MARK = "ETUDE_SMOKE"
-"""An environment variable that every process of the run inherits: how they are found after the driver's death."""
+"""Environment variable that every process of the run inherits, by which they are found after the driver's death."""
 
 
 class SmokeFailed(Exception):
-    """A check did not hold: says what was expected and what was found."""
+    """A check failed; the message says what was expected and what was found."""
 
 
 def main() -> int:
@@ -110,7 +110,7 @@ def smoke(runs: Path) -> dict[str, Any]:
     second = Session(runs, mark, runs / "second.log")
     code = second.wait()
     expect(code == 0, "the second session to finish", f"exit code {code}, see {second.log}")
-    expect(events(root)[: len(consumed)] == consumed, "the log of the first session to be kept", "another log")
+    expect(events(root)[: len(consumed)] == consumed, "the first session's log to be kept", "a different log")
     until_nothing_is_left(mark, {}, root, shared_before, GONE_AFTER_THE_END)
 
     summary = json.loads((root / "summary.json").read_text(encoding="utf-8"))
@@ -124,7 +124,7 @@ def smoke(runs: Path) -> dict[str, Any]:
 
 
 def judge(root: Path, summary: dict[str, Any]) -> list[tuple[str, str, bool]]:
-    """Name, what was found, whether it holds."""
+    """Return for each check its name, what was found, and whether it holds."""
     rows: list[tuple[str, str, bool]] = []
 
     def falls(name: str, section: str, field: str) -> None:
@@ -168,7 +168,7 @@ def judge(root: Path, summary: dict[str, Any]) -> list[tuple[str, str, bool]]:
 
 
 class Session:
-    """One run of the command, in a process group of its own."""
+    """One run of the command, in its own session and process group."""
 
     def __init__(self, runs: Path, mark: str, log: Path) -> None:
         self.log = log
@@ -199,7 +199,7 @@ class Session:
         return code
 
     def family(self) -> dict[int, str]:
-        """Every process below the driver, and when it started."""
+        """Start time of the driver and of every process below it, by pid."""
         parents = {pid: parent for pid, parent, _ in processes()}
         below = {self._driver.pid}
         while more := {pid for pid, parent in parents.items() if parent in below} - below:
@@ -217,7 +217,7 @@ class Session:
 
 
 def processes() -> list[tuple[int, int, str]]:
-    """Process, parent and start time of everything that runs and is not a zombie."""
+    """(pid, parent's pid, start time) of every process that is not a zombie."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and (stat := _read(entry / "stat")):
@@ -230,7 +230,9 @@ def processes() -> list[tuple[int, int, str]]:
 def until_nothing_is_left(
     mark: str, family: dict[int, str], root: Path, shared_before: set[Path], within: float
 ) -> float:
-    """Seconds that it took. What others on this machine have for a moment does not stay, and is not the run's."""
+    """Wait until nothing of the run is left; return the seconds it took. Raise if something still is after `within`.
+
+    Waiting also rules out short-lived files of other processes on this machine."""
     ended = time.monotonic()
     while left := leftovers(mark, family, root, shared_before):
         in_time = time.monotonic() - ended < within
@@ -240,8 +242,8 @@ def until_nothing_is_left(
 
 
 def leftovers(mark: str, family: dict[int, str], root: Path, shared_before: set[Path]) -> list[str]:
-    """Processes and mounts of the run, told by their kin, their environment and the run's folder; and shared memory
-    that is new and nobody's."""
+    """List what is left of the run: its processes (by ancestry or the mark in their environment), mounts and folders,
+    and new shared memory that no process maps."""
     left = [f"{file}" for file in Path("/dev/shm").iterdir() if file not in shared_before and not held(file)]
     for pid, _, started in processes():
         environment = _read(Path(f"/proc/{pid}/environ"))
@@ -258,7 +260,7 @@ def leftovers(mark: str, family: dict[int, str], root: Path, shared_before: set[
 
 
 def held(file: Path) -> bool:
-    """Does a living process map this shared-memory file? Then it is another run's."""
+    """Whether a living process maps this shared-memory file; it then belongs to another run."""
     return any(str(file).encode() in _read(Path(f"/proc/{pid}/maps")) for pid, _, _ in processes())
 
 
@@ -286,7 +288,7 @@ def _whole_lines(file: Path) -> list[str]:
 
 
 def _read(file: Path) -> bytes:
-    """Empty for a file, or a process, that is not there."""
+    """Read a file; empty if it, or the process it belongs to, does not exist."""
     try:
         return file.read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):

@@ -1,9 +1,9 @@
-"""Run the exhaustive tests of one room, or of all, and keep the result in docs/soak.md.
+"""Run the exhaustive tests of one room, or of all, and write the results to docs/soak.md.
 
     soak.py [ROOM]        ROOM is a folder of tests/: sandbox, tasks, survival...
 
-A room's row holds its last result, with the date and the digest of the code that was tested. Interrupted, the rooms
-that ended keep their rows and the others keep their old ones.
+A room's row holds its last result, with the date and the digest of the tested code. Each row is written as soon as its
+room is done, so after an interruption only the remaining rooms still have their old rows.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ is the digest of the code that was tested (`etude.journal.code_digest`).
 |---|---|---|---|---|---|---|
 """
 NO_TESTS = 5
-"""pytest's exit code where nothing was chosen."""
+"""pytest's exit code when no test was selected."""
 
 
 def rows() -> dict[str, str]:
-    """The page's table: a room and its row."""
+    """The rows of the page's table, by room."""
     if not PAGE.exists():
         return {}
     lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
@@ -43,7 +43,7 @@ def rows() -> dict[str, str]:
 
 
 def soak(room: str) -> bool | None:
-    """Whether the room passed; None where it has no exhaustive tests."""
+    """Run a room's exhaustive tests and write its row. Return whether they passed; None if it has none."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "soak.xml")
         command = [sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
@@ -67,11 +67,11 @@ def soak(room: str) -> bool | None:
 def main(wanted: list[str]) -> int:
     rooms = sorted(path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith("_"))
     if unknown := set(wanted) - set(rooms):
-        print(f"soak: no tests/{unknown.pop()}; there are: {' '.join(rooms)}", file=sys.stderr)
+        print(f"soak: no folder tests/{unknown.pop()}; expected one of: {' '.join(rooms)}", file=sys.stderr)
         return 2
     results = [soak(room) for room in wanted or rooms]
     if wanted and results == [None]:
-        print(f"soak: {wanted[0]} has no exhaustive tests; make test-full runs all of it", file=sys.stderr)
+        print(f"soak: {wanted[0]} has no exhaustive tests; make test-full runs all of its tests", file=sys.stderr)
     return int(False in results)
 
 

@@ -1,12 +1,12 @@
 #!/bin/sh
-# What the tests and benchmarks of the sandbox compare with or talk to, and linters of other languages for the tests of
-# `lints`; nothing of it is needed to use the project.
+# Install the programs that tests and benchmarks of the sandbox use or compare with, and the JavaScript linters that the
+# tests of `lints` use. None of them is needed to use the project.
 set -eu
 
 linters="$HOME/.cache/etude/test-tools"
 if [ ! -x "$linters/node_modules/.bin/eslint" ] || [ ! -x "$linters/node_modules/.bin/tsc" ]; then
   if ! command -v npm >/dev/null 2>&1; then
-    echo "tests of eslint and tsc are skipped; for them install npm" >&2
+    echo "npm is missing, so tests of eslint and tsc are skipped; install npm to run them" >&2
   elif mkdir -p "$linters"; then
     npm install --prefix "$linters" --ignore-scripts --no-audit --no-fund --silent typescript@5.9.3 eslint@10.15.0 ||
       echo "tests of eslint and tsc are skipped: npm could not install them" >&2
@@ -21,13 +21,13 @@ done
 [ -z "$missing" ] && exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-  echo "tests that need them are skipped; for all of them run: sudo apt-get install$missing" >&2
+  echo "programs are missing, so tests that need them are skipped; to get them run: sudo apt-get install$missing" >&2
   exit 0
 fi
 echo "installing for the tests:$missing"
 export DEBIAN_FRONTEND=noninteractive
 
-# No service that comes with the tools is to run by itself, neither now nor at the next start of the machine.
+# Services that come with these packages must not start, neither now nor at the machine's next boot.
 before=$(mktemp) policy=/usr/sbin/policy-rc.d
 made=""
 trap 'rm -f "$before" $made' EXIT
@@ -38,6 +38,6 @@ if [ ! -e "$policy" ]; then
 fi
 started() { find /etc/systemd/system -path '*.wants/*' -type l 2>/dev/null | sort; }
 started >"$before"
-# shellcheck disable=SC2086  # One word per package.
+# shellcheck disable=SC2086  # Unquoted, so that each package is an argument.
 { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/dev/null
 started | comm -13 "$before" - | while read -r link; do rm "$link"; done

@@ -1,10 +1,9 @@
-"""Print the slowest tests of the last `make test` and `make test-full`, and fail where one is over its budget.
+"""Print the slowest tests of the last `make test` and `make test-full`, and fail if one is over its time budget.
 
     test_times.py [--worst 20] [--slack 1.0]
 
-A test's seconds are those of its set-up, call and tear-down together. What a fixture prepares for a whole module or
-session counts for the test that asks for it first. The budgets hold on two calm cores; `--slack 2` doubles them for a
-machine that is slower or busy.
+A test's seconds include its set-up and tear-down. A module's or session's fixture counts for the first test that uses
+it. The budgets are for two idle cores; `--slack 2` doubles them for a slower or busy machine.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 BUDGETS = {"test": 20.0, "test-full": 90.0}
-"""Seconds for a single test, by the target that ran it."""
+"""Most seconds for a single test, by the make target that ran it."""
 
 
 def times(report: Path) -> list[tuple[float, str]]:
@@ -30,7 +29,7 @@ def main(folder: Path, worst: int, slack: float) -> int:
     reports = {target: folder / f"{target}.xml" for target in BUDGETS}
     found = {target: times(report) for target, report in reports.items() if report.exists()}
     if not found:
-        print("test-times: nothing to read; run make test or make test-full first", file=sys.stderr)
+        print("test-times: no junit report found; run make test or make test-full first", file=sys.stderr)
         return 2
     over = 0
     for target, rows in found.items():
@@ -40,14 +39,18 @@ def main(folder: Path, worst: int, slack: float) -> int:
             print(f"  {seconds:7.1f} s{' OVER' if seconds > budget else '':5} {name}")
         over += sum(seconds > budget for seconds, _ in rows)
     if over:
-        print(f"test-times: {over} over budget: make them shorter, or `soak` if they are exhaustive", file=sys.stderr)
+        print(f"test-times: {over} over budget: make them faster, or mark them `soak` if exhaustive", file=sys.stderr)
     return int(over > 0)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path(".pytest_cache"), help="where the junit reports lie")
-    parser.add_argument("--worst", type=int, default=20, help="how many tests of each target are printed")
-    parser.add_argument("--slack", type=float, default=1.0, help="multiply the budgets, on a slow or busy machine")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(".pytest_cache"), help="folder of the junit reports (default .pytest_cache)"
+    )
+    parser.add_argument("--worst", type=int, default=20, help="number of tests to print per target (default 20)")
+    parser.add_argument(
+        "--slack", type=float, default=1.0, help="factor for the budgets on a slow or busy machine (default 1)"
+    )
     told = parser.parse_args()
     sys.exit(main(told.folder, told.worst, told.slack))

@@ -1,7 +1,7 @@
-"""An arm is a recipe; with a seed it is a run, in a folder that its recipe's digest names.
+"""The arms of a claim. An arm is a recipe; an arm with a seed is a run, whose folder is named by the recipe's digest.
 
-So arms whose recipes are equal share one run, whatever claim they belong to, and arms that differ late share what comes
-before: each run takes over from the others every stage that would come out the same.
+Arms with equal recipes therefore share one run, whichever claim they belong to. Runs whose recipes differ only in later
+stages share the earlier ones: each run takes over from the others every stage that would come out the same.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ RECIPES = ROOT / "recipes" / "claims"
 
 
 class RunFailed(Exception):
-    """A run ended with an error of its own, which it has told."""
+    """A run ended with an error, which it has printed itself."""
 
 
 def nothing(rows: Rows, seed: int) -> list[str] | None:
+    """No overrides: the default of `Arm.overrides`."""
     return []
 
 
@@ -37,9 +38,9 @@ def nothing(rows: Rows, seed: int) -> list[str] | None:
 class Arm:
     name: str
     recipe: str
-    """A file of recipes/claims."""
+    """A file in recipes/claims."""
     overrides: Callable[[Rows, int], list[str] | None] = nothing
-    """What it takes from the rows of other arms of this seed; None while those are missing."""
+    """Recipe overrides that depend on rows of other arms with this seed; returns None while those rows are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +61,23 @@ class Run:
         return RunPaths(runs / self.name)
 
     def made(self, row: Row) -> bool:
-        """Whether this is what the row tells of, by the recipe as it is now."""
+        """Whether the row was measured on this run: same arm and seed, and a recipe that still means the same."""
         same = (row.arm, row.seed) == (self.arm.name, self.seed)
         return same and _still_says(row.recipe, settings_of(self.recipe), settings_of(Recipe(name="defaults")))
 
     def go(self, runs: Path, until: str) -> None:
-        """Runs the stages that are missing; interrupted, the same call goes on."""
+        """Run the missing stages up to `until`. After an interruption the same call resumes."""
         runs.mkdir(parents=True, exist_ok=True)
         etude = [sys.executable, "-m", "etude.cli.main", "run", str(RECIPES / self.arm.recipe), *self.overrides]
         places = ["--runs", str(runs), "--name", self.name, "--reuse", str(runs), "--until", until]
         if code := _wait_for([*etude, *places]):
-            raise RunFailed(f"it ended with exit code {code}; what it was is in {runs / self.name}")
+            raise RunFailed(f"it ended with exit code {code}; its error is above, its journal in {runs / self.name}")
 
 
 def run_of(arm: Arm, seed: int, rows: Rows, changes: Sequence[str] = ()) -> Run | None:
-    """`changes` hold for all arms alike. None while the arm waits for another one's row."""
+    """Return the run of an arm with a seed, or None while the arm needs another arm's missing row.
+
+    `changes`: recipe overrides for all arms alike."""
     own = arm.overrides(rows, seed)
     if own is None:
         return None
@@ -84,7 +87,7 @@ def run_of(arm: Arm, seed: int, rows: Rows, changes: Sequence[str] = ()) -> Run 
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """Everything that can change a result."""
+    """The parts of a recipe that can change a result: all but its name and the cluster."""
     return recipe.model_dump(mode="json", by_alias=True, exclude={"name", "cluster"})
 
 
@@ -93,8 +96,10 @@ def _digest(recipe: Recipe) -> str:
 
 
 def _still_says(then: Any, now: Any, default: Any) -> bool:
-    """Whether a recipe says what it said then. What is new since in all recipes must be at its default, which stands
-    for what was before; so hours of rows outlive a field that they do not speak of."""
+    """Whether a recipe means the same now as when a row was made.
+
+    A field that recipes did not have then must be at its default, which keeps the old behaviour. So a new field does
+    not invalidate rows that took hours."""
     if not isinstance(then, dict) or not isinstance(now, dict):
         return bool(then == now)
     default = default if isinstance(default, dict) else {}
@@ -105,8 +110,10 @@ def _still_says(then: Any, now: Any, default: Any) -> bool:
 
 
 def _wait_for(command: Sequence[str]) -> int:
-    """In a process group of its own, so that Ctrl-C reaches it once, from here, and it ends in order. Should this
-    process die unasked, the kernel asks it."""
+    """Run a command and return its exit code.
+
+    The command has its own process group, so on Ctrl-C it gets a single SIGTERM, from here, and can end in order. If
+    this process dies, the kernel sends that SIGTERM."""
     child = subprocess.Popen(command, stdout=sys.stderr, process_group=0, preexec_fn=_end_with_parent)
     try:
         return child.wait()

@@ -1,8 +1,9 @@
-"""A claim: arms, what is measured of their runs, what follows from the rows. Its command runs what is missing.
+"""A claim: its arms, what is measured on their runs, and what is concluded from the rows. Its command runs what is
+missing.
 
-Invariant: what is printed and drawn comes from the rows alone, and a row from a finished run alone. Killed at any
-moment, the same command goes on: a run where it was, and with the first arm and seed that has no row. An arm that
-fails takes no other with it: the rest is run and told, the command ends with code 1.
+Invariant: everything printed and drawn comes from the rows alone, and a row comes only from a run that has ended. If
+the command is killed, the same command resumes at the first arm and seed without a row, whose run continues where it
+was. If an arm fails, the others still run and are reported, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -35,39 +36,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
+    """One claim about training, and how it is run, measured, concluded and drawn."""
+
     name: str
     says: str
-    """The sentence that the rows bear out, or not."""
+    """The claim as a sentence, which the rows confirm or not."""
     arms: tuple[Arm, ...]
-    """One that takes something from another's row stands behind it."""
+    """The runs that are compared. An arm that needs another arm's row comes after it."""
     until: str
-    """The last stage that its arms need."""
+    """The last stage that its arms run."""
     measure: Callable[[RunPaths, Arm], dict[str, Any]]
-    """The figures of a finished run."""
+    """Returns the figures of a finished run, which become its row."""
     conclude: Callable[[Rows], dict[str, Any]]
-    """From rows to what the claim's command prints; what no row tells is None."""
+    """Returns what the claim's command prints, computed from the rows; a figure without rows is None."""
     decided: tuple[Part, ...]
-    """What the sentence says, part by part: whether rows show it."""
+    """One test for each part of the sentence: whether the concluded figures show it."""
     headline: tuple[Told, ...]
-    """The cell of the table, from what was concluded; the first figure is the one that the claim stands for."""
+    """The text of the table's cell, from the concluded figures. The first one is the claim's main figure."""
     draw: Callable[[Rows], Figure]
     measured: int = 1
-    """Counts up whenever `measure` takes something else for its figures: rows by an earlier count are not concluded
-    from."""
+    """Version of `measure`; raised whenever it measures something else. Rows of another version are ignored."""
     about_numbers: bool = False
-    """A run that its own numbers ended (`_ended.py`) has a row, too, in which `measure` tells of it."""
+    """Whether a run that ended because its numbers were not finite (`_ended.py`) gets a row too, in which `measure`
+    says so."""
 
     def verdict(self, rows: Rows, found: Mapping[str, Any]) -> str | None:
-        """Of what was concluded from these rows."""
+        """Verdict on the concluded figures `found`, given which seeds these rows have."""
         return verdict(self.decided, found, len(rows.seeds_with(arm.name for arm in self.arms)))
 
 
 def main(*claims: Claim, arguments: Sequence[str] | None = None) -> None:
-    """Runs what has no row yet, the first seed of all claims first, then prints a line for each claim."""
+    """Run every arm and seed without a row, seed by seed over all claims, then print a line for each claim."""
     asked = _parser(claims).parse_args(arguments)
     asked.rows = asked.rows or (asked.runs / "rows.jsonl" if asked.set else ROWS)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    code = exit_code(lambda: _main(claims, asked), when_interrupted="interrupted; the same command goes on")
+    code = exit_code(lambda: _main(claims, asked), when_interrupted="interrupted; the same command resumes")
     if code:
         raise SystemExit(code)
 
@@ -85,7 +88,7 @@ def _main(claims: Sequence[Claim], asked: argparse.Namespace) -> int:
 
 
 def current(claim: Claim, rows: Sequence[Row], changes: Sequence[str] = ()) -> Rows:
-    """Of each arm and seed the newest row of those that its recipe, as it is now, has made."""
+    """Return the newest row of each arm and seed that was made with its recipe as it is now."""
     own = [row for row in rows if (row.claim, row.measured) == (claim.name, claim.measured)]
     kept: list[Row] = []
     for seed in sorted({row.seed for row in own}):
@@ -104,7 +107,7 @@ def draw(claim: Claim, rows: Rows, folder: Path) -> Path | None:
 
 
 def _run_missing(claims: Sequence[Claim], asked: argparse.Namespace) -> dict[str, list[str]]:
-    """What failed, by claim."""
+    """Run every arm and seed without a row; return those that failed, by claim."""
     failed: dict[str, list[str]] = {}
     wanted = [(seed, claim, arm) for seed in asked.seeds for claim in claims for arm in claim.arms]
     taken: list[float] = []
@@ -115,7 +118,7 @@ def _run_missing(claims: Sequence[Claim], asked: argparse.Namespace) -> dict[str
         if run is None:
             _say(f"{title}: not run, since the arm that it needs has no row")
         elif rows.get(arm.name, seed) is not None and not asked.again:
-            _say(f"{title}: has its row, of {run.name}")
+            _say(f"{title}: already has a row, from the run {run.name}")
             continue
         else:
             _say(f"{title}: in {asked.runs / run.name}{_to_go(taken, len(wanted) + 1 - place)}")
@@ -127,14 +130,14 @@ def _run_missing(claims: Sequence[Claim], asked: argparse.Namespace) -> dict[str
 
 
 def _go(claim: Claim, run: Run, asked: argparse.Namespace) -> bool:
-    """Whether the run has its row."""
+    """Run to the end and append its row; return whether that succeeded. Failures are printed, not raised."""
     try:
         _run_to_its_end(claim, run, asked.runs)
         append(_row(claim, run, asked.runs), asked.rows)
     except RunFailed as error:
         _say(f"failed: {error}")
         return False
-    except Exception:  # noqa: BLE001 told whole, and in the exit code; hours of other arms must not be lost to it
+    except Exception:  # noqa: BLE001 printed, and in the exit code; the other arms, which take hours, must still run
         traceback.print_exc()
         return False
     _drop_checkpoints(run.folder(asked.runs))
@@ -155,7 +158,7 @@ def _row(claim: Claim, run: Run, runs: Path) -> Row:
     paths = run.folder(runs)
     stages = LineageState.load(paths.lineage).stages
     code = stages[claim.until].code_digest
-    names = list(stages)  # in their order; another claim may have taken the run further
+    names = list(stages)  # in order of running; another claim may have run stages beyond `until`
     parents = {stages[name].code_digest for name in names[: names.index(claim.until)]}
     return Row(
         claim=claim.name,
@@ -174,29 +177,43 @@ def _row(claim: Claim, run: Run, runs: Path) -> Row:
 
 
 def _drop_checkpoints(paths: RunPaths) -> None:
-    """Of stages that are done: nothing goes on from them any more, and they are most of what dozens of runs weigh."""
+    """Remove the checkpoints of finished stages: nothing resumes from them, and they are most of a run's disk space."""
     for name, stage in LineageState.load(paths.lineage).stages.items():
         if stage.done:
             shutil.rmtree(paths.checkpoints(name), ignore_errors=True)
 
 
 def _own_seconds(paths: RunPaths) -> float:
-    """What the run has made itself took, in all its sessions."""
+    """Seconds that the run spent on its own stages, without those taken over, over all sessions."""
     return sum(stage.seconds for stage in LineageState.load(paths.lineage).stages.values() if not stage.taken_from)
 
 
 def _to_go(taken: Sequence[float], left: int) -> str:
-    """From the arms that were run; at most, since of those left some may have their rows, or share a run."""
+    """Upper estimate of the time left, from the arms run so far. Some that are left may have rows or share a run."""
     return f"; at most about {left * sum(taken) / len(taken) / 60:.0f} minutes to go" if taken else ""
 
 
 def _parser(claims: Sequence[Claim]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="; ".join(claim.says for claim in claims))
-    parser.add_argument("--seeds", type=_seeds, default=SEEDS, help="with commas")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "claims", help="where the runs lie")
-    parser.add_argument("--rows", type=Path, help="the file of rows; with --set one beside the runs, not the README's")
-    parser.add_argument("--again", action="store_true", help="append a row also where there is one")
-    parser.add_argument("--set", nargs="*", default=[], help="section.field=value, for all arms alike")
+    parser.add_argument("--seeds", type=_seeds, default=SEEDS, help="seeds to run, separated by commas (default 1,2,3)")
+    parser.add_argument(
+        "--runs", type=Path, default=ROOT / "runs" / "claims", help="folder of the runs (default runs/claims)"
+    )
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        help="file of rows to read and append to (default docs/claims/rows.jsonl; with --set rows.jsonl in --runs, so "
+        "that changed recipes do not enter the published claims)",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure again and append a new row even if an arm and seed has one"
+    )
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        help="recipe overrides for all arms, as section.field=value; use them to try a claim with a smaller recipe",
+    )
     return parser
 
 

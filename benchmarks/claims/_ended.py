@@ -1,5 +1,7 @@
-"""Runs that their own numbers ended: a loss, a gradient or weights that were not finite. To a claim about numbers that
-is a result, not a failure: a format that does not hold must not look like one that was not tried.
+"""Runs that ended because a loss, a gradient or weights were not finite.
+
+For a claim about numerics that is a result, not a failure: a format that breaks down must not look like one that was
+not tried.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ BY_NUMBERS = {"etude.training.errors.NonFiniteError", "etude.model.errors.Poison
 
 
 def ended(paths: RunPaths, stage: str) -> dict[str, Any] | None:
-    """The last step that the stage did, and why it was the last; None unless numbers ended it."""
+    """Return the stage's last step and the reason it ended; None unless non-finite numbers ended it."""
     told = [e for e in read_journal(paths.journal) if e.kind.startswith("stage_") and e.fields.get("stage") == stage]
     if not told or told[-1].fields.get("error") not in BY_NUMBERS:
         return None
@@ -25,13 +27,13 @@ def ended(paths: RunPaths, stage: str) -> dict[str, Any] | None:
 
 
 def all_ended(rows: Rows) -> list[dict[str, Any]] | None:
-    """Of all arms and seeds; None while none ended and there are no two arms to compare."""
+    """List such ends over all arms and seeds. None while there are none and fewer than two arms have rows."""
     ends = [{"arm": row.arm, "seed": row.seed, **row.figures["ended"]} for row in rows.all if row.figures.get("ended")]
     return ends if ends or len(rows.arms) > 1 else None
 
 
 class ToldEnds(Told):
-    """`all_ended` in words; `text` where no run ended so."""
+    """The result of `all_ended` in words, or `text` if no run ended that way."""
 
     def __call__(self, found: Mapping[str, Any]) -> str:
         if found[self.key] is None:

@@ -1,6 +1,6 @@
-"""From estimates to the keys of a claim's line, and from keys to words: each figure stands beside its 95 % interval.
+"""Formats estimates for a claim: first as keys of its JSON line, then as text. Each figure has its 95 % interval.
 
-Invariant: a figure that the rows do not tell is None, its interval too, and nothing is said of it.
+Invariant: a figure without rows is None, like its interval, and is left out of the text.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from etude.rollout import Estimate, across_seeds
 
 
 def stated(name: str, estimate: Estimate | None) -> dict[str, Any]:
-    """`name` and `name`_ci."""
+    """Return the keys `name` (the mean) and `name`_ci (its interval)."""
     return {name: number(estimate), f"{name}_ci": interval(estimate)}
 
 
 def of_seeds(values: Sequence[float]) -> Estimate | None:
-    """Of figures that each seed has one of. One seed alone knows nothing of others: it has no interval."""
+    """Estimate from one figure per seed. With one seed there is a mean but no interval."""
     if len(values) == 1:
         return Estimate(values[0], float("nan"), float("nan"), 1)
     return across_seeds(values)
@@ -36,23 +36,23 @@ def interval(estimate: Estimate | None) -> list[float] | None:
 
 
 def _rounded(value: float) -> float:
-    """To four places, or where these say little to two digits."""
+    """Round to four decimal places, or small values to two significant digits."""
     return round(value, 4) if abs(value) >= 1e-3 else float(f"{value:.2g}")
 
 
 def in_tens(curve: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """A curve of [step, value] by the means of ten points each, where one point says little."""
+    """Smooth a noisy curve of [step, value]: the mean of every ten points, at the last one's step."""
     tens = [curve[first : first + 10] for first in range(0, len(curve), 10)]
     return [(ten[-1][0], fmean(value for _, value in ten)) for ten in tens]
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A figure in words, or several: its interval behind it in square brackets, those of its seeds in round ones."""
+    """Text of a figure or a list of them, with its interval in square brackets and the seeds' values in round ones."""
 
     key: str
     text: str
-    """With {} where the figure stands."""
+    """Contains {} where the figure is inserted."""
     form: str = ".2f"
     times: float = 1.0
 
@@ -73,7 +73,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class ToldChange(Told):
-    """`key` before and `after`, without intervals: the difference is told by a figure of its own."""
+    """Text of a figure before (`key`) and `after`, without intervals; the difference is a separate figure."""
 
     after: str = ""
 
@@ -84,11 +84,11 @@ class ToldChange(Told):
 
 
 def points(key: str, text: str) -> Told:
-    """Of shares: the difference in points."""
+    """Text of a difference of shares, in percentage points."""
     return Told(key, text, "+.1f", 100.0)
 
 
 def headline(parts: Sequence[Told], found: Mapping[str, Any]) -> str:
-    """Empty while the first part, which the claim stands for, is missing."""
+    """Join the parts' texts. Empty while the first part, the claim's main figure, is missing."""
     said = [part(found) for part in parts]
     return "; ".join(filter(None, said)) if said[0] else ""

@@ -1,4 +1,4 @@
-"""What an evaluation came to, task by task, in a form that a row can hold; and scores made of it."""
+"""The outcome of an evaluation per task, in a form that a row can store, and scores computed from it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from etude.journal import RunPaths
 from etude.rollout import Estimate, Sample, across_seeds, over_seeds, pass_at_k, read_samples
 
 Outcomes = Mapping[str, Mapping[str, Any]]
-"""By task: samples and how many of them passed, greedy, turns of those, cell."""
+"""By task: number of samples, how many passed, whether the greedy one passed, mean turns of those passed, and cell."""
 Score = Callable[[Mapping[str, Any]], float | None]
+"""Score of one task's outcome; None if it has none."""
 
 
 def outcomes(folder: Path) -> dict[str, dict[str, Any]]:
@@ -41,7 +42,7 @@ def _outcome(samples: list[Sample]) -> dict[str, Any]:
 
 
 def behaviour(folder: Path) -> dict[str, float]:
-    """How the agent went about it, over the samples at temperature 1."""
+    """How the agent worked, as means over the samples at temperature 1."""
     samples = [s for s in read_samples(folder / "results.jsonl") if s.valid and not s.greedy]
     solved = [s for s in samples if s.passed]
     return {
@@ -50,7 +51,7 @@ def behaviour(folder: Path) -> dict[str, float]:
         "turns": _mean(s.turns for s in samples),
         "turns_per_solved": _mean(s.turns for s in solved),
         "tokens_per_solved": _mean(s.sampled_tokens for s in solved),
-        # What a solved task costs, the rollouts that failed included.
+        # Cost per solved rollout, with that of the failed ones included.
         "turns_spent_per_solved": sum(s.turns for s in samples) / max(1, len(solved)),
         "tokens_spent_per_solved": sum(s.sampled_tokens for s in samples) / max(1, len(solved)),
         "claimed_but_failed": _mean(s.stop == "finished" and not s.passed for s in samples),
@@ -66,21 +67,22 @@ def greedy(task: Mapping[str, Any]) -> float | None:
 
 
 def turns(task: Mapping[str, Any]) -> float | None:
-    """Of its solved rollouts."""
+    """Mean turns of the task's solved rollouts."""
     return float(task["turns"]) if task["passed"] else None
 
 
 def at(k: int) -> Score:
+    """pass@k."""
     return lambda task: pass_at_k(task["samples"], task["passed"], k) if task["samples"] >= k else None
 
 
 def mean(evaluations: Iterable[Outcomes], score: Score) -> Estimate | None:
-    """One evaluation per seed."""
+    """Mean score over tasks; `evaluations` has one per seed."""
     return _over([_values(evaluation, score) for evaluation in evaluations])
 
 
 def gain(pairs: Iterable[tuple[Outcomes, Outcomes]], score: Score) -> Estimate | None:
-    """After minus before, on the same tasks; one pair of evaluations per seed."""
+    """Mean of after minus before over the tasks that both have; one pair of evaluations per seed."""
     differences = []
     for before, after in pairs:
         scores = [(score(before[task]), score(after[task])) for task in sorted(before.keys() & after.keys())]
@@ -89,8 +91,9 @@ def gain(pairs: Iterable[tuple[Outcomes, Outcomes]], score: Score) -> Estimate |
 
 
 def gains(name: str, pairs: Sequence[tuple[Outcomes, Outcomes]], score: Score) -> dict[str, Any]:
-    """The gain with its interval, each seed's own, and Student's interval of those: it asks nothing of tasks, and with
-    few seeds is the wider one."""
+    """The gain with its bootstrap interval, each seed's own gain, and Student's interval over the seeds' gains.
+
+    Student's makes no assumption about tasks, and with few seeds it is the wider one."""
     own = [found.mean for pair in pairs if (found := gain([pair], score))]
     return {
         **stated(name, gain(pairs, score)),
@@ -100,23 +103,24 @@ def gains(name: str, pairs: Sequence[tuple[Outcomes, Outcomes]], score: Score) -
 
 
 def only(evaluation: Outcomes, wanted: Iterable[str]) -> Outcomes:
+    """The outcomes of the wanted tasks alone."""
     return {task: evaluation[task] for task in wanted if task in evaluation}
 
 
 def before_and_after(paths: RunPaths, arm: Arm) -> dict[str, Any]:
-    """What a claim measures that compares RL's first evaluation on dev with its last one."""
+    """`measure` of a claim that compares RL's first evaluation on dev with its last."""
     first, *_, last = on_dev(paths)
     return {"before": outcomes(first), "after": outcomes(last)}
 
 
 def on_dev(paths: RunPaths) -> list[Path]:
-    """RL's evaluations that were finished, first to last."""
+    """Folders of RL's finished evaluations on dev, first to last."""
     return sorted(file.parent for file in (paths.root / "eval").glob("dev-step-*/summary.json"))
 
 
 def _over(values: Sequence[Sequence[float]]) -> Estimate | None:
-    """Per seed one value per task. One seed alone knows nothing of others: it has no interval, although its tasks would
-    give one."""
+    """Estimate over seeds, from one value per task for each. With a single seed there is no interval, although its
+    tasks would give one: a claim is about seeds."""
     found = over_seeds(values)
     if found is None or sum(map(bool, values)) > 1:
         return found

@@ -1,4 +1,4 @@
-"""How claims are drawn: few colours, one scale per panel, every seed visible."""
+"""Plot helpers of the claims: few colours, one scale per panel, every seed visible."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PURPLE = "#7b5ea7"
 COLORS = (GREY, ORANGE, BLUE, GREEN, RED, PURPLE)
 STYLES = ("-", "--", ":", "-.")
 _FEW = 20
-"""Points that are each shown; more would hide the style of their line."""
+"""Curves with at most this many points get markers; more markers would hide the line's style."""
 _FONT = 9
 
 
 def panels(count: int, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """`count` panels in each row."""
+    """Return a figure with `count` panels in each row."""
     figure = Figure(figsize=(max(3.2 * count, 4.5), 2.8 * rows), layout="constrained")
     axes = list(figure.subplots(rows, count, squeeze=False).ravel())
     for axis in axes:
@@ -39,7 +39,7 @@ def title(axis: Axes, text: str, x: str = "", y: str = "") -> None:
 
 
 def bars(axis: Axes, groups: Mapping[str, Mapping[str, Estimate | None]]) -> None:
-    """Groups of bars with their intervals: {metric: {arm: estimate}}; what is not there leaves its place empty."""
+    """Draw groups of bars with intervals from {metric: {arm: estimate}}; a missing estimate leaves a gap."""
     arms = list(dict.fromkeys(arm for group in groups.values() for arm in group))
     width = 0.8 / max(len(arms), 1)
     for place, arm in enumerate(arms):
@@ -57,7 +57,7 @@ def bars(axis: Axes, groups: Mapping[str, Mapping[str, Estimate | None]]) -> Non
 
 
 def seeds(axis: Axes, lines: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]]) -> None:
-    """Curves of several arms, one thin line per seed: {arm: {seed: points}}. Colours tell arms, styles tell seeds."""
+    """Draw a thin line per seed and arm from {arm: {seed: points}}: colour for the arm, line style for the seed."""
     styles = dict(zip(sorted({seed for by_seed in lines.values() for seed in by_seed}), cycle(STYLES), strict=False))
     for place, (arm, by_seed) in enumerate(lines.items()):
         color = COLORS[(place + 1) % len(COLORS)]

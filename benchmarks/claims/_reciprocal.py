@@ -1,7 +1,7 @@
-"""What NVFP4's quantiser does when it multiplies by reciprocals in place of dividing, on a network that was trained.
+"""How NVFP4's codes change if the quantiser multiplies by reciprocals instead of dividing, on a trained network.
 
-Counted as recipes round: an expert's gate and up share an outer scale (`Numerics.codes`), activations have one per
-token.
+Tensors are quantised as in training: an expert's gate and up share an outer scale (`Numerics.codes`), and activations
+have one per token.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from etude.model.precision import NVFP4
 
 BITS = (24, 22, 16, 12, 10, 8)
-"""Of reciprocals: 24 is as good as one can be, 22 what fast division on GPUs is sure of, the others show what
-changes beyond exact ties, which bf16 has many of and any of them may move."""
+"""Precisions of the reciprocals, in bits. 24 is exact rounding and 22 what fast division on GPUs guarantees. The lower
+ones show changes beyond exact ties, of which bf16 has many and any of which may round the other way."""
 KINDS = ("weights_codes", "weights_scales", "activations_codes", "activations_scales")
 _SEQUENCES = 8
 
 
 def changed(paths: RunPaths) -> dict[str, dict[str, float]]:
-    """Of the SFT's experts, by bits: the share of the codes, and of the scales, that reciprocals make others than
-    division does; of weights, and of activations on demonstrations that SFT held out."""
+    """Share of codes and of scales that differ between reciprocals and division, by kind (`KINDS`) and bits.
+
+    Measured on the experts of the SFT model: their weights, and their activations on held-out demonstrations."""
     import torch
 
     from etude.lineage.numerics import held_out_sequences
@@ -70,7 +71,7 @@ def changed(paths: RunPaths) -> dict[str, dict[str, float]]:
 
 
 def _inputs(experts: Experts, said: Routed) -> Iterator[Tensor]:
-    """Of the two matmuls of a layer's experts."""
+    """Yield the inputs of the two matmuls of a layer's experts."""
     import torch.nn.functional as F
 
     yield said.x_nd

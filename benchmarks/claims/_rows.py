@@ -1,6 +1,6 @@
-"""Rows of claims: one per (claim, arm, seed), appended when its run has ended, never changed.
+"""The rows of claims: one per (claim, arm, seed), appended when its run has ended and never changed.
 
-A row holds what its claim needs to be concluded and drawn again without the run: figures, and outcomes by task.
+A row stores all that its claim needs to be concluded and drawn again without the run: figures and outcomes by task.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Row:
     arm: str
     seed: int
     recipe: dict[str, Any]
-    """All of the resolved recipe that can change a result."""
+    """The parts of the resolved recipe that can change a result (`_arms.settings_of`)."""
     figures: dict[str, Any]
     code: str
     """Digest of the code that made the last stage."""
     parents_code: list[str] = field(default_factory=list)
-    """Other code that made earlier stages."""
+    """Digests of other code that made earlier stages."""
     measured: int = 1
-    """`Claim.measured` of when it was made."""
+    """`Claim.measured` when the row was made."""
     date: str = ""
     machine: str = ""
     commit: str = ""
@@ -55,7 +55,7 @@ class Rows:
         return self._newest[arm, seed]
 
     def of(self, arm: str) -> dict[int, dict[str, Any]]:
-        """Figures by seed, in order of the seeds."""
+        """Figures of an arm by seed, in order of the seeds."""
         return {seed: row.figures for (name, seed), row in sorted(self._newest.items()) if name == arm}
 
     def pairs(self, one: str, other: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -64,7 +64,7 @@ class Rows:
         return [(first[seed], second[seed]) for seed in first if seed in second]
 
     def seeds_with(self, arms: Iterable[str]) -> list[int]:
-        """Those of which each of these arms has a row."""
+        """Seeds for which each of these arms has a row."""
         wanted = list(arms)
         return [seed for seed in self.seeds if all((arm, seed) in self._newest for arm in wanted)]
 
@@ -92,11 +92,11 @@ def append(row: Row, file: Path = ROWS) -> None:
 
 
 def commit() -> str:
-    """Of the checkout, with a + where files differ from it; empty outside of one."""
+    """Commit of the checkout, with a + if files differ from it; empty outside a git checkout."""
     asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
     found = subprocess.run(asked, capture_output=True, text=True, check=False)
     return found.stdout.strip()
 
 
-# The other benchmarks' helpers lie one folder up; a script's own folder is all that Python looks into.
+# Python searches only the script's own folder for modules; the other benchmarks' helpers are one folder up.
 sys.path.append(str(HERE.parent))

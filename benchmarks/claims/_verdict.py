@@ -1,8 +1,8 @@
-"""Whether rows bear out what a claim says: each part of its sentence is a figure, and its whole interval decides.
+"""Verdicts: whether the rows show what a claim says. Each part of its sentence is a figure, decided by its interval.
 
-Invariant: "shown" means that the intervals of all parts lie on the side that the sentence names, on all seeds. What
-only must not get worse (or need not get better) is told by a word of its own, since an interval around nothing tells of
-no difference that it could have seen.
+Invariant: "shown" means that the whole interval of every part lies on the side that the sentence names, and that all
+seeds have rows. A part that only says "not worse" or "not better" has its own verdict, since an interval around zero
+does not prove that there is no difference.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from enum import StrEnum
 from typing import Any
 
 SEEDS = (1, 2, 3)
-"""Of every claim; fewer decide nothing."""
+"""The seeds of every claim; with fewer, a claim is undecided."""
 
 
 class Verdict(StrEnum):
     OPPOSITE = "the opposite"
-    """An interval lies wholly on the other side, or a run that was to hold came apart."""
+    """A whole interval lies on the other side, or a run that should have lasted ended with non-finite numbers."""
     TOO_FEW = "too few seeds"
     NOT_SHOWN = "not shown"
     SHOWN = "shown"
@@ -27,15 +27,17 @@ class Verdict(StrEnum):
 
 
 _OF_ALL = (Verdict.TOO_FEW, Verdict.OPPOSITE, Verdict.NOT_SHOWN)
-"""One part that says so says it of the whole claim; the first of these that any says."""
+"""Verdicts that one part alone decides for the whole claim; the first of these that some part has wins."""
 Part = Callable[[Mapping[str, Any]], Verdict | None]
-"""From what was concluded; None while its figure is missing."""
+"""Returns the verdict on one part from the concluded figures; None while its figure is missing."""
 
 
 def verdict(parts: Sequence[Part], found: Mapping[str, Any], seeds: int) -> str | None:
-    """`seeds`: those of which every arm has a row. What parts say that do not agree is told with a semicolon."""
+    """Combine the parts' verdicts; differing ones are joined with a semicolon. None while some figure is missing.
+
+    `seeds`: number of seeds for which every arm has a row."""
     if any(isinstance(part, NoneEnded) and part(found) is Verdict.OPPOSITE for part in parts):
-        return Verdict.OPPOSITE  # with one seed as with many, and though its runs have no other figures
+        return Verdict.OPPOSITE  # One seed is enough, even if the ended runs have no other figures.
     said = [part(found) for part in parts]
     known = {one for one in said if one is not None}
     if not said or None in said:
@@ -47,7 +49,7 @@ def verdict(parts: Sequence[Part], found: Mapping[str, Any], seeds: int) -> str 
 
 
 def above(key: str, none: float = 0.0) -> Part:
-    """`none` is the figure of no effect: 0 of differences, 1 of ratios."""
+    """The figure is above `none`, the value for no effect: 0 for differences, 1 for ratios."""
     return _Side(key, none, 1)
 
 
@@ -65,7 +67,7 @@ def not_above(key: str, none: float = 0.0) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The difference is smaller than what another figure says that chance makes."""
+    """The difference `key` lies within plus or minus another figure, `bound`, such as the noise between seeds."""
 
     key: str
     bound: str
@@ -84,7 +86,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """A figure that is exactly 0, of all seeds at once."""
+    """The figure, taken over all seeds, is exactly 0."""
 
     key: str
 
@@ -96,7 +98,7 @@ class Never:
 
 @dataclass(frozen=True, slots=True)
 class NoneEnded:
-    """None of these arms was ended by its own numbers (`_ended.all_ended`); one that was is enough for the opposite."""
+    """No run of these arms ended with non-finite numbers (`_ended.all_ended`). One that did gives the opposite."""
 
     key: str
     arms: tuple[str, ...]
@@ -110,7 +112,8 @@ class NoneEnded:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """By the interval over tasks, and where seeds have gains of their own by Student's too: the wider one decides."""
+    """The figure lies on one side of `none`. Its bootstrap interval decides, together with Student's interval over
+    seeds if there is one."""
 
     key: str
     none: float
@@ -125,7 +128,7 @@ class _Side:
         ends = [self.sign * (end - self.none) for interval in intervals if interval for end in interval]
         low, high = min(ends), max(ends)
         if low == high:
-            return Verdict.NOT_SHOWN  # figures without any spread, as of one task, say nothing of others
+            return Verdict.NOT_SHOWN  # no spread at all, as with a single task, says nothing about other tasks
         if low > 0:
             return Verdict.SHOWN
         return Verdict.OPPOSITE if high < 0 else Verdict.NOT_SHOWN
@@ -133,6 +136,8 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class _NotBeyond:
+    """The figure does not lie wholly on this side; `held` is the verdict if so."""
+
     side: _Side
     held: Verdict
 

@@ -1,7 +1,8 @@
-"""Three pretraining budgets, log-spaced, then the same SFT and the same RL: loss on code that the task generator never
-made, against RL's reward. Every run is told, whatever it says.
+"""Three log-spaced pretraining budgets, each followed by the same SFT and RL: loss on code that no task generator
+wrote, and RL's reward. Every run is reported, whatever its result.
 
-What decides is each seed's slope over the logarithm of the budget: the loss falls and the reward rises per doubling.
+The verdict comes from each seed's slope over the logarithm of the budget: per doubling, the loss falls and the reward
+rises.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
 
 
 def _loss_on_library(paths: RunPaths) -> float:
-    """Of the base model, on held-out documents of the standard library and folders alone."""
+    """Loss of the base model on held-out documents of the standard library and folders alone."""
     import torch
 
     from etude.corpus import mixture, open_corpus
@@ -75,12 +76,12 @@ def conclude(rows: Rows) -> dict[str, Any]:
 
 
 def _means(by_seed: list[list[float]]) -> list[float] | None:
-    """Of each budget, over the seeds that have all of them."""
+    """Mean for each budget over the seeds that have all budgets."""
     return [round(fmean(column), 4) for column in zip(*by_seed, strict=True)] or None
 
 
 def _slopes(across: list[list[float]], values: list[list[float]]) -> list[float]:
-    """Each seed's own."""
+    """Slope of each seed's values."""
     return [float(np.polyfit(x, y, 1)[0]) for x, y in zip(across, values, strict=True) if len(set(x)) > 1]
 
 

@@ -1,4 +1,4 @@
-"""Every claim in one command: hours. The first seed of all claims comes first, so that what is cut short tells most."""
+"""Runs every claim, which takes hours. The first seed of all claims runs first, so an early stop still covers each."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ORDER = (
     "precision_pretraining",
     "precision_rl",
 )
-"""Of the table too."""
+"""The order in which claims run, and their order in the table."""
 _NO_CLAIMS = {"everything", "table"}
 
 
 def claims() -> list[Claim]:
-    """Every claim of this folder."""
+    """Every claim in this folder, in order."""
     found = {file.stem for file in HERE.glob("[a-z]*.py")} - _NO_CLAIMS
     assert found == set(ORDER), f"the order names {set(ORDER)}, the folder holds {found}"
     return [import_module(name).CLAIM for name in ORDER]

@@ -1,10 +1,10 @@
-"""The concave length cost against none and a linear one: turns on easy and on hard dev tasks.
+"""The concave length cost compared with none and with a linear one: turns on easy and on hard dev tasks.
 
-At equal success: turns are those of solved rollouts, compared task by task where both arms solve it; how often they do
-is told beside.
+Turns are those of solved rollouts, compared task by task where both arms solve the task; pass@1 is reported beside
+them.
 
-Easy and hard are told apart before RL: easy tasks were solved at least as often as the median one. All arms start from
-the same SFT, so the split of the concave arm's first evaluation holds for all.
+A task is easy if, before RL, it was solved at least as often as the median task. All arms start from the same SFT, so
+the concave arm's first evaluation splits the tasks for all arms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ARMS = ("none", "linear", "concave")
 
 
 def _after(rows: Rows, arm: str, easy: bool) -> list[Outcomes]:
-    """One evaluation per seed that both this arm and the concave one have."""
+    """The arm's last evaluation on the easy or hard tasks, one per seed that this arm and the concave one have."""
     found = []
     for concave, other in rows.pairs("concave", arm):
         before = {name: pass1(task) or 0.0 for name, task in concave["before"].items()}
@@ -49,7 +49,7 @@ def conclude(rows: Rows) -> dict[str, Any]:
 
 
 def _concave_beside(rows: Rows, arm: str, easy: bool) -> list[Outcomes]:
-    """The concave arm's evaluations of the seeds that `arm` has, too."""
+    """The concave arm's last evaluations, for the seeds that `arm` has as well."""
     by_seed = zip(rows.of("concave"), _after(rows, "concave", easy), strict=True)
     return [found for seed, found in by_seed if seed in rows.of(arm)]
 

@@ -1,8 +1,8 @@
-"""The long phase, shown by its absence: loss beyond the base length, with it and with its tokens spent on base
-pretraining instead. One figure per seed: the same held-out documents, longer than the base length.
+"""Ablation of the long phase: loss at positions beyond the base length, with the phase and with its tokens spent on
+base pretraining instead. One figure per seed, on the same held-out documents, which are longer than the base length.
 
-The absence may use what costs no training: of the base model as it is and its twin under rescaled rotary frequencies,
-the better one counts.
+The arm without the phase may use what needs no training: the better of the base model as it is and the same model with
+rescaled rotary frequencies counts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""The MTP head, shown by its absence: tokens per second of one engine on the same prompts, drafting and not, alone and
-many together: what drafting saves in steps it may lose where a step is full anyway. What decides is one conversation.
+"""Ablation of the MTP head: tokens per second of one engine on the same prompts, with and without drafting.
 
-Prompts are those of RL's first evaluation on dev, up to one of the agent's turns, each turn in its place; a generation
-ends where the harness would end it. Reading the prompt counts.
+Measured with one conversation and with many at a time, since drafting saves steps but may cost more than it saves if
+the batch is full. The verdict comes from one conversation.
 
-One model, one process, one thread, in turns; seconds are those of the processor, and the best of several rounds
-counts, since what else the machine does only ever slows.
+Prompts are conversations of RL's first evaluation on dev, cut before one of the agent's turns; which turn varies from
+prompt to prompt. A generation ends where the harness would end it. Prefill is included.
+
+One model runs both ways alternately in one process with one thread. Seconds are CPU time, and the best of several
+rounds counts, since other load can only add time.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from etude.engine.protocol import IntArray, Sampling
 
 TOGETHER = {1: 32, 8: 64, 64: 192}
-"""Conversations at a time, and how many in all."""
+"""Conversations at a time, and their total number."""
 ROUNDS = 3
 MODES: dict[str, Literal["always", "never"]] = {"with": "always", "without": "never"}
 
@@ -70,7 +72,7 @@ def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
 
 
 def _prompts(paths: RunPaths) -> list[IntArray]:
-    """Of one sample of each task first, then of a second one."""
+    """Return prompts from one sample of each task, then from a second one of each."""
     import numpy as np
 
     from etude.rollout import read_samples

@@ -1,7 +1,8 @@
-"""Nobody gains by starting weak: SFT twice as long, on the same demonstrations, gives neither SFT nor RL more.
+"""SFT is long enough: training twice as long on the same demonstrations improves neither SFT nor RL after it. So RL's
+gain does not come from a weak start.
 
-No gain is no equality: what the interval still allows is told. The held-out loss, which may go on falling by a little,
-is told beside what the agent solves.
+"No gain shown" is not equality, so the interval is reported. The held-out loss, which may still fall a little, is
+reported beside the share of tasks solved.
 """
 
 from __future__ import annotations

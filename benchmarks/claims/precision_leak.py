@@ -1,10 +1,12 @@
-"""Who reaches whom through the scales of low-precision matmuls: the rest of a batch, and the future.
+"""Leaks through the scales of low-precision matmuls: do other rows of a batch, or later tokens, change a log-prob?
 
-SFT's network, in fp32 but for its experts' matmuls, is given the same experts before and after a change, so that every
-matmul keeps its shape: what differs in log-probs then can have come through scales alone. The seed makes the tokens.
+The SFT model runs in fp32 except for its experts' matmuls. It is replayed with the same experts before and after a
+change of tokens, so that every matmul keeps its shape, and a difference in log-probs can come from scales alone. The
+seed draws the tokens.
 
-`future`: the second half of a row is changed, and its first half is looked at. `batch`: all rows but one are. Each is
-the mean |difference| of a log-prob, the largest, and the share of positions where there is any.
+`future`: the second half of a row is changed, and log-probs of its first half are compared. `batch`: all rows but one
+are changed, and log-probs of that one are compared. Reported are the mean and largest absolute difference of a
+log-prob, and the share of positions that differ at all.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from etude.model import Transformer
 
 PER_ROW = ("bf16", "nvfp4", "mxfp8", "fp8_block")
-"""Nothing may reach another row, or an earlier position."""
+"""Formats whose scales must not let anything reach another row or an earlier position."""
 EXPERTS = (*PER_ROW, "nvfp4_tensor")
 WAYS = ("future", "batch")
 BATCH, LENGTH = 4, 128
@@ -58,7 +60,7 @@ def _reached(model: Transformer, tokens: Tensor, others: Tensor) -> dict[str, fl
     before = _log_probs(model, tokens, chosen)
     future = torch.cat((tokens[:, :half], others[:, half:]), 1)
     late = torch.stack(
-        # Row by row, so that nothing but its own future can reach a row.
+        # One row at a time, so that only its own future can reach a row.
         [
             _log_probs(model, changed[None], own[None])[0] - _log_probs(model, row[None], own[None])[0]
             for row, changed, own in zip(tokens, future, chosen, strict=True)
@@ -69,7 +71,7 @@ def _reached(model: Transformer, tokens: Tensor, others: Tensor) -> dict[str, fl
 
 
 def _log_probs(model: Transformer, tokens_bt: Tensor, experts_btlk: Tensor) -> Tensor:
-    """Of a fixed token at every position, so that a change of tokens changes nothing that is asked."""
+    """Log-prob of one fixed token at every position, so that the compared quantity does not depend on the tokens."""
     from etude.model import Replay
 
     found: Tensor = model(tokens_bt, replay=Replay(experts_btlk, "on")).logits_btv.log_softmax(-1)[..., 0]

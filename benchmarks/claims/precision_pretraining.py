@@ -1,8 +1,8 @@
-"""Pretraining in low precision: the final held-out loss beside bf16's, and how much seeds differ by themselves.
+"""Pretraining in low precision: the final held-out loss compared with bf16's, and with the noise between seeds.
 
-All arms of a seed begin with the same weights and read the same batches, so their losses are compared seed by seed.
-`seed_noise` is the standard deviation of bf16's loss between seeds; what is within it no one could tell from chance by
-the loss of one run.
+All arms of a seed start from the same weights and read the same batches, so losses are compared seed by seed.
+`seed_noise` is the standard deviation of bf16's loss between seeds; a smaller difference could not be told from chance
+by one run's loss.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def conclude(rows: Rows) -> dict[str, Any]:
 
 
 def _losses(rows: Rows, arm: str) -> list[float]:
-    """Of the runs that came to their end."""
+    """Losses of the arm's runs that were not ended by non-finite numbers."""
     return [figures["loss"] for figures in rows.of(arm).values() if figures["loss"] is not None]
 
 

@@ -1,16 +1,18 @@
 """RL in low precision: mismatch between trainer and engine, reward and stability over a hundred steps.
 
-All arms of a seed begin with the same SFT, of which nothing was rounded, and compute in fp32 but for the experts'
-matmuls, bf16's emulated like the others. How far trainer and engine are apart is told of the trainer's probe, every ten
-steps: the same weights, tokens and versions, so what is left are their numerics, and without replay (`p99_off`) the
-experts that flip with them. `async_p99` and `async_k3` compare the trainer with samples of up to two versions ago, as
-RL has them: that the policy moved on is in there too. In nats, all of them, and `..._of_...` is what an arm has more
-than bf16's: a ratio to next to nothing says nothing.
+All arms of a seed start from the same SFT model, which was trained without rounding, and compute in fp32 except for the
+experts' matmuls; bf16 is emulated like the other formats.
 
-What a run comes to is told of its last `LAST` steps, and how far it fell from its best as `drop`: a run that came apart
-has a large one, or was ended by its own numbers. The two `reciprocal` arms are NVFP4 per token whose quantiser
-multiplies by reciprocals good to 22 bits, or 10, in place of dividing; what that alone does to codes is counted on the
-SFT, on its experts' weights and on what goes into their matmuls.
+Mismatch is measured by the trainer's probe every ten steps, on the same weights, tokens and versions. What remains is
+the difference in numerics and, without replay (`p99_off`), the experts that it flips. `async_p99` and `async_k3`
+compare the trainer with samples that are up to two versions old, as RL trains on them, so they include the policy's own
+change. All are in nats. `..._of_...` is an arm's difference from bf16's value, since a ratio to almost zero says
+nothing.
+
+A run's results are means over its last `LAST` steps. `drop` is how far the reward fell from its best: a run that broke
+down has a large drop, or ended with non-finite numbers. The two `reciprocal` arms are NVFP4 per token whose quantiser
+multiplies by reciprocals with 22 or 10 correct bits instead of dividing. How many codes that changes by itself is
+counted on the SFT model, for the experts' weights and the inputs of their matmuls.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ CURVES = ("reward", "solved", "mismatch_mean", "mismatch_p99", "mismatch_k3", "e
 MODES = ("off", "on", "filter")
 LAST = 20
 Figures = Mapping[str, Any]
-"""Of a run."""
+"""The figures of one run, as `measure` returns them."""
 
 
 def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
@@ -96,7 +98,7 @@ def _thousandths(value: float | None) -> float | None:
 
 
 def _drop(curve: Sequence[Sequence[float]]) -> float | None:
-    """From the best mean of `LAST` steps to the last one."""
+    """How far the mean over `LAST` steps fell from its best to its last value."""
     values = [value for _, value in curve]
     if not values:
         return None
@@ -106,7 +108,7 @@ def _drop(curve: Sequence[Sequence[float]]) -> float | None:
 
 
 def _probed(figures: Figures, mode: str) -> float | None:
-    """The mean of all probes."""
+    """Mean of the run's probes in one replay mode."""
     values = [probe[1 + MODES.index(mode)] for probe in figures.get("probes", [])]
     return fmean(values) if values else None
 
@@ -120,11 +122,11 @@ FIGURES: dict[str, Callable[[Figures], float | None]] = {
     "drop": lambda figures: _drop(figures["curves"]["reward"]),
     "grad_norm": lambda figures: _end(figures["curves"]["grad_norm"]),
 }
-"""Of a run; None where it ended before there was any."""
+"""Figures of one run by name; None if the run ended before there was a value."""
 
 
 def _paired(pairs: Sequence[tuple[Figures, Figures]], name: str) -> Estimate | None:
-    """The second of a pair less the first."""
+    """Mean over seeds of the second run's figure minus the first's."""
     found = [(FIGURES[name](plain), FIGURES[name](low)) for plain, low in pairs]
     return of_seeds([low - plain for plain, low in found if plain is not None and low is not None])
 

@@ -1,8 +1,8 @@
-"""Router replay, off, on and with its filter: mismatch between trainer and engine on the same batches, and what each
-way of training comes to on dev.
+"""Router replay off, on, and with its filter: mismatch between trainer and engine on the same batches, and pass@1 on
+dev after training in each mode.
 
-The p99 of |delta log-prob| under all three is measured in the run that trains with the filter, by the trainer's probe:
-the same weights, tokens and experts. The two other runs tell what training without it comes to.
+The p99 of |delta log-prob| in all three modes is measured in the run that trains with the filter, by the trainer's
+probe, on the same weights, tokens and experts. The two other runs show the results of training in the other modes.
 """
 
 from __future__ import annotations

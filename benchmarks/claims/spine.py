@@ -1,4 +1,4 @@
-"""RL raises the average and the best of K on tasks that nothing has seen, over SFT and over SFT continued as long."""
+"""RL raises pass@1 and pass@k on unseen tasks, compared with SFT and with SFT continued for the same time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PANELS = {
     "staleness (versions)": ("staleness",),
     "masked rollouts": ("masked_share",),
 }
-"""What keeps RL well behaved, over its steps."""
+"""Plot panels of RL's health over its steps: title and metrics."""
 LABELS = {"truncated": "ran out of budget", "claimed_but_failed": "claimed success, failed"}
 CURVES = tuple(name for names in PANELS.values() for name in names)
 
@@ -51,7 +51,7 @@ def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
     return {
         "one_edit": {when: outcomes(folder) for when, folder in capped.items() if folder.exists()},
         "seconds": {name: round(record.seconds, 1) for name, record in stages.items()},
-        # Until the last step; RL's evaluations come after it, since nobody learns from being measured.
+        # Until the last step: RL's evaluations come after it, and nothing is learnt in them.
         "learning_seconds": round(rl[-1]["elapsed"], 1) if rl else None,
         "sft_held_out": [[row["step"], row["held_out_loss"]] for row in sft if "held_out_loss" in row],
         "valid_calls": before["valid_calls"],
@@ -106,7 +106,7 @@ def conclude(rows: Rows) -> dict[str, Any]:
 
 
 def _cells(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
-    """Of each cell: tasks, pass@1 before and after, the gain's interval. Empty where tasks have none."""
+    """For each cell: tasks, pass@1 before and after, and the gain's interval. Empty if the tasks have no cells."""
     names = sorted({task["cell"] for before, _ in pairs for task in before.values()} - {""})
     found = {}
     for name in names:
@@ -124,7 +124,7 @@ def _cells(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]
 
 
 def _ends(ends: list[dict[str, dict[str, float]]], key: str, name: str = "") -> dict[str, float | None]:
-    """None where rows are older than what is asked for."""
+    """Mean of a behaviour figure before and after RL; None if the rows are older than the figure."""
 
     def average(stage: str) -> float | None:
         found = [end[stage][key] for end in ends if key in end[stage]]

@@ -1,8 +1,8 @@
-"""Self-summaries, on and off at the same small window: pass@1 of the dev tasks that need them.
+"""Self-summaries on and off with the same small context window: pass@1 on the dev tasks that need them.
 
-A task needs them if an agent with the whole window, and as many turns, solves it in more tokens than the small one
-holds, by the median of its solved rollouts. Neither arm has a say in that. What the whole window does not
-solve is not asked: whether it would need summaries nobody knows.
+A task needs summaries if an agent with the full window and the same number of turns uses more tokens for it than the
+small window holds, by the median over its solved rollouts. Neither of the compared arms influences this split. Tasks
+that the full-window agent does not solve are left out, since nobody knows whether they would need summaries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
 
 
 def tokens_of_solved(folder: Path) -> dict[str, float]:
-    """By task the median over its solved rollouts of an evaluation, prompt included."""
+    """For each task, the median tokens of its solved rollouts in an evaluation, including the prompt."""
     solved = {s.trace for s in read_samples(folder / "results.jsonl") if s.valid and s.passed and not s.greedy}
     tokens: defaultdict[str, list[int]] = defaultdict(list)
     for trace in read_traces(folder / "traces", only=solved):
@@ -45,7 +45,7 @@ def tokens_of_solved(folder: Path) -> dict[str, float]:
 
 
 def _split(rows: Rows) -> dict[bool, list[tuple[Outcomes, Outcomes]]]:
-    """(off, on) after RL, of the tasks that need summaries (True) and of the others; one pair per seed."""
+    """Pairs (off, on) after RL, one per seed: for tasks that need summaries (True) and for the others (False)."""
     off, on = rows.of("off"), rows.of("on")
     split: dict[bool, list[tuple[Outcomes, Outcomes]]] = {True: [], False: []}
     for seed, whole in rows.of(WHOLE).items():

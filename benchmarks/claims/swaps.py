@@ -1,9 +1,9 @@
-"""Swapping weights in flight against waiting: seconds until training rollouts are rewarded as much.
+"""Swapping weights in flight compared with waiting: seconds of RL until training rollouts reach the same reward.
 
-Per seed the goal is what the less rewarded arm came to at its end; its time, and the other arm's time to the same
-average, are compared. Where a curve is flat its noise decides when the goal is met, so the same is told as a mean over
-rewards on the way there, and of the time that all steps take. In the waiting arm sampling stands still while training
-works, and each then has every core.
+For each seed the goal is the final average reward of the arm with the lower one, and both arms' times to reach it are
+compared. If a curve is flat, its noise decides when it reaches the goal. So the ratio is also reported as a mean over
+reward levels on the way there, and for the time of all steps. In the waiting arm sampling pauses while training runs,
+and each has every core in its turn.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WINDOW = 5
-"""Steps of the running average: one step's tasks may all be easy ones."""
+"""Steps of the running average, since one step's tasks may all be easy."""
 LEVELS = 10
-"""Rewards on the way to the goal."""
+"""Number of reward levels on the way to the goal."""
 
 
 def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def measure(paths: RunPaths, arm: Arm) -> dict[str, Any]:
 
 
 def averages(figures: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Seconds, and the mean reward of the last steps; from the first full window on."""
+    """Points (seconds, mean reward of the last WINDOW steps), from the first full window on."""
     seconds, reward = figures["seconds"], figures["reward"]
     window = min(WINDOW, len(reward))
     return [(seconds[end - 1], sum(reward[end - window : end]) / window) for end in range(window, len(reward) + 1)]
@@ -52,7 +52,7 @@ def seconds_to(goal: float, points: Sequence[tuple[float, float]]) -> float | No
 def ratio_on_the_way(
     goal: float, flying: Sequence[tuple[float, float]], waiting: Sequence[tuple[float, float]]
 ) -> float:
-    """How many times as long waiting takes to each reward between where both began and a goal that both meet."""
+    """Mean ratio of the waiting arm's time to the other's, over reward levels on the way to a goal that both reach."""
     begun = max(flying[0][1], waiting[0][1])
     levels = [begun + (goal - begun) * step / LEVELS for step in range(1, LEVELS + 1)]
     times = [(seconds_to(level, flying), seconds_to(level, waiting)) for level in levels]

@@ -1,6 +1,5 @@
-"""The table of claims, from the rows alone: printed, put between its markers in docs/claims.md; and the plots again.
-
-The README lists the verdicts alone, between markers of its own.
+"""Writes the table of claims from the rows alone: prints it, puts it between its markers in docs/claims.md, and redraws
+the plots. The README gets a list of the verdicts, between its own markers.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ def table(rows: Sequence[Row], plots: Path, page: Path) -> str:
 
 
 def verdicts(rows: Sequence[Row]) -> str:
-    """One line for each claim: whether it is shown, and its sentence."""
+    """One line for each claim: its verdict and its sentence."""
     found = [(claim, measured_alike(claim, rows)) for claim in claims()]
     told = [(claim.verdict(own, claim.conclude(own)) or NOT_YET, claim.says) for claim, own in found]
     return "\n".join(f"- **{verdict}**: {says}" for verdict, says in told)
 
 
 def measured_alike(claim: Claim, rows: Sequence[Row]) -> Rows:
-    """Figures that were measured as they are now, of whatever recipe."""
+    """The claim's rows whose figures were measured by the current `measure`, with whatever recipe."""
     return Rows([row for row in rows if row.measured == claim.measured], claim.name)
 
 
@@ -56,8 +55,8 @@ def _told(claim: Claim, rows: Rows, said: str) -> str:
 
 
 def _age(claim: Claim, rows: Rows) -> str:
-    """Rows of a recipe that has changed since are told, and told apart: the claim's command would make them anew. So
-    are arms of a seed that not the same code has made."""
+    """Note how many rows were made with an earlier recipe, which the claim's command would make again, and whether the
+    arms of a seed were made by different versions of the code."""
     stale = len(rows) - len(current(claim, rows.all))
     versions = max((len({row.code for row in rows.all if row.seed == seed}) for seed in rows.seeds), default=0)
     said = (
@@ -68,7 +67,7 @@ def _age(claim: Claim, rows: Rows) -> str:
 
 
 def _seeds(claim: Claim, rows: Rows) -> str:
-    """Those that every arm which was run has."""
+    """The seeds that every arm with rows has."""
     return ", ".join(map(str, rows.seeds_with(rows.arms)))
 
 
@@ -77,7 +76,7 @@ def _command(claim: Claim) -> str:
 
 
 def put_into(page: Path, text: str, markers: tuple[str, str] = TABLE) -> None:
-    """Replaces what stands between the markers; a page without them is left as it is."""
+    """Replace the text between the markers; a page without them is left unchanged."""
     whole = page.read_text(encoding="utf-8")
     before, begin, rest = whole.partition(markers[0])
     _, end, after = rest.partition(markers[1])
@@ -87,9 +86,15 @@ def put_into(page: Path, text: str, markers: tuple[str, str] = TABLE) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=Path, default=ROWS, help="the file of rows")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs/claims.md", help="the page that holds the table")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="the page that lists the verdicts")
+    parser.add_argument(
+        "--rows", type=Path, default=ROWS, help="file of rows to read (default docs/claims/rows.jsonl); plots go beside"
+    )
+    parser.add_argument(
+        "--page", type=Path, default=ROOT / "docs/claims.md", help="page that gets the table (default docs/claims.md)"
+    )
+    parser.add_argument(
+        "--readme", type=Path, default=ROOT / "README.md", help="page that gets the verdicts (default README.md)"
+    )
     asked = parser.parse_args()
     rows = read_all(asked.rows)
     for claim in claims():

@@ -1,4 +1,4 @@
-"""How the kernels' rows are measured: sizes, time, and what becomes of a kernel that fails."""
+"""Shared by the kernels' rows: the sizes measured, timing, and turning a kernel's failure into a row."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
+    """Sizes at which the kernels are measured."""
+
     hidden: int
     inner: int
     rows: int
-    """Of a matrix that is quantised."""
+    """Rows of a matrix that is quantised."""
     loads: tuple[tuple[int, int], ...]
-    """Experts, and rows of all, which are the tokens that have come to them: the largest first, since what is tuned is
-    tuned on the first."""
+    """(experts, rows of all experts together) of the grouped matmuls, the largest first, since kernels are tuned on the
+    first one."""
     layers: tuple[tuple[int, int], ...]
-    """Experts, and tokens that choose among them. A layer has `choices` times as many rows."""
+    """(experts, tokens) of a layer. It has `choices` rows per token."""
     choices: int
     copied: int
     dense: int
@@ -44,21 +46,23 @@ K2 = Sizes(
 TINY = Sizes(
     hidden=128, inner=128, rows=32, loads=((3, 6),), layers=((2, 4),), choices=2, copied=2**10, dense=32, runs=1
 )
-"""To try the rows themselves, where there is no GPU too: a block of each, since an interpreter takes its time."""
+"""Sizes to test this script, with or without a GPU: a single block each, since Triton's interpreter is slow."""
 
 
 @dataclass
 class Bench:
+    """Measures rows on one device until its time is up."""
+
     device: str
     sizes: Sizes
     until: float
-    """When to stop beginning new rows, on the monotonic clock."""
+    """Time on the monotonic clock after which no row is started."""
     copy_gb_s: float = 0.0
     peak: dict[str, float] = field(default_factory=dict)
     """TFLOP/s of a dense matmul, by kind of number."""
 
     def row(self, kernel: str, shape: str, measured: Callable[[], Row]) -> Row:
-        """Any failure of one kernel is its row: the others are still of interest on a lent machine."""
+        """Measure one row. A failure of the kernel becomes its row, so that the others are still measured."""
         named = {"kernel": kernel, "shape": shape}
         if time.monotonic() > self.until:
             return {**named, "not_measured": "time was up"}
@@ -68,7 +72,7 @@ class Bench:
             return {**named, "not_measured": f"{type(error).__name__}: {str(error).strip()[:300]}"}
 
     def milliseconds(self, work: Callable[[], object]) -> float:
-        """The median of some, after a few that compile, tune and warm up."""
+        """Median milliseconds of several runs, after a few that compile, tune and warm up."""
         for _ in range(self.sizes.runs // 4):
             work()
         return statistics.median(self._milliseconds(work) for _ in range(self.sizes.runs))
@@ -86,4 +90,5 @@ class Bench:
         return begun.elapsed_time(ended)
 
     def share(self, tflops: float, kind: str) -> float | None:
+        """Share of the measured peak for this kind of number; None if the peak was not measured."""
         return round(tflops / self.peak[kind], 3) if kind in self.peak else None

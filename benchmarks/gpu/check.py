@@ -1,12 +1,15 @@
-"""The model room on a GPU: checked against its CPU reference, then measured. Prints raw JSON lines, the last a summary.
+"""Checks the model and its kernels on a GPU against the CPU, then measures them. Prints JSON lines; the last one is a
+summary.
 
-Checks: forward (plain, packed, replayed), gradients, `extend` against `forward`, all in fp32, and bf16 near fp32; the
-references of low precision against themselves on the CPU, bit for bit, and what is emulated with them; the kernels
+Checks: forward (plain, packed, replayed), gradients and `extend` against `forward`, all in fp32, and bf16 close to
+fp32; the low-precision references bit for bit against themselves on the CPU, and emulated low precision; the kernels
 against the references, most of them bit for bit.
-Measures: tokens per second of forward and backward, and of decoding, at a mid-size configuration in bf16; the kernels'
-rows (`kernel_rows.py`). A check that does not hold is printed and ends with exit code 1; measurements are still made.
-`--interpreted` checks the kernels where there is no GPU, under Triton's interpreter, and says what was not measured;
-`--small` tries the script itself there: beside it the rows alone, with `--device cpu` the rest.
+
+Measurements: tokens per second of forward with backward, and of decoding, at a mid-size configuration in bf16; the
+kernels' rows (`kernel_rows.py`). A failed check is printed and makes the exit code 1; measurements still run.
+
+`--interpreted` checks the kernels without a GPU, under Triton's interpreter, and says what was not measured. `--small`
+tests this script: with `--interpreted` it makes only the kernels' rows, with `--device cpu` everything else.
 """
 
 from __future__ import annotations
@@ -22,30 +25,32 @@ from typing import Any
 
 NEEDED = ("torch", "numpy", "safetensors")
 SECONDS = 540.0
-"""After which no row is begun: `make gpu` ends it at 590."""
+"""Seconds after which no row is started; `make gpu` stops the script at 590."""
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description="checks and measures the model room on a GPU")
-    options.add_argument("--device", default="cuda")
-    options.add_argument("--small", action="store_true", help="tiny shapes, to try the script itself")
-    options.add_argument("--seconds", type=float, default=20.0, help="for each measurement of the model")
-    options.add_argument("--interpreted", action="store_true", help="no GPU: the kernels' checks alone, interpreted")
+    options = argparse.ArgumentParser(description="Check the model and its kernels on a GPU, then measure them.")
+    options.add_argument("--device", default="cuda", help="torch device to check and measure (default cuda)")
+    options.add_argument("--small", action="store_true", help="use tiny shapes, to test this script itself")
+    options.add_argument("--seconds", type=float, default=20.0, help="seconds per model measurement (default 20)")
+    options.add_argument(
+        "--interpreted", action="store_true", help="without a GPU: check the kernels alone, under Triton's interpreter"
+    )
     chosen = options.parse_args()
     begun = time.monotonic()
     if chosen.interpreted:
         chosen.device, os.environ["TRITON_INTERPRET"] = "cpu", "1"
     needed = (*NEEDED, "triton") if chosen.interpreted else NEEDED
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
-        print(f"gpu: this Python lacks {', '.join(missing)}: install them into it", file=sys.stderr)
+        print(f"gpu: this Python lacks {', '.join(missing)}; install with its pip, or set PYTHON", file=sys.stderr)
         return 2
     import torch
 
     if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < (2, 11):
-        print(f"gpu: torch 2.11 or newer is needed, {torch.__version__} found", file=sys.stderr)
+        print(f"gpu: expected torch 2.11 or newer, found {torch.__version__}; upgrade it", file=sys.stderr)
         return 2
     if chosen.device == "cuda" and not torch.cuda.is_available():
-        print("gpu: no CUDA device", file=sys.stderr)
+        print("gpu: torch finds no CUDA device; use --interpreted or --device cpu --small", file=sys.stderr)
         return 2
 
     from bench import K2, TINY
@@ -94,7 +99,7 @@ def main() -> int:
 
 
 def _checked(check: Callable[[str], str], device: str) -> dict[str, Any]:
-    """Any failure of one check is its result: the others are still of interest on a lent machine."""
+    """Run one check. Any failure becomes its result, so that the other checks still run."""
     begun = time.perf_counter()
     try:
         found, ok = check(device), True

@@ -1,4 +1,4 @@
-"""What must be equal on a GPU and on the CPU. Each check returns what it found, or raises."""
+"""Checks that the model computes the same on a GPU as on the CPU. Each check returns a line of findings, or raises."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ TOLERANCE = 1e-4
 
 
 def pair(device: str) -> tuple[Transformer, Transformer]:
+    """Return the same network on the CPU and on the device."""
     here = Transformer(CHECKED).initialise(1)
     return here, copy.deepcopy(here).to(device)
 
@@ -83,7 +84,7 @@ def extend_equals_forward(device: str) -> str:
 
 
 def extended(model: Transformer, asked: torch.Tensor) -> torch.Tensor:
-    """Logits of a prompt that is read at once, then token by token, on the cache of latents."""
+    """Logits of `model.extend` on the latent cache: all but the last eight tokens at once, then one token at a time."""
     device, (rows, length) = asked.device, asked.shape
     cache = LatentCache(model.config, rows, 64, device=device)
     slots = torch.arange(rows, device=device)

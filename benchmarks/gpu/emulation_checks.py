@@ -1,4 +1,5 @@
-"""Emulated low precision on a GPU against the CPU: how NVFP4 and MXFP8 run where tensor cores have neither."""
+"""Checks of emulated low precision on a GPU against the CPU. Emulation runs NVFP4 and MXFP8 on tensor cores without
+them."""
 
 from __future__ import annotations
 
@@ -16,10 +17,11 @@ from etude.model.precision.numerics import Rounding
 
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 NEAR = 5e-3
-"""In norm: sums in another order take a number that is quantised afterwards across a tie now and then."""
+"""Largest relative difference in norm. Summing in another order sometimes moves a number across a rounding tie before
+it is quantised."""
 OFTEN = 1e-3
-"""Of 95 in 100 log-probs: what other sums make between trainer and engine, and ties that they cross. One scale for all
-tokens makes ten times as much."""
+"""Bound on the 95th percentile of log-prob differences between trainer and engine, which come from other sums and the
+ties they cross. One scale for all tokens would give ten times as much."""
 
 
 def references_are_bit_equal(device: str) -> str:
@@ -35,7 +37,7 @@ def references_are_bit_equal(device: str) -> str:
             others = sum(int((~torch.isclose(a, b.cpu(), 0, 0, equal_nan=True)).sum()) for a, b in pairs)
             if count := unequal(found, wanted) + others:
                 bad[f"{name} {dtype}"] = count
-    assert not bad, f"what differs: {bad}"
+    assert not bad, f"numbers that differ, by format and dtype: {bad}"
     return f"{len(FORMATS)} formats, bf16 and fp32, there and back"
 
 
@@ -68,7 +70,7 @@ def served_codes_give_the_trainers_logits(device: str) -> str:
     worst = {}
     for rounding in ROUNDINGS:
         if rounding == "nvfp4_tensor":
-            continue  # its scale hangs on the batch, which is what is wrong with it
+            continue  # one scale for the whole batch makes log-probs depend on it, so they cannot agree
         _, model = pair(device)
         asked = tokens(3, 40).to(device)
         round_with(model, Numerics(rounding))

@@ -1,6 +1,6 @@
-"""The Triton kernels against the references on the CPU: quantisers, permutation and exact matmuls bit for bit.
+"""Checks of the Triton kernels against the CPU references: quantisers, permutation and exact matmuls bit for bit.
 
-With TRITON_INTERPRET=1 the same checks run where there is no GPU, on fewer numbers.
+With TRITON_INTERPRET=1 the same checks run without a GPU, on fewer numbers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from etude.model.precision.kernels import IMPLEMENTATIONS, ExpertKernels, choose
 TILED = IMPLEMENTATIONS["triton"].formats["quantise_both"]
 PAIRS = {"fp8_row": ("fp8_row", "fp8_row"), "fp8_block": ("fp8_tile", "fp8_block"), "mxfp8": ("mxfp8", "mxfp8")}
 LAYERS = {"bf16": 0.01, "mxfp8": 0.12, "fp8_block": 0.12}
-"""Formats that layers are made in, and how far the numbers of one may be from those in fp32, in norm."""
+"""Formats of a whole layer, and the largest relative difference in norm from fp32 for each."""
 
 
 def adversarial(device: str) -> Tensor:
-    """Rows and stretches of 16 of very different sizes, every bf16 once, zeros, infinities and NaN."""
+    """A hard input for quantisers: magnitudes vary widely by row and by block of 16; every bf16 value, zeros,
+    infinities and NaN occur."""
     rows = 32 if device == "cpu" else 1024
     g = torch.Generator().manual_seed(0)
     size = (torch.randn(rows, 1, generator=g) * 8 + torch.randn(rows, 256, generator=g) * 2).exp2()
@@ -37,12 +38,13 @@ def adversarial(device: str) -> Tensor:
 
 
 def moved(q: Quantised, device: str) -> Quantised:
+    """Copy to a device."""
     given = {field.name: getattr(q, field.name) for field in fields(q)}
     return type(q)(**{name: value.to(device) if isinstance(value, Tensor) else value for name, value in given.items()})
 
 
 def unequal(found: Quantised, wanted: Quantised) -> int:
-    """Bytes that differ, of codes and scales."""
+    """Number of bytes of codes and scales that differ."""
     count = 0
     for field in fields(wanted):
         a, b = getattr(found, field.name), getattr(wanted, field.name)
@@ -81,7 +83,7 @@ def swiglu_and_quantise(device: str) -> str:
         found = choose("swiglu_quantise", "triton", name, device)(gate.to(device), up.to(device), name)
         wanted = reference.swiglu_quantise(gate, up, name)
         worst = max(worst, unequal(found, wanted) / wanted.codes.numel())
-    # The exponential's last bit is the device's own.
+    # Devices differ in the last bit of the exponential.
     assert worst < 1e-3, worst
     return f"at most {worst:.1e} of the bytes differ"
 
@@ -107,13 +109,14 @@ def drawn_placement(device: str) -> tuple[Tensor, Tensor, Placement]:
 
 
 def integers(seed: int, *shape: int) -> Tensor:
-    """Whose sums are exact in any order; 7 is the largest of every 128, so that scales are powers of two."""
+    """Small integers, whose sums are exact in any order. The largest of every 128 is 7, so scales are powers of two."""
     x = torch.randint(-6, 7, shape, generator=torch.Generator().manual_seed(seed)).float()
     x[..., ::128] = 7
     return x
 
 
 def loads(device: str) -> Tensor:
+    """End row of each expert's uneven load."""
     load = [5, 0, 17, 1, 0, 33] if device == "cpu" else [300, 0, 17, 1, 1000, 128, 0, 77]
     return torch.tensor(load).cumsum(0).int()
 
@@ -152,7 +155,7 @@ def gradients_of_bf16_are_exact(device: str) -> str:
 
 
 def weight_gradients_of_codes_are_exact(device: str) -> str:
-    """Of columns quantised along tokens, each expert's of whole blocks."""
+    """Weight gradients from columns quantised along tokens; each expert has whole blocks of rows."""
     ends = (loads(device) + 127) // 128 * 128 if device != "cpu" else torch.tensor([128, 128, 256]).int()
     high, wide = (24, 40) if device == "cpu" else (768, 512)
     for kind in ("fp8_tile", "mxfp8"):
@@ -163,7 +166,7 @@ def weight_gradients_of_codes_are_exact(device: str) -> str:
 
 
 def a_layer_has_the_gradients_of_autograd(device: str) -> str:
-    """A layer made of kernels, beside autograd through the plain one in fp32: off by the rounding of its numbers."""
+    """A layer of kernels against autograd through the plain fp32 layer; they differ by the format's rounding."""
     tokens, hidden, inner, experts = 5, 128, 64, 3
     g = torch.Generator().manual_seed(8)
     x, grad = (torch.randn(tokens, hidden, generator=g).bfloat16() for _ in range(2))
@@ -191,7 +194,7 @@ PARTS = ("out", "x", "gates", "gate", "up", "down")
 def forward_and_backward(
     kernels: ExpertKernels | None, x: Tensor, picked: Tensor, gates: Tensor, *weights_and_grad: Tensor
 ) -> dict[str, Tensor]:
-    """A layer as the model runs it, and its gradients: PARTS."""
+    """Output and gradients (PARTS) of a layer as the model runs it."""
     *weights, grad = weights_and_grad
     leaves = [part.detach().requires_grad_() for part in (x, gates, *weights)]
     out = expert_matmul(leaves[0], picked, *leaves[1:], kernels=kernels)

@@ -1,15 +1,17 @@
-"""The kernels at the sizes of K2's experts: rows {kernel, shape, tflops, gb_s, ratio_bf16, ratio_peak, max_error}.
+"""Measures the kernels at the sizes of K2's experts, as rows {kernel, shape, tflops, gb_s, ratio_bf16, ratio_peak,
+max_error}.
 
-- gb_s counts what must be read and written once; there ratio_peak is the share of a large copy's bandwidth.
-- tflops counts two for each product that the loads ask for; there ratio_peak is the share of a dense matmul of the
-  numbers that are multiplied, which of mxfp8 are bf16, and ratio_bf16 the time of torch in bf16 over the kernel's:
-  `F.grouped_mm`, or the layer made of it. Where that failed there is no ratio.
-- max_error is, of quantisers, the share of bytes that differ from the reference on the CPU; of matmuls the difference
-  in norm from the reference on the same device and operands, of some rows of each expert; of a layer that from torch's
-  layer in bf16, so it holds the format's own error: the CPU would take minutes for each, and `check.py` has held small
-  layers against it before.
+- gb_s (memory-bound kernels) counts each byte that must be read or written once. ratio_peak is the share of a large
+  copy's bandwidth.
+- tflops (matmuls) counts two operations per multiply-add that the experts' loads need. ratio_peak is the share of a
+  dense matmul's speed with the numbers that are multiplied, which for mxfp8 are bf16. ratio_bf16 is the time of torch
+  in bf16 (`F.grouped_mm`, or the layer made of it) divided by the kernel's; it is missing if torch's failed.
+- max_error: for quantisers, the share of bytes that differ from the reference on the CPU. For matmuls, the relative
+  difference in norm from the reference on the same device and operands, over some rows of each expert. For a layer, the
+  difference from torch's bf16 layer, so it includes the format's own error: the CPU would take minutes for each layer,
+  and `check.py` has already compared small ones with it.
 
-A kernel that fails has a row that says so, and the others follow.
+A kernel that fails gets a row that says so, and the others follow.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from etude.model.precision import FORMATS, NVFP4, BlockFP8, Quantised, dequantis
 from etude.model.precision.kernels import IMPLEMENTATIONS, ExpertKernels, choose, reference
 
 CHECKED_ROWS = 256
-"""Of a quantised matrix; a row's codes depend on nothing below its block."""
+"""Rows of a quantised matrix that are compared with the reference; a row's codes depend on no row after its block."""
 
 
 def kernel_rows(device: str, sizes: Sizes, seconds: float) -> Iterator[Row]:
@@ -71,7 +73,7 @@ def _dense(bench: Bench, kind: str) -> Row:
 
 
 def _moving(bench: Bench, work: Callable[[], Any], read: int, error: Callable[[Any], float]) -> Row:
-    """A kernel that is bound by what it reads and writes."""
+    """Measure a memory-bound kernel. `read`: bytes it must read."""
     made = work()
     wrong, written = error(made), _nbytes(made)
     del made
@@ -153,7 +155,7 @@ def _share_unequal(found: Tensor, wanted: Tensor) -> float:
 
 
 def ragged_ends(experts: int, rows: int, device: str) -> Tensor:
-    """Loads as a router makes them: uneven, the first expert without any."""
+    """End row of each expert's load, uneven as from a router; the first expert gets no rows."""
     g = torch.Generator().manual_seed(experts)
     weight = torch.randn(experts, generator=g).mul(0.6).exp()
     weight[0] = 0
@@ -197,13 +199,13 @@ def _matmuls(bench: Bench, name: str, experts: int, rows: int, n: int, k: int) -
         )
 
     def quantised_backwards(kind: str) -> tuple[Any, Any]:
-        """dy, and what `quantise_both` makes of the weights' columns."""
+        """Operands of dgrad: dy, and the columns that `quantise_both` makes of the weights."""
         left, right = PAIRS[kind]
         turned = choose("quantise_both", "triton", right, device)(b, right)[1]
         return choose("quantise", "triton", left, device)(grads, left), turned
 
     def columns(kind: str) -> tuple[Any, ...]:
-        """Quantised along tokens: each expert's rows filled up to whole blocks, which the sums then go over too."""
+        """Operands of wgrad, quantised along tokens. Each expert's rows are padded to whole blocks, and summed too."""
         load = ends.diff(prepend=ends.new_zeros(1))
         filled = ((load + 127) // 128 * 128).cumsum(0).int()
         quantise = choose("quantise_both", "triton", kind, device)
@@ -226,12 +228,12 @@ def _matmuls(bench: Bench, name: str, experts: int, rows: int, n: int, k: int) -
 
 
 def _multiplied(format: str) -> str:
-    """Which numbers the tensor cores are given."""
+    """The kind of numbers that the tensor cores multiply for this format."""
     return "bf16" if format in ("bf16", "mxfp8") else "fp8"
 
 
 def _error(found: Tensor, operation: str, a: Any, b: Any, ends: Tensor) -> float:
-    """Against fp32: of a forward pass or dgrad eight rows of each expert, of wgrad the expert with the fewest rows."""
+    """Error against fp32: over eight rows of each expert for forward and dgrad, over the smallest expert for wgrad."""
     starts = torch.cat([ends.new_zeros(1), ends[:-1]]).tolist()
     reaches = list(zip(starts, ends.tolist(), strict=True))
     if operation == "grouped_wgrad":
@@ -256,11 +258,12 @@ def _rows_of(a: Tensor | Quantised, rows: Tensor) -> Tensor | Quantised:
 
 
 def apart(found: Tensor, wanted: Tensor) -> float:
+    """Relative difference in norm."""
     return float(f"{float((found.float() - wanted.float()).norm() / wanted.float().norm()):.2e}")
 
 
 def _layer(bench: Bench, experts: int, tokens: int) -> Iterator[Row]:
-    """Forward and backward of a whole layer of experts, as the model runs it: weights are quantised in every pass."""
+    """Measure forward and backward of a whole layer of experts as the model runs it, quantising weights each time."""
     device, hidden, inner, choices = bench.device, bench.sizes.hidden, bench.sizes.inner, bench.sizes.choices
     x, grad = (torch.randn(tokens, hidden, device=device).bfloat16() for _ in range(2))
     gates = torch.rand(tokens, choices, device=device)

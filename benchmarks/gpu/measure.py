@@ -41,7 +41,7 @@ def measure_decoding(device: str, small: bool, seconds: float) -> Iterator[dict[
 def _decode(
     model: Transformer, cache: LatentCache, last_b: torch.Tensor, slots_b: torch.Tensor, starts_b: torch.Tensor
 ) -> None:
-    """A token more of every row."""
+    """Decode one more token for every row."""
     step = cache.step(slots_b, starts_b, torch.ones_like(starts_b))
     model.extend(last_b[step.rows_t], step, step.first_b)
 
@@ -53,7 +53,7 @@ def _model(device: str, small: bool) -> Transformer:
 
 
 def _pace(step: Callable[[], object], device: str, seconds: float) -> float:
-    """Seconds of one step, after a warm-up; at least three of them, at most for `seconds`."""
+    """Seconds per step after a warm-up, over at least three steps and about `seconds`."""
     for _ in range(3):
         step()
     _wait(device)

@@ -1,4 +1,4 @@
-"""The networks of `make gpu`, written without the recipe: it needs packages that a lent machine may not have."""
+"""Network configurations of `make gpu`, written without the recipe, which needs packages a GPU machine may lack."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What every cluster backend keeps. `check_*` take an open cluster; names of services are unique per check, so that one
-cluster can serve them all. Playing dead differs: inline cannot lose its process, so `die` is not asked of it."""
+"""Contract suite of cluster backends. Each `check_*` takes an open cluster. Service names are unique per check, so one
+cluster can serve them all. A service whose process dies is not checked here: the inline backend has none to lose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ ECHO = "tests.contract.cluster_services:Echo"
 RELAY = "tests.contract.cluster_services:Relay"
 CPUS = 0.1
 PATIENCE = 120.0
-"""For what comes at once, or takes a process to start: it ends what hangs, on a machine however busy."""
+"""Deadline in seconds of calls that return at once or start a process. It is long enough for a busy machine and only
+ends what hangs."""
 
 
 async def started(cluster: Cluster, name: str, *args: Any, service: str = ECHO, **kwargs: Any) -> Remote:
@@ -45,9 +46,9 @@ async def check_blocking_methods_leave_the_loop_free(cluster: Cluster) -> None:
     echo = await started(cluster, "blocking")
     blocked = asyncio.ensure_future(echo.call("block", deadline=90))
     await echo.call("free", deadline=PATIENCE)
-    assert await blocked, "it waited for what only a free loop could do"
+    assert await blocked, "the blocking method was never released: it blocked the event loop"
     threads = await asyncio.gather(*(echo.call("thread", deadline=PATIENCE) for _ in range(8)))
-    assert len(set(threads)) == 1, "sync methods run in one thread, so that a plain class needs no locks"
+    assert len(set(threads)) == 1, "sync methods must run in one thread, so that a plain class needs no locks"
 
 
 async def check_exceptions(cluster: Cluster) -> None:
@@ -80,7 +81,7 @@ async def check_deadlines(cluster: Cluster) -> None:
     begun = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"deadlines\.sleep did not answer within 0\.3 s"):
         await echo.call("sleep", 30, deadline=0.3)
-    assert time.monotonic() - begun < 20, "nobody waited for the sleeper"
+    assert time.monotonic() - begun < 20, "the caller waited for the sleeping method"
     with pytest.raises(DeadlineExceeded, match=r"deadlines\.numbers"):
         async for _ in echo.stream("numbers", 3, hang_at=1, deadline=1.0):
             pass
@@ -128,7 +129,7 @@ async def check_kill_and_restart(cluster: Cluster) -> None:
     restarting = time.monotonic()
     await echo.restart(deadline=PATIENCE)
     assert await echo.call("greet", "again", deadline=PATIENCE) == "hi again"
-    assert await echo.call("add", deadline=PATIENCE) == 1, "a restarted service starts from its arguments"
+    assert await echo.call("add", deadline=PATIENCE) == 1, "a restarted service must start afresh from its arguments"
     second = await echo.health()
     assert second.alive
     assert second.incarnation == 2
@@ -149,7 +150,7 @@ async def check_handles_travel(cluster: Cluster) -> None:
     assert await relay.call("greet", "Flo", deadline=PATIENCE) == "relayed: hey Flo"
     await echo.restart(deadline=PATIENCE)
     assert await relay.call("greet", "Gus", deadline=PATIENCE) == "relayed: hey Gus", (
-        "a handle finds a service restarted unseen"
+        "a handle must find a service that was restarted through another handle"
     )
 
 

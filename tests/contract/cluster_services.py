@@ -1,4 +1,4 @@
-"""Small services that the contract suite starts, in a module of their own since workers import them by name."""
+"""Small services that the contract suite starts, in a separate module since workers import them by name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Echo:
         return threading.get_ident()
 
     def block(self) -> bool:
-        """Until it is freed, which takes a free event loop."""
+        """Block until `free` is called, which needs a free event loop."""
         self.blocking.set()
         return self.freed.wait(60)
 
@@ -97,7 +97,7 @@ class Echo:
 
 
 class Relay:
-    """Speaks to another service through a handle that it was given."""
+    """Calls another service through a handle that it was given."""
 
     def __init__(self, other: Remote | None = None) -> None:
         self.other = other

@@ -1,6 +1,6 @@
-"""What every engine keeps. Subclass `EngineContract` and give it a `case` fixture; the engine serves a tiny model.
+"""Contract suite of engines. Subclass `EngineContract` and give it a `case` fixture; the engine serves a tiny model.
 
-Log-probabilities and experts are held against an independent full forward pass at the version that is named per token.
+Log-probs and experts are compared with an independent full forward pass at the weight version named for each token.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ Reference = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
 
 @dataclass
 class Case:
+    """One engine under test and its reference."""
+
     make: Callable[[], Coroutine[Any, Any, Engine]]
-    """A fresh engine; called inside the test's event loop."""
+    """Makes a new engine; called inside the test's event loop."""
     reference: Reference
-    """(version, tokens) -> fp32 logits [T, V] and experts [T, layers, k] (None for a dense model)."""
+    """Maps (version, tokens) to fp32 logits [T, V] and experts [T, layers, k] (None for a dense model)."""
     publish: Callable[[], int]
-    """Publishes other weights and returns their version."""
+    """Publishes new weights and returns their version."""
     publish_damaged: Callable[[], int]
     slots: int
     tolerance: float = 2e-4
@@ -50,7 +52,7 @@ def run(case: Case, body: Callable[[Engine], Coroutine[Any, Any, None]]) -> None
 
 async def until_sampled(engine: Engine, tokens: int) -> None:
     while (await engine.stats()).sampled_tokens < tokens:
-        pass  # every look at the stats lets the engine go on
+        pass  # each `await` of stats lets the engine take a step
 
 
 def prompt_of(length: int, seed: int = 0, vocab: int = 61) -> np.ndarray:
@@ -64,7 +66,7 @@ def ask(name: str, prompt: np.ndarray, max_tokens: int = 12, conversation: str =
 
 
 def check(case: Case, request: GenerateRequest, answer: Generation) -> None:
-    """Everything that can be said of a generation whose tokens are all of one version."""
+    """Check everything that must hold for a generation whose tokens were all sampled by one version."""
     tokens = np.concatenate((request.prompt, answer.tokens))
     begin, sampling = request.prompt.size, request.sampling
     assert answer.id == request.id
@@ -195,7 +197,7 @@ class EngineContract:
                 answer = await engine.generate(request)
                 check(case, request, answer)
                 if turn:
-                    assert answer.usage.cached_tokens >= have - 2, "all that was there but the last token or two"
+                    assert answer.usage.cached_tokens >= have - 2, "more than the last two tokens were prefilled again"
                 have = prompt.size + answer.tokens.size - 1
                 prompt = np.concatenate((prompt, answer.tokens, prompt_of(5, turn)))
 
@@ -235,7 +237,7 @@ class EngineContract:
     def test_weights_change_between_two_tokens(self, case: Case) -> None:
         async def body(engine: Engine) -> None:
             context, version = (await engine.info()).context, case.publish()
-            # More than it answers while the update is under way, however long that takes, and not all end together.
+            # More requests than can finish while the update runs, however long it takes; their lengths differ.
             requests = [
                 ask(f"r{i}", prompt_of(4, i), context // 2 + i % 7, "c" * i, seed=i) for i in range(50 * case.slots)
             ]
@@ -256,7 +258,7 @@ class EngineContract:
                 logprobs = logits[begin - 1 : -1] - np.logaddexp.reduce(logits[begin - 1 : -1], axis=-1, keepdims=True)
                 expected = np.take_along_axis(logprobs, answer.tokens[:, None], 1)[:, 0]
                 np.testing.assert_allclose(answer.logprobs[old], expected[old], atol=case.tolerance, rtol=0)
-                # What begins now has nothing of the old weights, though the conversation goes on.
+                # A request that starts now uses only the new weights, even if it continues an old conversation.
                 grown = np.concatenate((request.prompt, answer.tokens))[: context - 20]
                 follow = ask(f"{request.id}/2", grown, 8, request.conversation)
                 check(case, follow, await engine.generate(follow))

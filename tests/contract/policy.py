@@ -1,7 +1,7 @@
-"""The Policy contract: what every kind of policy owes the loop. A third party's can run it too.
+"""Contract suite of policies: what the agent loop requires of each. Policies of third parties can run it too.
 
-`make(actions)` gives a policy whose next turns are `actions`: a text, or a tool call as (name, arguments). `broken()`
-gives one whose infrastructure fails.
+`make(actions)` opens a policy whose next turns are `actions`: a text, or a tool call as (name, arguments). `broken()`
+opens one whose infrastructure fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def opened() -> Conversation:
 
 
 class PolicyContract:
-    """Derive from it and give the fixtures `make` and `broken`."""
+    """Subclass it and provide the fixtures `make` and `broken`."""
 
     def test_it_is_a_policy(self, make: Make) -> None:
         async def play() -> None:
@@ -55,7 +55,7 @@ class PolicyContract:
                 conversation = opened()
                 before = list(conversation.messages)
                 turn = await policy.act(conversation, max_tokens=50)
-                assert conversation.messages == before, "the loop appends, the policy does not"
+                assert conversation.messages == before, "appending messages is up to the loop, not the policy"
                 assert [(call.name, call.arguments) for call in turn.calls] == [("edit", arguments)]
                 assert turn.calls[0].raw
                 assert turn.calls[0].id
@@ -75,7 +75,7 @@ class PolicyContract:
                 conversation.messages.append(Message(Role.ASSISTANT, turn.text, turn=turn))
                 conversation.messages.append(Message(Role.USER, "go on with the next thing, please"))
                 sizes.append(policy.tokens(conversation))
-                assert policy.tokens(conversation) == sizes[-1], "asking changes nothing"
+                assert policy.tokens(conversation) == sizes[-1], "counting tokens must change nothing"
                 assert 0 < sizes[0] < sizes[1]
 
         asyncio.run(play())

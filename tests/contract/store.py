@@ -1,4 +1,4 @@
-"""What the version store keeps, on any object store. Each `check_*` takes the location of an empty one."""
+"""Contract suite of the weight store on any object store. Each `check_*` takes the location of an empty one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check_publish_and_read(location: str) -> None:
     assert delta.base == 3
     assert delta.bytes_stored < 0.3 * delta.bytes_full
     assert 0 < delta.share_changed < 0.1
-    assert 0 < store.manifest(3).share_changed < 0.1, "an anchor still says what its step changed"
+    assert 0 < store.manifest(3).share_changed < 0.1, "an anchor's manifest must say how much its step changed"
 
 
 def check_unchanged_tensors_are_shared(location: str) -> None:
@@ -85,7 +85,7 @@ def check_publishing_twice(location: str) -> None:
     versions = chain(store, 2)
     first = store.manifest(1)
     assert store.publish(1, versions[1], base=(0, versions[0])) == first
-    assert store.publish(1, versions[1]) == first, "the same content stored another way is the same version"
+    assert store.publish(1, versions[1]) == first, "publishing the same content without a base must be accepted"
     with pytest.raises(VersionExists, match="version 1"):
         store.publish(1, versions[0])
     assert same(store.read(1), versions[1])
@@ -118,7 +118,7 @@ def check_a_torn_publish_is_invisible(location: str) -> None:
         store.read(2)
     store.publish(2, versions[0], base=(1, versions[1]))
     assert same(store.read(2), versions[0])
-    assert len(Objects(location).list("v000002")) == 2, "the dead writer's data is gone"
+    assert len(Objects(location).list("v000002")) == 2, "data of the writer that died must be removed"
 
 
 def check_lost_data_is_named(location: str) -> None:

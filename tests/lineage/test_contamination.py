@@ -89,11 +89,11 @@ def test_of_an_unseen_family_other_numbers_hide_nothing(tasks: list[Task], tmp_p
 def test_a_cell_that_is_not_true_is_refused(tasks: list[Task]) -> None:
     train = next(task for task in tasks if task.split is Split.TRAIN)
     for cell, change, told in (
-        (Cell.UNSEEN_FAMILY, {"family": train.family}, f"its family '{train.family}' is unseen"),
-        (Cell.UNSEEN_KIND, {"kind": train.kind}, f"its kind '{train.kind}' is unseen"),
+        (Cell.UNSEEN_FAMILY, {"family": train.family}, f"an unseen family, '{train.family}'"),
+        (Cell.UNSEEN_KIND, {"kind": train.kind}, f"an unseen kind, '{train.kind}'"),
     ):
         test = next(task for task in tasks if task.split is Split.TEST and task.cell is cell)
-        with pytest.raises(LineageError, match=f"the test task {test.id} says that {told}"):
+        with pytest.raises(LineageError, match=f"the test task {test.id} is marked as having {told}"):
             require_separate([replace(test, **change), *(task for task in tasks if task is not test)])
 
 

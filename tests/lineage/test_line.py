@@ -164,7 +164,7 @@ def test_a_line_may_end_early_and_go_on_later(tmp_path) -> None:
 def test_a_stage_that_the_recipe_has_no_more_is_refused(tmp_path) -> None:
     works = [Work(name, 1) for name in ("one", "two")]
     run(tmp_path / "run", works)
-    with pytest.raises(LineageError, match="begun with stage two"):
+    with pytest.raises(LineageError, match="begun stage two"):
         run(tmp_path / "run", works[:1])
 
 

@@ -44,7 +44,7 @@ def test_without_a_gpu_it_says_so_in_one_line_and_interprets_the_kernels() -> No
     env = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout[-3000:]
-    assert found.stderr == "gpu: no GPU here: kernels are checked under Triton's interpreter, nothing is measured\n"
+    assert found.stderr == "gpu: no GPU found: kernels are checked under Triton's interpreter, nothing is measured\n"
     last = json.loads(found.stdout.splitlines()[-1])
     assert last["gpu"] is None
     assert last["checks"] >= 9
@@ -120,11 +120,11 @@ def test_what_it_printed_elsewhere_is_kept_row_by_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "begin with a device"),
+        ("", "expected a first line with the device"),
         ("kernels\n", "no JSON"),
         ("[]\n", "no JSON object"),
         (printed(None), "nothing was measured on a GPU"),
-        (printed("NVIDIA H100").rpartition('{"gpu"')[0], "end with rows"),
+        (printed("NVIDIA H100").rpartition('{"gpu"')[0], "a last line with rows"),
     ],
     ids=["empty", "no JSON", "no object", "no GPU", "cut short"],
 )

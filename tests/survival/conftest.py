@@ -1,6 +1,8 @@
-"""What the survival tests share, among all workers of a session: each thing is made once, and the others wait for it.
-ETUDE_SURVIVAL_KEEP names a folder in which it stays for the next time, for whoever works on these tests; empty it when
-a stage before RL has changed."""
+"""Fixtures of the survival tests: prepared runs that all pytest workers of a session share. Each is made once, while
+the other workers wait for it.
+
+To keep the prepared runs between sessions, set ETUDE_SURVIVAL_KEEP to a folder. Empty it when a stage before RL has
+changed."""
 
 from __future__ import annotations
 
@@ -24,13 +26,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def base(shared: Path) -> Path:
-    """A run folder before RL, copied by each test."""
+    """A run folder whose stages up to SFT are done; each test works on a copy."""
     return made_once(shared / "base", prepared)
 
 
 @pytest.fixture(scope="session")
 def undisturbed(base: Path, shared: Path) -> dict[str, bytes]:
-    """The final weights of a lockstep run that nothing happened to."""
+    """The final weights of a lockstep run in which nothing was killed."""
 
     def finished(root: Path) -> None:
         with rl_run(base, root, "rl.mode=sync") as run:
@@ -40,7 +42,7 @@ def undisturbed(base: Path, shared: Path) -> dict[str, bytes]:
 
 
 def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """It has its name when it is whole: what somebody failed to make, the next one makes anew."""
+    """Make `folder` unless another worker has. It gets its name only when complete, so a failed attempt is repeated."""
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():

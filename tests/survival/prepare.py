@@ -1,4 +1,4 @@
-"""Runs a recipe's line up to SFT and stops: what every killed RL run starts from. Run as a script by runner.py."""
+"""Runs a recipe's stages up to SFT, the state that every killed RL run starts from. runner.py runs this as a script."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Real runs that can be killed: start `etude run`, wait for a moment, kill -9 one of its processes, look what is left.
+"""Real runs that can be killed: start `etude run`, wait for an event, kill -9 one of its processes, check what is left.
 
-Every process of a run inherits a mark in its environment and a temporary folder of its own, so that what a run leaves
-behind can be told from everything else on the machine. Nothing is ended by its name.
+Every process of a run inherits a mark in its environment and the run's own temporary folder, so that what a run leaves
+behind can be told from everything else on the machine. Processes are killed by pid, never by name.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from etude.journal import Entry, RunPaths, read_journal
 RECIPE = Path(__file__).with_name("recipe.toml")
 MARK = "ETUDE_SURVIVAL"
 PATIENCE = 3600
-"""With a whole test and what it stands on, in seconds: a run has several deaths, and a busy machine takes ten times as
-long. No deadline here says how long something takes; each ends what hangs."""
+"""Timeout in seconds of a whole test with its fixtures. It is generous, since a run is killed several times and a busy
+machine takes ten times as long. The deadlines here only end what hangs; they are no performance requirements."""
 WHOLE_RUN_SECONDS = 900.0
 GONE_SECONDS = 30.0
-"""How long after a death something of ours may still be there."""
+"""Seconds after a kill within which everything of the run must be gone."""
 
 
 @dataclass
 class Run:
-    """One run folder and the commands that work on it, one after another."""
+    """One run folder, and the `etude run` commands that work on it one after another."""
 
     root: Path
     overrides: tuple[str, ...] = ()
     recipe: Path = RECIPE
     prefix: tuple[str, ...] = ()
-    """A command that runs the command, such as unshare."""
+    """Words put before the command, such as unshare with its options."""
     env: dict[str, str] = field(default_factory=dict)
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     temporary: Path = field(default_factory=lambda: Path(f"/tmp/esv-{secrets.token_hex(4)}"))
-    """Short, since sockets lie below it; made when the command starts."""
+    """TMPDIR of the run, made when the command starts. It is short, since paths of sockets have a length limit."""
     process: subprocess.Popen[str] | None = None
     started: float = 0.0
     segments: frozenset[str] = frozenset()
@@ -55,7 +55,7 @@ class Run:
         return RunPaths(self.root)
 
     def start(self, *more: str) -> Run:
-        """Begins the command, or the same one again."""
+        """Start the command, or start it again."""
         self.segments = frozenset(_segments())
         self.temporary.mkdir(mode=0o700, exist_ok=True)
         self.started = time.time()
@@ -72,7 +72,7 @@ class Run:
         return self
 
     def finish(self) -> str:
-        """Waits for the command's good end; returns what it printed."""
+        """Wait for the command to end with exit code 0; return its output."""
         code, printed = self.end()
         assert code == 0, f"exit code {code}:\n{printed}"
         return printed
@@ -89,7 +89,7 @@ class Run:
         return self.process.returncode, printed
 
     def finish_rl(self) -> Run:
-        """Waits for the end of RL, and stops the command there as Ctrl-C would: the evaluation is of no interest."""
+        """Wait for the end of RL and then stop the command, as the evaluation after it does not matter here."""
         self.wait(lambda run: any(e.fields["stage"] == "rl" for e in run.entries("stage_finished")))
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
@@ -104,7 +104,7 @@ class Run:
         self.process.communicate()
 
     def kill(self, service: str) -> int:
-        """SIGKILL to the process that serves now; returns its pid."""
+        """Send SIGKILL to the service's current process; return its pid."""
         pid = self.pid(service)
         os.kill(pid, signal.SIGKILL)
         return pid
@@ -115,11 +115,11 @@ class Run:
         return int(str(started[-1].fields["pid"]))
 
     def entries(self, kind: str | None = None) -> list[Entry]:
-        """Of the journal, since the last start of the command."""
+        """Journal entries since the last start of the command."""
         return [entry for entry in read_journal(self.paths.journal, kind=kind) if entry.time >= self.started]
 
     def events(self) -> list[dict[str, Any]]:
-        """Of rl/events.jsonl, over all commands."""
+        """Events in rl/events.jsonl, over all starts of the command."""
         file = self.paths.rl / "events.jsonl"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
@@ -128,11 +128,11 @@ class Run:
         return sum(e["event"] == event for e in self.events())
 
     def wait(self, moment: Callable[[Run], bool]) -> None:
-        """Until a moment has come, looked for every 20 ms."""
+        """Wait until `moment` holds, checking every 20 ms."""
         assert self.process is not None
         until = time.monotonic() + WHOLE_RUN_SECONDS
         while True:
-            ended = self.process.poll() is not None  # Asked first: its last moment counts.
+            ended = self.process.poll() is not None  # Read before `moment`: an event just before the end counts.
             if moment(self):
                 return
             assert not ended, f"it ended before the moment came:\n{self.end()[1]}"
@@ -141,7 +141,7 @@ class Run:
             time.sleep(0.02)
 
     def story(self) -> str:
-        """What the journal tells, for a failed assertion."""
+        """The journal's entries as text, for the message of a failed assertion."""
         told = [e for e in self.entries() if e.kind not in ("metrics", "progress", "wait")]
         return "\n".join(f"{e.time - self.started:7.2f} {e.process} {e.kind} {e.fields}" for e in told)
 
@@ -150,7 +150,7 @@ class Run:
         return record
 
     def consumed(self) -> list[int]:
-        """The prompts of the whole run, in the order of training."""
+        """The prompts that the whole run trained on, in order."""
         return [group for step in self.lineage("rl")["result"]["consumed"] for group in step]
 
     def restarts(self, service: str) -> int:
@@ -159,14 +159,14 @@ class Run:
         )
 
     def final_weights(self) -> dict[str, bytes]:
-        """The model that RL left and the version that was published last."""
+        """RL's final model, and the number and content hash of the last published version."""
         versions = sorted(path for path in self.paths.weights.iterdir() if path.name.startswith("v"))
         manifest = json.loads((versions[-1] / "manifest.json").read_text())
         model = (self.paths.model("rl") / "model.safetensors").read_bytes()
         return {"model": model, "version": f"{versions[-1].name} {manifest['content']}".encode()}
 
     def left_behind(self) -> list[str]:
-        """What of this run is still on the machine after the time it has: processes, mounts, segments, folders."""
+        """What of this run is still on the machine after GONE_SECONDS: processes, mounts, shared memory, folders."""
         until = time.monotonic() + GONE_SECONDS
         while (left := self._left()) and time.monotonic() < until:
             time.sleep(0.25)
@@ -191,7 +191,8 @@ def marked_processes(mark: str) -> Iterator[tuple[int, str]]:
 
 
 def _holders(folder: Path) -> list[str]:
-    """Processes that have a file below the folder open, or work in it; boxes and their zygote have no environment."""
+    """Processes with an open file, working directory or root below the folder. Needed besides the mark, since boxes and
+    their zygote have an empty environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
@@ -204,19 +205,19 @@ def _holders(folder: Path) -> list[str]:
 
 
 def _mounts(folder: Path) -> list[str]:
-    """Of every mount namespace that some process lives in."""
+    """Mounts that contain the folder's path, in every mount namespace that some process lives in."""
     lines = {line for mounts in _proc("mounts") for line in mounts.splitlines() if f"{folder}" in line}
     return [f"mount {line}" for line in sorted(lines)]
 
 
 def _segments() -> list[str]:
-    """Folders are those of other tests."""
+    """Names of shared-memory segments. Folders in /dev/shm are skipped: they belong to other tests."""
     with os.scandir("/dev/shm") as entries:
         return [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
 
 
 def _orphan_segments(before: frozenset[str]) -> list[str]:
-    """New ones that no living process has mapped: others on this machine may have theirs."""
+    """New segments that no living process has mapped; mapped ones belong to other programs on this machine."""
     fresh = [name for name in _segments() if name not in before]
     return [name for name in fresh if not any(f"/dev/shm/{name}" in maps for maps in _proc("maps"))]
 
@@ -229,7 +230,7 @@ def _proc(file: str) -> Iterator[str]:
 
 
 def prepared(root: Path) -> None:
-    """Makes a run folder whose stages up to SFT are done."""
+    """Make a run folder whose stages up to SFT are done."""
     command = [sys.executable, str(Path(__file__).with_name("prepare.py")), str(RECIPE), str(root)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WHOLE_RUN_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -237,7 +238,7 @@ def prepared(root: Path) -> None:
 
 @contextmanager
 def rl_run(base: Path, root: Path, *overrides: str, **fields: Any) -> Iterator[Run]:
-    """A run that has only RL (and the evaluation) before it; ends what is left of it afterwards."""
+    """Yield a run, copied from `base`, in which only RL and the evaluation are left to do. Clean up afterwards."""
     shutil.copytree(base, root, symlinks=True)
     with cleared(Run(root, tuple(overrides), **fields)) as run:
         yield run
@@ -245,6 +246,7 @@ def rl_run(base: Path, root: Path, *overrides: str, **fields: Any) -> Iterator[R
 
 @contextmanager
 def cleared(run: Run) -> Iterator[Run]:
+    """Yield the run; afterwards kill what is left of it and remove its temporary folder."""
     try:
         yield run
     finally:
@@ -258,7 +260,8 @@ def cleared(run: Run) -> Iterator[Run]:
 
 
 def assert_each_prompt_once(run: Run, prompts: Sequence[int] | range) -> None:
-    """By the result, and by the log: each prompt admitted once, consumed by one step, each step trained once."""
+    """Check by the result and by the event log that each prompt was admitted once and consumed by one step, and that
+    each step was trained once."""
     assert Counter(run.consumed()) == Counter(prompts)
     events = run.events()
     assert Counter(e["group"] for e in events if e["event"] == "Admitted") == Counter(prompts)

@@ -1,4 +1,5 @@
-"""What the machine or the user may do to a run: each either does not matter, or is one clear line and exit code 2."""
+"""Unfavourable conditions set by the machine or the user: a run either copes with them or exits with code 2 and a clear
+one-line error."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts file systems of i
 
 
 def one_line(run: Run) -> str:
-    """The command failed for a reason that it says in one line at the end."""
+    """Check that the command failed with exit code 2 and no traceback; return its last line, the error."""
     code, printed = run.end()
     assert code == 2, printed
     assert "Traceback" not in printed
@@ -50,7 +51,7 @@ def test_a_missing_capability_is_named_with_its_knob(tmp_path: Path, prefix: tup
 
 @pytest.fixture
 def on_disk() -> Iterator[Path]:
-    """`tmp_path` may lie in /dev/shm, which another one hides."""
+    """A folder outside /dev/shm, where `tmp_path` may be: the test mounts another file system over /dev/shm."""
     with tempfile.TemporaryDirectory(prefix="etude-survival-", dir="/tmp") as folder:
         yield Path(folder)
 
@@ -59,7 +60,7 @@ def on_disk() -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE)
 def test_a_poor_machine_will_do(base: Path, on_disk: Path) -> None:
-    """/dev/shm of 64 MB, a home that cannot be written to; and a second run in the same folder is refused."""
+    """A run copes with a /dev/shm of 64 MB and a read-only home. A second run in the same folder is refused."""
     small = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh")
     with rl_run(base, on_disk / "run", prefix=small, env={"HOME": "/proc/1"}) as run:
         run.start()
@@ -91,7 +92,7 @@ def test_a_disk_that_fills_up(base: Path, tmp_path: Path) -> None:
             line = one_line(run).lower()
             assert "disk" in line or "no space" in line
             filler.unlink()
-            # To the end: on a busy machine the disk may be full only once RL is done.
+            # Run to the end, not only to the end of RL: on a busy machine the disk may have filled up after RL.
             run.start().finish()
             assert_each_prompt_once(run, range(20))
             assert [found for found in run.left_behind() if not found.startswith("mount")] == []

@@ -1,4 +1,4 @@
-"""kill -9 while SFT is continued: of trainer, engine, worker and driver. Each round counts once."""
+"""kill -9 of trainer, engine, worker and driver during continued SFT. Each round must count exactly once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from etude.journal import read_metrics
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE)]
 
 SECONDS = 60
-"""Several times what the first round takes: only if there is time left when it is over, there is a second one."""
+"""Time of the stage: several times that of the first round, so that there is time left for a second one."""
 SETTINGS = (f"continued.seconds={SECONDS}", "continued.prompts=4", "continued.samples=3", "continued.demonstrations=12")
 
 
@@ -43,7 +43,7 @@ def test_each_round_counts_once_whoever_dies(base: Path, tmp_path: Path) -> None
         assert result["demonstrations"] == 12 * len(rows)
         assert (run.paths.model("continued") / "model.safetensors").exists()
         used = [task for row in range(len(rows)) for task in tasks_of(run, row)]
-        assert len(used) == len(set(used)), "no task of a demonstration comes twice"
+        assert len(used) == len(set(used)), "a task was demonstrated twice"
         assert not set(used) & {folder.name for folder in (run.paths.tasks / "train").iterdir()}
         assert "rl" not in json.loads(run.paths.lineage.read_text())["stages"]
         summary = json.loads(run.paths.summary.read_text())

@@ -1,4 +1,4 @@
-"""kill -9 while the test split is evaluated: of the engine, the worker, and the driver."""
+"""kill -9 of the engine, the worker and the driver while the test split is evaluated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 in the RL stage: of the driver, the trainer, the engine, an environment worker, the evaluator."""
+"""kill -9 of the driver, the trainer, the engine, an environment worker and the evaluator in the RL stage."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from etude.journal import read_journal, read_metrics
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE)]
 
 PROMPTS = range(20)
-"""steps x prompts_per_step of the recipe"""
+"""steps x prompts_per_step of the recipe."""
 IN_THE_MIDDLE = 0.05
-"""Seconds after a beginning at which its work is going on: a step is sampled in less than one."""
+"""Seconds to wait after work has begun, so that the kill hits the middle of it: a step is sampled in under a second."""
 
 
 def sampling(step: int):
-    """The rollouts of a step were begun, and the run is not beyond it, unless nobody was looking."""
+    """The rollouts of a step have started. The step may have ended if it was too quick for the polling."""
     return lambda run: run.count("Trained") >= step and run.count("Admitted") >= 4 * (step + 1)
 
 
 def finished(rollouts: int):
-    """Some rollouts of a step are over, the others are not."""
+    """Some rollouts have finished and others have not."""
     return lambda run: run.count("Finished") >= rollouts
 
 
@@ -48,7 +48,7 @@ def test_two_undisturbed_lockstep_runs_are_bit_equal(base: Path, undisturbed, tm
     with rl_run(base, tmp_path / "again", "rl.mode=sync") as run:
         assert run.start().finish_rl().final_weights() == undisturbed
         trained = [row["trained_tokens"] for row in read_metrics(run.paths.metrics("rl"))]
-        assert sum(tokens > 0 for tokens in trained) >= 3, "what does not train proves nothing"
+        assert sum(tokens > 0 for tokens in trained) >= 3, "too few steps trained on any token to compare weights"
         assert_each_prompt_once(run, PROMPTS)
         assert run.left_behind() == []
 
@@ -62,7 +62,7 @@ def test_lockstep_survives_its_services(base: Path, undisturbed, tmp_path: Path)
         run.wait(evaluating(3))
         run.kill("evaluator")
         run.finish_rl()
-        # Before the first step, after the second and the fourth, and after the last, the fifth.
+        # Evaluations run before the first step and after the second, fourth and fifth (last) step.
         evaluated = [e.fields for e in run.entries("evaluated")]
         assert [fields["errors"] for fields in evaluated] == [0, 0, 0, 0]
         assert [fields["versions"] for fields in evaluated] == [[0, 0], [2, 2], [4, 4], [5, 5]]
@@ -98,9 +98,9 @@ def test_the_same_command_goes_on_after_the_drivers_death(base: Path, undisturbe
         assert_each_prompt_once(run, PROMPTS)
         evaluated = [str(e.fields["name"]) for e in read_journal(run.paths.journal, kind="evaluated")]
         steps = [int(name.removeprefix("dev-step-")) for name in evaluated if name.startswith("dev-")]
-        assert len(set(steps)) == len(steps), "what one life evaluated the next one does not"
-        # Free-running, they go on beside each other and end in any order, and one that a death interrupted is given up
-        # when its weights have been replaced since.
+        assert len(set(steps)) == len(steps), "a session repeated an evaluation that an earlier session had finished"
+        # In async mode evaluations run concurrently and end in any order. One that a kill interrupted is given up if
+        # the engine has newer weights by then.
         assert {0, 5} <= set(steps)
         assert steps == [0, 2, 4, 5] or mode == "async"
         if mode == "sync":

@@ -1,4 +1,4 @@
-"""kill -9 before RL: of the driver in every stage, and of the service that a supervised stage works in."""
+"""kill -9 before RL: of the driver in every stage, and of the service process that runs a supervised stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEFORE_RL = ("tasks", "corpus", *SUPERVISED[:3], "demonstrations", "sft")
 
 
 def in_stage(name: str):
-    """The stage began, and a supervised one has made a checkpoint."""
+    """The stage has begun and, if it is supervised, has written a checkpoint."""
 
     def come(run: Run) -> bool:
         if not any(e.fields["stage"] == name for e in run.entries("stage_started")):
@@ -54,7 +54,7 @@ def test_a_supervised_stage_heals(base: Path, tmp_path: Path) -> None:
         run.start()
         for name in SUPERVISED:
             run.wait(in_stage(name))
-            with suppress(ProcessLookupError):  # So small a stage may be over by now.
+            with suppress(ProcessLookupError):  # A stage this small may already be over.
                 run.kill(name)
         stop_before_rl(run)
         assert sum(run.restarts(name) for name in SUPERVISED) >= 2, run.story()

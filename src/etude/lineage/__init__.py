@@ -1,6 +1,6 @@
-"""The line of stages: resume, provenance, summary.
+"""Run a recipe's stages in order, resume them, record where each result came from, and write the run's summary.
 
-One recipe, one line of checkpoints.
+One recipe produces one line of checkpoints.
 """
 
 from etude.lineage.guard import require_room, require_supported, sole_driver

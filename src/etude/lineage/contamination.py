@@ -1,8 +1,10 @@
-"""Held out means held out: nothing that trains may hold a function of a dev or test task, damaged or sound.
+"""Contamination checks: no training data may contain a function of a dev or test task, neither its broken nor its
+repaired version.
 
-Functions are compared by their syntax trees (`tasks/hashes.py`), so new names hide nothing. Of a held-out task whose
-family is learnt, nothing that trains may hold an instance: a function with the same numbers. Of all others it may not
-even hold the shape. Train tasks that break this are refused; a corpus document that does is dropped and counted.
+Functions are compared by fingerprints of their syntax trees (`tasks/hashes.py`), so renaming hides nothing. If a
+held-out task's family is also trained on, training data must not contain the same function with the same numbers (the
+instance). For every other held-out task it must not contain the function with any numbers (the shape). A train task
+that breaks the rule is refused; a corpus document that breaks it is dropped and counted.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from etude.tasks.overlap import code_in, solution_files
 
 
 def task_functions(task: Task) -> dict[Fingerprint, str]:
-    """Every function in the task's repository, as the agent finds it and as its solutions leave it, each with where it
-    stands. The test surface (check.py) is scaffolding, the same everywhere, and left out."""
+    """Map the fingerprint of every function in the task's repository to its place, before and after each solution.
+
+    The tests (check.py) are left out: they are scaffolding that is the same in every task."""
     return {
         found: f"{found.name} in {path}"
         for path, versions in solution_files(task).items()
@@ -34,8 +37,10 @@ def task_functions(task: Task) -> dict[Fingerprint, str]:
 
 
 def forbidden_by(task: Task) -> dict[str, str]:
-    """What nothing that trains may hold because of this held-out task, and where it stands in it. A shape is equal to
-    an instance only where there are no numbers, and then they say the same."""
+    """Map each fingerprint that training data must not contain because of this held-out task to its place in the task.
+
+    Shapes and instances share one namespace: they are equal only for functions without numbers, where both mean the
+    same."""
     family_seen = task.cell is not None and task.cell.family_seen
     found = task_functions(task)
     return {one.instance if family_seen else one.shape: where for one, where in found.items()}
@@ -43,7 +48,7 @@ def forbidden_by(task: Task) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Learnt:
-    """What the train tasks hold, each with one task that does."""
+    """Functions, families and kinds of the train tasks, each with one task that contains it."""
 
     functions: dict[str, Task] = field(default_factory=dict)
     families: dict[str, Task] = field(default_factory=dict)
@@ -51,9 +56,9 @@ class _Learnt:
 
 
 def require_separate(tasks: Iterable[Task], proven: Path | None = None) -> None:
-    """Refuses a set of tasks whose train split shares a function with dev or test, or in which a task's cell is untrue.
-    `proven` is a file that remembers the set that was found separate last, so that the same one is not looked through
-    again."""
+    """Raise LineageError if the train split shares a function with dev or test, or if a task's cell is wrong.
+
+    `proven` is a file with the digest of the last set of tasks that passed; an unchanged set is not checked again."""
     tasks = list(tasks)
     digest = hashlib.sha256("".join(sorted(f"{_identity(task)}\n" for task in tasks)).encode()).hexdigest()
     if proven is not None and proven.is_file() and proven.read_text(encoding="utf-8") == digest:
@@ -82,25 +87,27 @@ def _require_unlearnt(task: Task, learnt: _Learnt) -> None:
         if shared in learnt.functions:
             raise LineageError(
                 f"the train task {learnt.functions[shared].id} holds a function of the {task.split} task {task.id} "
-                f"({where}): train tasks share none with dev or test; take one of the two out"
+                f"({where}): train tasks must share none with dev or test; remove one of the two tasks"
             )
 
 
 def _require_true(task: Task, cell: Cell, learnt: _Learnt) -> None:
-    """What a cell calls unseen is in no train task. (A seen kind may be too rare for a small set of tasks.)"""
+    """Raise if a train task has the family or kind that the cell says is unseen.
+
+    The reverse is not checked: a small set of train tasks may lack a rare kind that counts as seen."""
     for what, name, seen, others in (
         ("family", task.family, cell.family_seen, learnt.families),
         ("kind", task.kind, cell.kind_seen, learnt.kinds),
     ):
         if not seen and name in others:
             raise LineageError(
-                f"the {task.split} task {task.id} says that its {what} {name!r} is unseen, and the train task "
-                f"{others[name].id} is of it; take one of the two out"
+                f"the {task.split} task {task.id} is marked as having an unseen {what}, {name!r}, but the train task "
+                f"{others[name].id} has it too; remove one of the two tasks"
             )
 
 
 def without_held_out(gathered: Gathered, held_out: Iterable[Task]) -> tuple[Gathered, dict[str, int]]:
-    """The corpus without documents that hold a function of these tasks, and how many were dropped, by source."""
+    """Return the corpus without documents that contain a function of these tasks, and the dropped counts by source."""
     forbidden = set().union(*map(forbidden_by, held_out))
     dropped: Counter[str] = Counter()
 

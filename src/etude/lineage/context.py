@@ -1,5 +1,5 @@
-"""What every stage is given: recipe, folder, journal, screen, and a cluster and a fleet of boxes that start when
-they are first needed."""
+"""The context passed to every stage: recipe, run folder, journal, screen, and a cluster and a fleet of boxes that start
+on first use."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class RunContext:
         self.state.save(self.paths.lineage)
 
     def compute(self) -> Compute:
-        """The dtype and threads of this run: probed once in its life, then kept."""
-        # Here, not above: what needs no torch (a lock, a mistake in the recipe, a report) is answered without it.
+        """The run's dtype and threads: probed once, then read from lineage.json."""
+        # Imported here so that what needs no torch (a lock, a mistake in the recipe, a report) does not load it.
         from etude.training.compute import Compute, choose_compute
 
         if self._compute is None:
@@ -48,7 +48,7 @@ class RunContext:
         return self._compute
 
     def resolved_recipe(self) -> Recipe:
-        """The recipe with the probe's choice written in: every service computes alike, also after a restart."""
+        """The recipe with the probed dtype and threads filled in, so that services compute alike after a restart."""
         chosen = self.compute()
         fixed = self.recipe.compute.model_copy(update={"dtype": chosen.dtype_name, "threads": chosen.threads})
         return self.recipe.model_copy(update={"compute": fixed})
@@ -62,7 +62,7 @@ class RunContext:
         return self._cluster
 
     async def fleet(self) -> Fleet | None:
-        """The boxes of all nodes; None where the recipe leaves them beside those who use them."""
+        """The fleet that runs boxes on all nodes; None if the recipe runs boxes inside the process that uses them."""
         if self.recipe.sandbox.hosts and self._fleet is None:
             self._fleet = await open_fleet(await self.cluster(), self.recipe.sandbox, self.paths.sandboxes)
             keeping = self._fleet.keep(self.recipe.cluster.restarts, self.journal.event)

@@ -1,9 +1,9 @@
-"""SFT continued in place of RL, for a comparison at equal wall-clock: rounds of sampling, demonstrating and training.
+"""SFT continued in place of RL, as a baseline at equal wall-clock time: rounds of sampling, demonstrating and training.
 
-Everything acts as in RL: the same engine, worker, boxes and grader, the same train tasks of all kinds. A round is on
-disk part by part (`continued/round-0000/`), so that a killed one goes on where it was. The clock begins when
-the services are up, and counts finished rounds and the session at work: neither their start nor what a killed session
-spent on a round that it did not finish is held against the stage.
+The engine, worker, boxes, grader and train tasks are the same as in RL. Each part of a round is written to
+`continued/round-0000/`, so a killed round resumes where it was. The clock counts the finished rounds and the current
+session since its services came up. It does not count the start of services, nor what a killed session spent on a round
+that it did not finish.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from etude.tasks import Split, Task, write_task
 from etude.tasks.sources import open_source
 
 _TASKS_PER_DEMONSTRATION = 2
-"""Fresh tasks made for each: some are of kinds that SFT does not show."""
+"""Fresh tasks generated per demonstration: more than one, since tasks of kinds outside sft.kinds are skipped."""
 
 
 async def run_continued(context: RunContext) -> dict[str, Any]:
@@ -69,11 +69,13 @@ async def run_continued(context: RunContext) -> dict[str, Any]:
 
 
 def _half_a_round(took: Sequence[float]) -> float:
-    """A round is begun only if more than half of it fits: so the stage takes the time it is given, give or take."""
+    """Half of the last round's seconds. A round starts only if that much is left, so the stage ends near its time."""
     return took[-1] / 2 if took else 0.0
 
 
 class _Rounds:
+    """Runs one round after another: sample train tasks, make demonstrations, train on both, load the new weights."""
+
     def __init__(
         self, context: RunContext, setup: RolloutSetup, trainer: Supervised, engine: Supervised, worker: Supervised
     ) -> None:
@@ -86,7 +88,7 @@ class _Rounds:
         self._order = np.random.default_rng(context.recipe.seed).permutation(len(self._tasks))
 
     async def begin(self) -> int:
-        """The next round; the trainer knows."""
+        """Return the number of the next round, which the trainer knows, with its weights loaded into the engine."""
         status: Mapping[str, Any] = await self._trainer.call("status", deadline=self._deadline)
         await self._engine.update(status["rounds"])
         return int(status["rounds"])
@@ -103,8 +105,9 @@ class _Rounds:
         return {**metrics, "sampled": sampled, "passed": len(passed), "demonstrations": made}
 
     async def _sample(self, number: int, folder: Path) -> tuple[int, list[str]]:
-        """How many valid rollouts there are, and the traces of those that passed. The tasks come round again when all
-        have been used."""
+        """Sample the round's train tasks; return the count of valid rollouts and the traces of those that passed.
+
+        Tasks are used in a fixed random order, which starts again when all have been used."""
         recipe = self._context.recipe
         first = number * recipe.continued.prompts
         places = range(first, first + min(recipe.continued.prompts, len(self._tasks)))
@@ -139,8 +142,9 @@ class _Rounds:
         return made.kept
 
     def _fresh_tasks(self, number: int, folder: Path) -> list[Task]:
-        """Train tasks that follow those of the recipe in the source's own order, a block for each round. No gate: a
-        demonstration that the grader passed is the proof that its task can be solved."""
+        """Generate this round's train tasks: a block of the source's tasks that follow those of the recipe.
+
+        They are not gated: a demonstration that passes grading proves that its task can be solved."""
         recipe = self._context.recipe
         count = recipe.continued.demonstrations * _TASKS_PER_DEMONSTRATION
         source, first = open_source(recipe.tasks.source), recipe.tasks.train + number * count

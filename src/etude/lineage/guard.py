@@ -1,4 +1,4 @@
-"""What must hold before a run starts: one driver per folder, a folder that can be written, room on its disk."""
+"""Checks before a run starts: one driver per run folder, a writable folder, free disk space, a supported recipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEEDED_BYTES = 500_000_000
 
 @contextmanager
 def sole_driver(root: Path, lock: Path) -> Iterator[None]:
-    """Holds the run folder's lock; it goes with the process, however that dies."""
+    """Hold the run folder's lock. The kernel releases it when the process ends, however it ends."""
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         root.chmod(0o700)
@@ -43,30 +43,30 @@ def sole_driver(root: Path, lock: Path) -> Iterator[None]:
 
 
 def require_supported(recipe: Recipe) -> None:
-    """Refuses at once what a later stage could not do, rather than after hours of training."""
+    """Refuse a recipe that a later stage could not run, before hours of training are spent on it."""
     if recipe.compute.device != "cpu":
         raise LineageError(
             f'compute.device = "{recipe.compute.device}": RL and the built-in engine run on the CPU only so far; '
             'set compute.device = "cpu"'
         )
-    from etude.model.precision.kernels import who_computes  # not above: other mistakes are answered without torch
+    from etude.model.precision.kernels import who_computes  # imported here: the checks above need no torch
     from etude.training.compute import DTYPES
 
-    # Left open, the dtype may turn out to be the one that kernels take.
+    # A dtype that the recipe leaves open may be probed to be bf16, the one that kernels need, so assume that.
     who_computes(recipe.precision, recipe.compute.device, DTYPES.get(recipe.compute.dtype, DTYPES["bfloat16"]))
     if not recipe.corpus.sources and not recipe.corpus.folders:
         raise LineageError(
-            "corpus.sources = [] and corpus.folders = []: there is nothing to read; name a source or a folder"
+            "corpus.sources = [] and corpus.folders = []: there is nothing to pretrain on; name a source or a folder"
         )
     if never := [kind for kind in recipe.sft.kinds if kind not in SEEN_KINDS]:
         raise LineageError(
-            f"sft.kinds: no train task is of the kind {never[0]!r}, expected some of {', '.join(SEEN_KINDS)}"
+            f"sft.kinds: no train task has the kind {never[0]!r}; expected some of {', '.join(SEEN_KINDS)}"
         )
     lookup_steps = round(recipe.pretrain.lookup_share * recipe.pretrain.steps)
     if lookup_steps and "generated" not in recipe.corpus.sources:
         raise LineageError(
-            f"pretrain.lookup_share = {recipe.pretrain.lookup_share:g}: look-ups are generated documents, expected "
-            f'"generated" among corpus.sources, found {recipe.corpus.sources}; add it, or set pretrain.lookup_share = 0'
+            f"pretrain.lookup_share = {recipe.pretrain.lookup_share:g}: look-ups are generated documents; expected "
+            f'"generated" in corpus.sources, found {recipe.corpus.sources}; add it, or set pretrain.lookup_share = 0'
         )
 
 

@@ -1,7 +1,7 @@
-"""The line: every stage of a recipe in order, each done once, each resumed where it was.
+"""Runs the stages of a recipe in order. Each stage is completed once, and an interrupted one resumes.
 
-A stage is an async function of the run's context that may be called again after any death and then goes on; what it
-returns is its result, kept in lineage.json with the digests of the recipe and of the code that made it.
+A stage is an async function of the run's context that can be called again after the process died, and then continues.
+Its return value is its result, kept in lineage.json with digests of the recipe and of the code that made it.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ from etude.recipe import Recipe
 class Stage:
     name: str
     title: str
-    """What the screen shows."""
+    """The stage's name on the screen."""
     sections: tuple[str, ...]
-    """The parts of the recipe that its result depends on, besides the seed and what the stages that it needs read."""
+    """Parts of the recipe that the result depends on directly. The seed, and the sections of the stages in `needs`,
+    count as well."""
     outputs: tuple[str, ...]
-    """Files and folders of the run that it leaves for later stages; their digest is kept."""
+    """Files and folders in the run folder that later stages read; their digest is recorded."""
     run: Callable[[RunContext], Awaitable[dict[str, Any]]]
     require: Callable[[RunContext], None] | None = None
-    """Refuses what this stage or a later one could not do with what it finds. Asked before anything of the stage is on
-    record, so that its part of the recipe may still be changed."""
+    """Raises if this stage or a later one could not work with the earlier stages' outputs. Called before the stage is
+    recorded, so that its part of the recipe can still be changed."""
     needs: tuple[str, ...] = ()
-    """The earlier stages whose outputs it reads."""
+    """Earlier stages whose outputs it reads."""
     beside: tuple[str, ...] = ()
-    """What else it leaves that a report reads, as patterns; a run that takes the stage over takes these along."""
+    """Glob patterns of further files that reports read; a run that takes the stage over from another copies these
+    too."""
 
 
 async def run_line(
@@ -50,10 +52,10 @@ async def run_line(
     take: Callable[[RunContext, Stage], StageRecord | None] = lambda context, stage: None,
     until: str | None = None,
 ) -> None:
-    """Runs what is not done yet. Raises what a stage raises; everything finished so far stays finished.
+    """Run every stage that is not done yet. A stage's exception is raised; stages finished before it stay finished.
 
-    `take`: asked for each stage that is not begun; the record of the stage where another run's was taken over.
-    `until`: the last stage to run."""
+    `take`: called for each stage that has not begun; takes it over from another run and returns its record, or None.
+    `until`: the last stage to run; None runs all."""
     require_unchanged(context.recipe, context.state, stages)
     context.compute()
     code = code_digest()
@@ -76,7 +78,8 @@ async def run_line(
             )
             context.state.stages[stage.name] = record
         if record.code_digest != code:
-            # Allowed, since a fix may be why it goes on; but bits may differ, and the record must not claim otherwise.
+            # Allowed, since the code may have been fixed so that the stage can go on; but results may now differ from
+            # those of one version alone, so the record names both.
             context.screen.say(f"{stage.title}: begun by other code ({record.code_digest}), going on with {code}")
             context.journal.event("code_changed", stage=stage.name, before=record.code_digest, now=code)
             record.code_digest = f"{record.code_digest}+{code}"
@@ -84,12 +87,14 @@ async def run_line(
 
 
 def require_unchanged(recipe: Recipe, state: LineageState, stages: Sequence[Stage]) -> None:
-    """A lineage is the product of one recipe: a change of what a stage has begun with is refused, by name."""
+    """Raise LineageError, naming the stage, if the recipe changed in a part that a begun stage depends on.
+
+    Invariant: a lineage is the product of one recipe."""
     names = [stage.name for stage in stages]
     if strange := [name for name in state.stages if name not in names]:
         raise LineageError(
-            f"this run has begun with stage {strange[0]}, which the recipe has no more; undo the change, or start a "
-            "run of its own with --name"
+            f"this run has begun stage {strange[0]}, which the recipe no longer has; undo the change, or start a "
+            "new run with --name"
         )
     for stage in stages:
         record = state.stages.get(stage.name)
@@ -97,7 +102,7 @@ def require_unchanged(recipe: Recipe, state: LineageState, stages: Sequence[Stag
             *others, last = (*stage.sections, "seed")
             raise LineageError(
                 f"the recipe changed in {', '.join(others)} or {last} since stage {stage.name} was run; "
-                "undo the change, or start a run of its own with --name"
+                "undo the change, or start a new run with --name"
             )
 
 

@@ -1,4 +1,4 @@
-"""What a run is made on, in a few words; nothing that names the machine itself."""
+"""A short description of the hardware a run used, without anything that identifies the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def this_machine() -> dict[str, Any]:
-    """CPUs that this process may use, their kind, and GiB of memory."""
+    """Number of CPUs that this process may use, their model name, and GiB of memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {"cpus": len(os.sched_getaffinity(0)), "kind": _kind(), "memory_gib": round(memory, 1)}
 

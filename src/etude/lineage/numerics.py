@@ -1,7 +1,7 @@
-"""What each format does to a run's own checkpoint, on sequences that it has not learnt.
+"""Measures what each low-precision format does to a run's checkpoint, on held-out sequences.
 
-Invariant: a checkpoint is blessed only if all its numbers are sound, and all that is computed with them in every format
-that was asked for. Where they are not, nothing is measured: a mean over NaN says nothing.
+Invariant: the report is free of faults only if all numbers of the checkpoint are finite and valid, and so is everything
+computed from them in every format asked for. A format with faults is not measured, since a mean over NaN says nothing.
 """
 
 from __future__ import annotations
@@ -26,43 +26,49 @@ from etude.training.compute import DTYPES
 
 FORMATS: tuple[str, ...] = get_args(PrecisionRecipe.model_fields["experts"].annotation)
 SEQUENCES = 8
-"""Held-out demonstrations that are measured on, where nobody says how many."""
+"""Default number of held-out demonstration segments to measure on."""
 _SAMPLED = 64
-"""Tokens that the engine adds to a prompt, at most."""
+"""Most tokens that the engine samples after a prompt."""
 
 
 @dataclass(slots=True)
 class FormatReport:
+    """What one format does: drift of each layer from fp32, and how far trainer and engine agree."""
+
     name: str
     layers: list[LayerDrift] = field(default_factory=list)
     engine: dict[str, Agreement] = field(default_factory=dict)
-    """By the way in which the engine got its tokens."""
+    """Agreement of trainer and engine, by how the engine got its tokens: in chunks, one by one, or sampled."""
 
 
 @dataclass(slots=True)
 class NumericsReport:
+    """Result of `examine` or `examine_checkpoint`."""
+
     run: str
     stage: str
-    """Empty, as are dtype and own, of a checkpoint that is looked at alone."""
+    """Empty, like `dtype` and `own`, if a checkpoint was examined without its run."""
     checkpoint: str
     dtype: str
-    """That the run computes in, where nothing is rounded."""
+    """The run's compute dtype, used for everything that a format does not round."""
     own: str
     """The format that the stage was trained in."""
     sequences: int = 0
     tokens: int = 0
     formats: list[FormatReport] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    """Formats that the network's widths do not fit, and why."""
+    """Formats whose block sizes do not fit the network's widths, and the reason."""
     faults: list[Fault] = field(default_factory=list)
     doubts: list[Fault] = field(default_factory=list)
-    """What is worth a look, and blessed all the same: rows that may have been cut off when they were quantised."""
+    """Suspicious but not faulty: rows that may have been clipped when they were quantised."""
 
 
 def examine(
     run: Path, stage: str | None = None, formats: Sequence[str] = (), sequences: int = SEQUENCES
 ) -> NumericsReport:
-    """Without `formats`: all that fit. A format that was asked for and does not fit is refused (CannotQuantise)."""
+    """Examine the checkpoint of a run's stage in each format: layer drift and agreement of trainer and engine.
+
+    Without `formats`: every format that fits. A requested format that does not fit raises CannotQuantise."""
     if unknown := [name for name in formats if name not in FORMATS]:
         raise LineageError(f"there is no format {unknown[0]!r}: expected some of {', '.join(FORMATS)}")
     found = finished_stage(run, stage)
@@ -101,15 +107,16 @@ def examine(
 
 
 def examine_checkpoint(folder: Path) -> NumericsReport:
-    """Anybody's: its numbers, codes and scales as they are stored. What is computed with them is measured of a run."""
+    """Check the stored numbers, codes and scales of any checkpoint, without a forward pass (see `examine`)."""
     report = NumericsReport(str(folder), "", str(folder), "", "")
     report.faults, report.doubts = checkpoint_faults(folder), checkpoint_doubts(folder)
     return report
 
 
 def held_out_sequences(found: Finished, positions: int, count: int) -> list[Tensor]:
-    """Of the demonstrations that SFT holds out, token for token: they look like what RL trains on, and no stage has
-    learnt them."""
+    """Return the first `count` token sequences of SFT's held-out demonstrations, cut to the context length.
+
+    They look like what RL trains on, and no stage was trained on them."""
     _, held = learnt_and_held_out(demonstrations(found.paths.root, found.recipe.sft))
     most = min(positions, found.recipe.engine.context)
     segments = [segment.tokens[:most] for trace in held for segment in trace.segments]
@@ -117,7 +124,10 @@ def held_out_sequences(found: Finished, positions: int, count: int) -> list[Tens
 
 
 def _engine_faults(answers: Mapping[str, Sequence[Scored]]) -> list[Fault]:
-    """An engine takes queries into the latent space (model/attention.py), so it may overflow where no trainer does."""
+    """Faults for engine log-probs that are not finite.
+
+    The engine projects queries into the latent space (model/attention.py), so it can overflow where the trainer does
+    not."""
     logprobs = {way: torch.cat([one.logprobs_t for one in scored]) for way, scored in answers.items()}
     return [
         Fault(f"the engine's log-probs, {way},", f"are not finite: {int((~said.isfinite()).sum())} of {len(said)}")
@@ -127,7 +137,7 @@ def _engine_faults(answers: Mapping[str, Sequence[Scored]]) -> list[Fault]:
 
 
 def _on_its_own_tokens(trainer: Transformer, engine: BuiltinEngine, tokens: Sequence[Tensor]) -> Agreement:
-    """On what the engine samples behind the first halves of sequences."""
+    """Agreement of trainer and engine on tokens that the engine samples after the first half of each sequence."""
     prompts = [sequence[: len(sequence) // 2] for sequence in tokens]
     made = sampled(engine, prompts, _SAMPLED)
     scored = [
@@ -144,8 +154,9 @@ def _network(folder: Path, dtype: torch.dtype, precision: PrecisionRecipe) -> Tr
 
 
 def _in_format(recipe: PrecisionRecipe, name: str) -> PrecisionRecipe:
-    """In plain torch, whoever computes the run; bf16 leaves experts in the compute dtype. What else its recipe says of
-    precision holds where it goes with the format."""
+    """The run's precision recipe with the format `name`, emulated in plain torch whatever kernels the run uses.
+
+    bf16 leaves experts in the compute dtype. Settings of the recipe that the format does not support are reset."""
     said = recipe.model_dump() | {"experts": name, "emulate": True, "kernels": "auto"}
     if name == "bf16":
         said |= {"also": [], "emulate": False}

@@ -1,7 +1,8 @@
-"""What a recipe would take, before it is run: parameters, memory, tokens and seconds per stage.
+"""Estimates what a recipe will take before it runs: parameters, memory, and tokens and seconds per stage.
 
-Seconds are what a token, a grading or a document takes on this machine (`probe`), times how many a stage is worth.
-These weights hold no seconds of any machine: they were measured with the tiny recipe on two cores, by hand.
+A stage's seconds are its amount of work, in tokens, gradings or documents, times the seconds that `probe` measures for
+one of these on this machine. The constants below convert a stage into such units. They were measured by hand with the
+tiny recipe on two cores, and are relative: none is a time of a particular machine.
 """
 
 from __future__ import annotations
@@ -17,34 +18,41 @@ from etude.tasks.sources.microrepo.bugs import SEEN_KINDS
 from etude.training.compute import Compute, choose_compute
 
 _BYTES_PER_PARAMETER = 4 + 8 + 4 + 2
-"""fp32 master, two moments, gradient, and a bf16 copy."""
+"""fp32 master weights (4), two optimizer moments (8), gradient (4) and a bf16 copy (2)."""
 _STAGE_TOKENS = {"pretrain": 1.65, "long": 2.6, "mtp": 1.35, "sft": 3.0}
-"""What a token of a stage takes, in tokens of the bare network: optimizer, draft heads, longer rows."""
+"""Cost of training on one token of a stage, relative to forward and backward of the bare network. The surplus is the
+optimizer, draft heads and longer rows."""
 _ROLLOUT_TOKENS = 0.7
-"""A rollout takes about as long as training on this share of a context, sampling and RL's training together..."""
+"""Cost of sampling and training on one RL rollout, relative to training on a whole context of tokens."""
 _TRIED_TOKENS = 0.5
-"""...and in an evaluation, where nothing is trained."""
+"""The same for one rollout of an evaluation, where nothing is trained."""
 _ROLLOUT_GRADINGS, _TRIED_GRADINGS = 0.7, 1.0
-"""What its boxes take, in gradings: equal changes are graded once, and an evaluation grades first edits too."""
+"""Cost of the boxes of one rollout, in gradings: in RL, where equal changes are graded once, and in an evaluation,
+which also grades first edits."""
 _GATE_GRADINGS = 3.3
-"""What gating a task takes beside its reference's gradings: one without change, a look for leaks, a busy machine."""
+"""Cost of gating one task, in gradings, beyond those of its reference solution: grading no change, checking for leaks,
+and a slowdown since all cores are busy."""
 _SHOWN_GRADINGS, _EPISODE_GRADINGS = 2.2, 0.2
-"""What a task takes that is demonstrated, since its episodes share what they run in boxes; and what each one adds."""
+"""Cost of demonstrations, in gradings: per task, whose episodes share results of commands, and per episode on top."""
 _CORPUS_DOCUMENTS = 1.7
-"""A document that is made, compared, read for the vocabulary and tokenised, in documents that are made..."""
+"""Cost of one generated document over the whole corpus stage (generating, comparing, vocabulary, tokenising), relative
+to generating it."""
 _CODE_DOCUMENTS = 1.8e-3
-"""...and so a byte of code, which is parsed too."""
+"""The same for one byte of code, which is parsed as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
+    """What a recipe will take on this machine."""
+
     compute: Compute
     pace: Pace
     parameters: int
     active: int
+    """Parameters that one token uses."""
     memory_bytes: float
     stages: list[tuple[str, int, float]]
-    """Name, tokens, seconds."""
+    """Name, tokens and seconds of each stage."""
 
 
 def plan_run(recipe: Recipe) -> RunPlan:
@@ -59,7 +67,7 @@ def plan_run(recipe: Recipe) -> RunPlan:
 
 
 def plan_stages(recipe: Recipe, pace: Pace) -> list[tuple[str, int, float]]:
-    """Name, tokens and seconds of every stage of the recipe's line, in order."""
+    """Name, tokens and seconds of every stage of the recipe, in order."""
     tasks, context, rl, test = recipe.tasks, recipe.engine.context, recipe.rl, recipe.evaluation
 
     def supervised(name: str, steps: int, batch: int, length: int) -> tuple[str, int, float]:
@@ -91,13 +99,13 @@ def plan_stages(recipe: Recipe, pace: Pace) -> list[tuple[str, int, float]]:
 
 
 def _corpus_documents(recipe: Recipe) -> float:
-    """What the corpus takes, in documents that are made."""
+    """Cost of the corpus stage, in units of generating one document."""
     generated = recipe.corpus.generated_documents if "generated" in recipe.corpus.sources else 0
     return generated * _CORPUS_DOCUMENTS + code_bytes(recipe.corpus) * _CODE_DOCUMENTS
 
 
 def _demonstration_gradings(recipe: Recipe) -> float:
-    """Tasks of the kinds that are shown come round again when each was."""
+    """Cost of the demonstrations stage, in gradings. A task is demonstrated again once every task of its kinds was."""
     count, kinds = recipe.sft.demonstrations, recipe.sft.kinds
     tasks = recipe.tasks.train * len(set(kinds or SEEN_KINDS)) / len(SEEN_KINDS)
     return min(count, tasks) * _SHOWN_GRADINGS + count * _EPISODE_GRADINGS

@@ -1,4 +1,4 @@
-"""The stages before any network is trained: tasks, corpus and tokenizer, and later the demonstrations."""
+"""The stages that make data: tasks, corpus with tokenizer, and demonstrations."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ _SAID_WEIGHT = 300
 
 
 def require_own_format(context: RunContext) -> None:
-    """A line begins with a tokenizer of its own, learnt from its corpus. That of a published model cannot be put in its
-    place yet: nothing here begins with published weights."""
+    """Refuse recipes with a published model's format or tokenizer.
+
+    A run trains its tokenizer on its own corpus; starting from published weights is not supported yet."""
     harness = context.recipe.harness
     if harness.format != "compact" or harness.tokenizer:
         raise LineageError(
-            f"harness.format = {harness.format!r}: a run trains its own tokenizer, which knows no format but compact; "
-            "leave harness.format and harness.tokenizer out, and use published formats where rollouts are made of a "
+            f"harness.format = {harness.format!r}: a run trains its own tokenizer, which supports only the format "
+            "compact; leave harness.format and harness.tokenizer out, and use published formats only for rollouts of a "
             "published model (docs/text.md)"
         )
 
 
 async def make_tasks(context: RunContext) -> dict[str, Any]:
-    """Generates the tasks and gates them: doing nothing must fail, the reference must pass, again and again."""
+    """Generate the tasks and gate them: an unchanged repository must fail, and the reference solution must pass in
+    every one of tasks.gate_runs gradings."""
     recipe, paths = context.recipe, context.paths
     tasks = await asyncio.to_thread(generate_tasks, recipe.tasks, recipe.seed, paths.tasks)
     await asyncio.to_thread(require_separate, tasks, paths.tasks / "separate")
@@ -60,7 +62,7 @@ async def make_tasks(context: RunContext) -> dict[str, Any]:
 
 
 async def make_corpus(context: RunContext) -> dict[str, Any]:
-    """Documents of the train families, the tokenizer, the shards."""
+    """Write the documents of the train families, train the tokenizer on the corpus, and write the tokenised shards."""
     recipe, paths = context.recipe, context.paths
 
     def part(number: int) -> None:
@@ -74,7 +76,7 @@ async def make_corpus(context: RunContext) -> dict[str, Any]:
     held_out = [task for split in (Split.DEV, Split.TEST) for task in usable_tasks(context, split)]
     gathered, contaminated = await asyncio.to_thread(without_held_out, gathered, held_out)
     part(2)
-    # What the harness itself says must be cheap, however rare it is in the corpus.
+    # The harness's own texts must take few tokens, however rare their words are in the corpus.
     said = load_profile(recipe.harness.profile).texts() * _SAID_WEIGHT
     tokenizer = await asyncio.to_thread(Tokenizer.train, chain(said, gathered.texts()), recipe.tokenizer.vocab_size)
     tokenizer.save(paths.tokenizer)
@@ -85,7 +87,9 @@ async def make_corpus(context: RunContext) -> dict[str, Any]:
 
 
 def require_long_documents(context: RunContext) -> None:
-    """What the long stage reads must be there before hours of pretraining: only the corpus itself can tell."""
+    """Refuse a corpus without documents long enough for the long stage, before hours of pretraining are spent.
+
+    Only the finished corpus can tell, so the recipe alone cannot be checked for this."""
     length = context.recipe.pretrain.length
     corpus = open_corpus(context.paths.corpus)
     splits = {"train": corpus.train, "held-out": corpus.valid}
@@ -96,13 +100,13 @@ def require_long_documents(context: RunContext) -> None:
     )
     raise LineageError(
         f"pretrain.length = {length}: the long stage needs documents of more than {length + 1} tokens in both splits "
-        f"of the corpus, the longest has {longest}; lower pretrain.length, or start a run of its own (--name) with "
+        f"of the corpus, the longest has {longest}; lower pretrain.length, or start a new run (--name) with "
         "longer code (corpus.sources, corpus.folders) or a larger corpus.held_out_share"
     )
 
 
 async def make_demonstrations(context: RunContext) -> dict[str, Any]:
-    """The oracle at work in the unchanged harness, on train tasks of the recipe's kinds."""
+    """Record demonstrations: the oracle acts in the unchanged harness, on train tasks of the recipe's kinds."""
     recipe, paths = context.recipe, context.paths
     form = format_of(recipe.harness, paths.tokenizer)
     async with boxes(context) as setup:
@@ -123,14 +127,15 @@ async def make_demonstrations(context: RunContext) -> dict[str, Any]:
 
 
 def usable_tasks(context: RunContext, split: Split) -> list[Any]:
-    """The tasks of a split that came through the gate."""
+    """Return the tasks of a split that passed the gate."""
     discarded = set(context.state.stages["tasks"].result["discarded"])
     return [task for task in list_tasks(context.paths.tasks, split) if task.id not in discarded]
 
 
 def require_held_out(context: RunContext) -> None:
-    """What is about to train, or to be measured, must share nothing with the other side: also in a folder that somebody
-    has put tasks into since they were made."""
+    """Check again, before training or evaluation, that train tasks share nothing with dev and test.
+
+    Somebody may have added tasks to the folder since they were generated."""
     tasks = [task for split in Split for task in usable_tasks(context, split)]
     require_separate(tasks, context.paths.tasks / "separate")
 

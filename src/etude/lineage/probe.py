@@ -1,6 +1,8 @@
-"""How fast this machine is at what a plan is made of: tokens through the recipe's network, gradings, documents.
+"""Measures this machine's speed at the units that a plan counts in: tokens through the recipe's network, gradings, and
+generated documents.
 
-Three short looks, some two seconds together on an idle machine. On a busy one they are longer, as the run would be.
+The three measurements take about two seconds together on an idle machine. On a busy one they take longer, as the run
+will.
 """
 
 from __future__ import annotations
@@ -25,29 +27,29 @@ from etude.training.compute import Compute
 
 _STEPS = 3
 _AT_ONCE = 4
-"""Gradings, as when tasks are gated."""
+"""Gradings that run concurrently, as when tasks are gated."""
 _GRADINGS = 8
-"""Of each task."""
+"""Timed gradings per task."""
 _DOCUMENTS = 200
 _USUAL_GRADING = 0.019
-"""On two cores."""
+"""Seconds per grading assumed if no box can run here; measured on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds, each of one."""
+    """Seconds per unit of work on this machine."""
 
     token: float
-    """Forward and backward through the bare network."""
+    """Forward and backward of one token through the bare network."""
     grading: float
-    """Of a task's reference in a fresh box, some at a time."""
+    """Grading one reference solution in a fresh box, several at a time."""
     document: float
-    """That is generated."""
+    """Generating one document."""
     unprobed: str = ""
-    """Why nothing could be graded here, in one line; `grading` is then what it took elsewhere."""
+    """Why nothing could be graded here, in one line. `grading` is then a typical value from another machine."""
 
     def __str__(self) -> str:
-        graded = f"no boxes, so as elsewhere: {self.unprobed}" if self.unprobed else "graded here"
+        graded = f"a typical value, since no box runs here: {self.unprobed}" if self.unprobed else "graded here"
         speeds = f"{1 / self.token:,.0f} tokens/s of this network, {1 / self.document:,.0f} documents/s"
         return f"{speeds}, {1 / self.grading:,.0f} gradings/s ({graded})"
 
@@ -71,7 +73,7 @@ def _seconds_of_token(recipe: Recipe, compute: Compute) -> float:
     def step() -> None:
         loss = model(tokens).logits_btv.mean()
         loss.backward()
-        if compute.device == "cuda":  # which else is asked for work, and not waited for
+        if compute.device == "cuda":  # kernels are launched asynchronously
             torch.cuda.synchronize()
 
     step()  # warms up
@@ -82,7 +84,7 @@ def _seconds_of_token(recipe: Recipe, compute: Compute) -> float:
 
 
 async def _seconds_of_grading(recipe: Recipe) -> float:
-    """In a folder of its own, of which nothing stays; SandboxError where boxes cannot be had or fail."""
+    """Time gradings of reference solutions in a temporary folder. SandboxError if boxes cannot be made or fail."""
     with TemporaryDirectory(prefix="etude-probe-") as place:
         paths = RunPaths(Path(place))
         source = open_source(recipe.tasks.source, recipe.tasks)
@@ -96,7 +98,7 @@ async def _seconds_of_grading(recipe: Recipe) -> float:
                     raise SandboxError(verdict.reason)
 
         try:
-            await asyncio.gather(*(grade(task, 1) for task in tasks))  # with what boxes share, made once
+            await asyncio.gather(*(grade(task, 1) for task in tasks))  # warms up: prepares images and environments
             begun = time.perf_counter()
             await asyncio.gather(*(grade(task, _GRADINGS) for task in tasks))
             return (time.perf_counter() - begun) / (_AT_ONCE * _GRADINGS)

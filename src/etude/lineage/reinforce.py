@@ -1,4 +1,4 @@
-"""The RL stage, its evaluations on the dev split, and the one touch of the test split at the end."""
+"""The RL stage, its evaluations on the dev split, and the one evaluation of the test split at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from etude.weights.torch_bridge import into_module
 
 
 async def run_rl(context: RunContext) -> dict[str, Any]:
-    """RL itself comes to its end once: who is killed in an evaluation after it goes on with the evaluations."""
+    """Run RL, then the evaluations on dev that the recipe postpones (rl.evaluate_after).
+
+    RL's result is written to rl/ended.json first, so a run killed in these evaluations resumes with them only."""
     recipe, paths = context.recipe, context.paths
     on_dev = recipe.evaluation.model_copy(update={"samples": recipe.rl.evaluate_samples})
     ended = paths.rl / "ended.json"
@@ -56,8 +58,8 @@ async def _learn(context: RunContext, on_dev: EvaluationRecipe) -> dict[str, Any
     begun = time.monotonic() - max((row.get("elapsed", 0.0) for row in read_metrics(metrics)), default=0.0)
 
     def update(values: dict[str, Any]) -> None:
-        # Of all sessions: what a killed one did after its last step is done again, and counts once. What is measured
-        # while all else waits is not RL's time.
+        # `elapsed` adds up over sessions: work that a killed session did after its last step is repeated and counts
+        # once. Evaluations for which training waits are not part of it.
         append_rows(metrics, [values | {"elapsed": time.monotonic() - begun}])
         context.screen.update("rl", values)
 
@@ -96,12 +98,14 @@ def dev_evaluation(step: int) -> str:
 
 
 def _is_evaluated(paths: RunPaths, step: int) -> bool:
-    """Its summary is written last: an earlier life of the driver finished it, with these very weights."""
+    """Whether an earlier session finished this evaluation; its summary.json is written last, so that it exists is
+    enough."""
     return (paths.evaluation(dev_evaluation(step)) / "summary.json").exists()
 
 
 async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, version: int) -> None:
-    """A version that was damaged, or taken out of its store, is left out: a curve is not worth the run."""
+    """Evaluate one published version on dev. A damaged or missing version is skipped: a point of the curve is not worth
+    failing the run."""
     paths, name = context.paths, str(version)
     context.screen.note(f"on dev with the weights of step {version}")
     aside = paths.model("rl").with_name(f"model-{version:06d}")
@@ -120,19 +124,20 @@ async def _evaluate_version(context: RunContext, asked: EvaluationRecipe, versio
 
 
 def _save_version(context: RunContext, store: WeightStore, version: int, folder: Path) -> Path:
-    """A version that RL has published, as a checkpoint of its own: an engine that dies begins with it again."""
+    """Save a version that RL published as a checkpoint, from which an engine can also be restarted after it dies."""
     model = load_hf(context.paths.model("sft"), context.compute().dtype)
     compute_with(model, context.recipe.precision)
     serve(model)
     into_module(model, store.read(version))
     restore(model)
-    # A scale of the embedding is folded into it, which only a wider type survives to the bit.
+    # Saving folds the embedding's scale into its weights, which is exact only in a wider dtype.
     save_hf(model.float(), folder, tokenizer_file=context.paths.tokenizer)
     return folder
 
 
 async def evaluate_test(context: RunContext) -> dict[str, Any]:
-    """The same test tasks with the model of SFT and that of the stage after: the lineage's one touch of the split."""
+    """Evaluate the models of SFT and of the stage after it on the same test tasks: the lineage's only use of the test
+    split."""
     await asyncio.to_thread(require_held_out, context)
     results: dict[str, Any] = {}
     stages = ("sft", "continued" if context.recipe.continued.seconds else "rl")
@@ -162,7 +167,7 @@ async def evaluate_test(context: RunContext) -> dict[str, Any]:
 async def _serving(
     context: RunContext, name: str, model: Path, split: Split, version: int = 0
 ) -> AsyncIterator[tuple[Supervised, Supervised]]:
-    """An engine, and a worker that may see one split alone."""
+    """Start an engine and a worker that may read only `split`; stop both at the end."""
     engine = await start_engine(context, f"engine-{name}", model, version=version)
     workers: list[Supervised] = []
     try:
@@ -175,8 +180,9 @@ async def _serving(
 async def start_engine(
     context: RunContext, name: str, model: Path, store: str | None = None, version: int = 0
 ) -> Supervised:
-    """An engine that serves a finished model, which is this version of the weights, and with a store also newer ones.
-    Boxes and grading want the other cores: with every core on a small model the engine and they were slower."""
+    """Start an engine that serves a finished model as weight version `version`; with a store it can load newer ones.
+
+    It does not use every core: boxes and grading need some, and both were slower when a small model used all."""
     recipe, compute = context.recipe, context.compute()
     return await start_supervised(
         await context.cluster(),
@@ -212,7 +218,7 @@ async def start_worker(context: RunContext, engine: Supervised, name: str, split
 
 
 def rollouts_of(context: RunContext, worker: Supervised) -> Callable[[RolloutJob], Awaitable[RolloutResult]]:
-    """One rollout after another by this worker, whatever becomes of it."""
+    """Return a function that runs one rollout on this worker, which may be restarted in between."""
 
     async def rollout(job: RolloutJob) -> RolloutResult:
         result: RolloutResult = await worker.call("rollout", job, deadline=context.recipe.harness.wall_seconds * 2)
@@ -222,7 +228,7 @@ def rollouts_of(context: RunContext, worker: Supervised) -> Callable[[RolloutJob
 
 
 def _free_running(recipe: Recipe) -> Recipe:
-    """Evaluation outside RL never runs in lockstep."""
+    """The recipe with lockstep turned off: evaluations outside RL never use it."""
     return recipe.model_copy(update={"rl": recipe.rl.model_copy(update={"mode": "async"})})
 
 
@@ -253,7 +259,7 @@ async def _evaluate(
 
 
 def _prompts(context: RunContext) -> list[str]:
-    """Every train task at most once, in an order that only the seed decides."""
+    """The train tasks that RL uses, each at most once, in an order that only the seed determines."""
     recipe = context.recipe
     names = sorted(task.id for task in usable_tasks(context, Split.TRAIN))
     needed = recipe.rl.steps * recipe.rl.prompts_per_step

@@ -1,9 +1,10 @@
-"""Taking a stage over from another run, where it would come out the same.
+"""Takes a finished stage over from another run (the donor) if this run would produce the same.
 
-Invariant: a stage is taken only if that run has finished it, and every stage that it stands on, from equal parts of the
-recipe (the seed among them), from inputs of equal digest, and on equal compute; and only if the files still have the
-digest that is on record. They are put together aside, moved into place whole, and the record is written last: a stage
-that was taken by half is simply not done. The record keeps the digest of the code that made the stage.
+Invariant: a stage is taken only if the donor finished it with the same parts of the recipe (including the seed) for it
+and for every stage it depends on, from inputs with the same digests, with the same compute settings, and only if its
+files still have their recorded digest. Files are first collected in a temporary folder, then moved into place, and the
+record is written last, so a stage that was taken only in part counts as not done. The record keeps the digest of the
+code that made the stage.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ class Donor:
     paths: RunPaths
     state: LineageState
     recipe: Recipe | None
-    """None by another version, which fits nothing."""
+    """None if the recipe cannot be read, being of another version; no stage of the run is taken then."""
 
     def says_of_compute(self, ours: Recipe) -> Recipe:
-        """Our recipe in this run's words, if what we ask for is what it says, or what its probe found."""
+        """Return our recipe with the donor's compute section, if ours asks for what the donor's probe chose.
+
+        Digests of recipes can then be compared, even if one names a dtype and the other leaves it to the probe."""
         dtype = self.state.compute.get("dtype_name")
         if self.recipe is None or dtype is None:
             return ours
@@ -51,7 +54,7 @@ class Donor:
 
 
 def find_donors(folder: Path, own: Path) -> list[Donor]:
-    """`folder` is a run's, or one that run folders lie in; the run that asks is left out."""
+    """Return the run in `folder`, or all runs in its subfolders, without the run `own` that asks."""
     if not folder.is_dir():
         raise LineageError(f"{folder} is no folder: expected a run, or a folder of runs, to take stages over from")
     roots = [folder] if (folder / "lineage.json").is_file() else sorted(p.parent for p in folder.glob("*/lineage.json"))
@@ -64,15 +67,16 @@ def find_donors(folder: Path, own: Path) -> list[Donor]:
 
 
 class Reuse:
-    """Answers `run_line` when it asks for a stage."""
+    """Finds a donor for each stage: its `take` is the callback that `run_line` calls."""
 
     def __init__(self, stages: Sequence[Stage], donors: Sequence[Donor]) -> None:
         self._stages = {stage.name: stage for stage in stages}
         self._donors = donors
 
     def adopt_compute(self, context: RunContext) -> None:
-        """A run that has computed nothing yet computes as the first donor that does what its recipe asks for: a probe
-        of its own might choose otherwise, and then nothing trained could be taken."""
+        """Adopt the probed compute settings of the first donor that fits the recipe, if this run has none yet.
+
+        Its own probe might choose another dtype or thread count, and then no trained stage could be taken."""
         if context.state.compute:
             return
         for donor in self._donors:
@@ -83,7 +87,7 @@ class Reuse:
                 return
 
     def take(self, context: RunContext, stage: Stage) -> StageRecord | None:
-        """Puts the stage's files in place; None, and a line that says why, where no run has it as it would come out."""
+        """Put the stage's files in place and return its record; None, with the reason on screen, if no donor fits."""
         if not self._donors:
             return None
         closest = (0, "no run there has done it")
@@ -102,12 +106,13 @@ class Reuse:
         found = donor.state.stages[stage.name]
         other = "" if found.code_digest == code_digest() else f", made by other code ({found.code_digest})"
         context.screen.say(f"{stage.title:<17} taken over from {donor.paths.root.name}{other}")
-        # Where that run had taken it over itself, its maker is nearer to the truth, but may be gone.
+        # The donor may have taken the stage over itself. The record names the donor, since the first maker may be gone.
         own = recipe_digest(recipe_of(context.recipe, stage.name), stage.sections)
         return replace(found, taken_from=source, recipe_digest=own)
 
     def _unlike(self, context: RunContext, stage: Stage, donor: Donor) -> tuple[int, str] | None:
-        """None where the donor's is what would come out here; else why not, the closer the higher the number."""
+        """None if the donor's stage is what this run would produce; else a closeness (higher is closer) and the reason
+        why it is not."""
         name = donor.paths.root.name
         record = donor.state.stages.get(stage.name)
         if record is None or not record.done:
@@ -121,18 +126,18 @@ class Reuse:
         if differing := [need for need, output in ours.items() if record.inputs.get(need) != output]:
             return 2, f"{name} made it from another output of {', '.join(differing)}"
         if "compute" in stage.sections and _computing(donor.state) != _computing(context.state):
-            return 3, f"{name} computed otherwise"
+            return 3, f"{name} used other compute settings, such as dtype or threads"
         return None
 
     def _closure(self, stage: Stage) -> Iterator[Stage]:
-        """What it stands on, then itself."""
+        """The stages it depends on, directly or not, then the stage itself."""
         for need in stage.needs:
             yield from self._closure(self._stages[need])
         yield stage
 
 
 def _computing(state: LineageState) -> dict[str, Any]:
-    """What results depend on: the probe's reason speaks of its own seconds, which are never twice the same."""
+    """The compute settings that results depend on. The probe's `reason` is left out: it contains measured seconds."""
     return {name: value for name, value in state.compute.items() if name != "reason"}
 
 
@@ -144,7 +149,7 @@ def _recipe_of(paths: RunPaths) -> Recipe | None:
 
 
 def _place(root: Path, stage: Stage, donor: Donor) -> tuple[int, str] | None:
-    """Links the stage's files into `root`, checked; says what is wrong with them where they are not as on record."""
+    """Link the stage's files into `root` after checking their digest; return what is wrong if it does not match."""
     aside = root / _ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     source = donor.paths.root
@@ -175,7 +180,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """Finished files are never written again, only replaced, so two runs may share them."""
+    """Hard-link a file, or copy it if that fails. Sharing is safe: finished files are replaced, never modified."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without hard links

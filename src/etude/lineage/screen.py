@@ -1,4 +1,4 @@
-"""What a person sees while a line runs: one line per stage, live while it works, then what it came to."""
+"""The terminal output of a run: one line per stage, updated while it works, then its result."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _UNITS = {
 
 
 class Screen:
+    """Prints the stages of a run to stderr and logs their progress in the journal."""
+
     def __init__(self, journal: Journal, console: Console | None = None) -> None:
         self._journal = journal
         self._console = console or Console(stderr=True)
@@ -36,7 +38,8 @@ class Screen:
             self.say(f"{title:<17} was interrupted: going on where it was")
 
     def update(self, stage: str, values: dict[str, Any]) -> None:
-        """`values` holds "step" and "total", and what is known of loss, tokens_per_second, solved, ..."""
+        """Update the stage's progress line. `values` has "step" and "total", and whatever is known of loss, solved,
+        staleness and tokens_per_second."""
         if values.get("total") is None or values.get("step") is None:
             return
         if self._line is None:

@@ -1,4 +1,4 @@
-"""The line itself, in order."""
+"""The stages of a run, in order."""
 
 from __future__ import annotations
 
@@ -113,5 +113,5 @@ _WITH_SFT_CONTINUED = (*_TO_SFT, _CONTINUED, _evaluation("continued"))
 
 
 def stages_of(recipe: Recipe) -> tuple[Stage, ...]:
-    """The line of a recipe: RL after SFT, or SFT continued for as long."""
+    """Return a recipe's stages: RL after SFT, or continued SFT if continued.seconds is set."""
     return _WITH_SFT_CONTINUED if recipe.continued.seconds else STAGES

@@ -1,7 +1,7 @@
-"""lineage.json: which stages of a run are done, from what inputs, by which code.
+"""lineage.json: which stages of a run are done, from which inputs and by which code.
 
-A stage that is done is never done again; one whose part of the recipe has changed since is refused, by name, so that a
-lineage is always the product of the recipe beside it.
+A finished stage never runs again. If its part of the recipe has changed since, the run is refused, so a lineage is
+always the product of the recipe.toml beside it.
 """
 
 from __future__ import annotations
@@ -18,38 +18,42 @@ from etude.recipe import Recipe, load_recipe
 from etude.recipe.precision import PrecisionRecipe
 
 MODELS = ("rl", "continued", "sft", "mtp", "long", "pretrain")
-"""The stages that leave a model, the latest first."""
+"""The stages that produce a model, latest first."""
 
 
 class LineageError(Exception):
-    """The run cannot go on: one line that says why and what to do."""
+    """The run cannot go on. The message is one line that says why and what to do."""
 
 
 @dataclass(slots=True)
 class StageRecord:
+    """One stage's entry in lineage.json."""
+
     recipe_digest: str
     code_digest: str
     started: float
     seconds: float = 0.0
-    """Wall-clock, over all the sessions that worked on the stage."""
+    """Wall-clock seconds over all sessions that worked on the stage."""
     sessions: int = 0
-    """More than one if the stage was interrupted and resumed."""
+    """How many sessions worked on the stage: more than one if it was interrupted and resumed."""
     done: bool = False
     inputs: dict[str, str] = field(default_factory=dict)
-    """The output digests of the stages that it needs, as it found them."""
+    """Output digest of each stage that it needs, when it started."""
     output: str = ""
-    """A digest of the files that it left for later stages."""
+    """Digest of the files that it left for later stages."""
     result: dict[str, Any] = field(default_factory=dict)
     taken_from: str = ""
-    """The run that made it, as a path from this run's folder, where it was taken over: all else here is then that
-    run's own record."""
+    """If the stage was taken over: the run it came from, as a path relative to this run's folder. All other fields but
+    recipe_digest are then copied from that run's record."""
 
 
 @dataclass(slots=True)
 class LineageState:
+    """The contents of lineage.json."""
+
     stages: dict[str, StageRecord] = field(default_factory=dict)
     compute: dict[str, Any] = field(default_factory=dict)
-    """What the probe chose at the start: kept, so that a resumed run computes the same bits."""
+    """Dtype and threads that the probe chose at the start; kept so that a resumed run computes the same bits."""
 
     @classmethod
     def load(cls, path: Path) -> LineageState:
@@ -68,12 +72,12 @@ class LineageState:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A stage that is done, and has left a model."""
+    """A finished stage that produced a model."""
 
     paths: RunPaths
     stage: str
     recipe: Recipe
-    """As it is for this stage."""
+    """The recipe as this stage used it (`recipe_of`)."""
 
     @property
     def model(self) -> Path:
@@ -81,7 +85,7 @@ class Finished:
 
 
 def finished_stage(run: Path, asked: str | None = None, stages: Sequence[str] = MODELS) -> Finished:
-    """The stage that is asked for, else the first of `stages` that has left a model."""
+    """Return the stage `asked` for, or else the first of `stages` that has a finished model."""
     paths = RunPaths(run)
     if not paths.recipe.is_file():
         raise LineageError(f"{run} is not a run folder: it has no recipe.toml; train one with `etude run`")
@@ -95,18 +99,18 @@ def finished_stage(run: Path, asked: str | None = None, stages: Sequence[str] = 
 
 
 def dtype_of(paths: RunPaths) -> str:
-    """The dtype that a run computes in, by its name."""
+    """Name of the dtype that a run computes in."""
     compute = LineageState.load(paths.lineage).compute
     if "dtype_name" not in compute:
         raise LineageError(
-            f"{paths.lineage} does not say in which dtype the run computes (compute.dtype_name): restore the file, or "
-            "give the `etude run` command of this run again"
+            f"{paths.lineage} does not say in which dtype the run computes (compute.dtype_name): restore the file, "
+            "or repeat this run's `etude run` command"
         )
     return str(compute["dtype_name"])
 
 
 def recipe_of(recipe: Recipe, stage: str) -> Recipe:
-    """As it is for one stage: before `precision.since` nothing is rounded."""
+    """The recipe as one stage uses it: stages before `precision.since` have the default precision, without rounding."""
     order = ("pretrain", "long", "mtp", "sft", "rl")
     if stage in order[: order.index(recipe.precision.since)]:
         return recipe.model_copy(update={"precision": PrecisionRecipe()})
@@ -114,14 +118,14 @@ def recipe_of(recipe: Recipe, stage: str) -> Recipe:
 
 
 def recipe_digest(recipe: Recipe, sections: Sequence[str]) -> str:
-    """A digest of the parts of the recipe that a stage depends on: whole sections, or single fields ("rl.steps")."""
+    """Digest of the parts of the recipe that a stage depends on: whole sections, or single fields ("rl.steps")."""
     values = recipe.made_from()
     parts = {name: _at(values, name) for name in sections if name in values or name not in recipe.LATER}
     return _digest(parts | {"seed": recipe.seed})
 
 
 def output_digest(root: Path, outputs: Sequence[str]) -> str:
-    """A digest of the names and bytes of every file of these outputs."""
+    """Digest of the names and bytes of every file in these outputs."""
     whole = hashlib.sha256()
     for output in outputs:
         place = root / output

@@ -1,5 +1,5 @@
-"""summary.json: the numbers of a run, gathered from what its stages left. Nothing is computed here that a file does not
-hold; what a run has not reached is absent."""
+"""summary.json: the numbers of a run, collected from the files of its stages. Stages that a run has not reached are
+absent."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def summarise(paths: RunPaths) -> dict[str, Any]:
 
 
 def one_edit(evaluation: str) -> str:
-    """The name of the same evaluation with at most one edit per rollout."""
+    """Name of the same evaluation with at most one edit per rollout."""
     return f"{evaluation}-one-edit"
 
 
@@ -73,7 +73,7 @@ def _one_edit(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compared(before: dict[str, Any], after: dict[str, Any], scores: Iterable[str]) -> dict[str, Any]:
-    """`<score>_before`, `<score>_before_interval` and the same after; None where there was nothing to score."""
+    """Return `<score>_before`, `<score>_before_interval` and the same for after; None if there was nothing to score."""
     compared: dict[str, Any] = {}
     for score in scores:
         for when, evaluation in (("before", before), ("after", after)):
@@ -102,7 +102,7 @@ def _rl(result: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ends(rows: list[dict[str, Any]], key: str) -> dict[str, float | None]:
-    """Over the first and the last quarter of the steps: one step's tasks may all be easy ones."""
+    """Means over the first and the last quarter of the steps, since one step's tasks may all be easy."""
     quarter = -(-len(rows) // 4)
     return {
         f"{key}_first": _mean(rows[:quarter], key) if rows else None,
@@ -130,7 +130,8 @@ def _weights(rows: list[dict[str, Any]], engine: dict[str, Any]) -> dict[str, An
 
 
 def _engine_totals(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The engine counts from its own start; a count that fell means that a new process began."""
+    """Add up the engine's counters over its restarts: they start at 0 in each process, so a lower value means a new
+    one."""
     totals: dict[str, float] = {}
     last: dict[str, float] = {}
     for row in rows:

@@ -1,6 +1,6 @@
-"""Task + box + harness + Policy -> Trace + Verdict; the evaluator.
+"""Rollouts: run an agent on a task in a box, record its trace, grade the result; and evaluate many of them.
 
-Errors of infrastructure are never a failure of the model."""
+An infrastructure error is never counted as a failure of the model."""
 
 from etude.rollout.box_limit import GatedSandboxes
 from etude.rollout.demonstrate import Demonstrations, TooFewDemonstrations, demonstrate, oracle

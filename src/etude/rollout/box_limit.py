@@ -1,8 +1,9 @@
-"""Bounds how many boxes of a process work at once: a command's time limit then measures the command, not the crowd.
+"""Limits how many box operations of a process run at once, so that a command's time limit measures the command and not
+the load of its neighbours.
 
-Only commands that are waited for take a place, and only while they run: a box that waits for its agent's next turn
-holds none, so lockstep generation, where everybody waits for everybody, cannot come to a stop here; nor does a server
-in the background, which would hold its place for as long as the box lives.
+A slot of the semaphore is held while a box is created, a process is started or a foreground command runs. A box that
+waits for its agent's next turn holds none, so lockstep generation, where every rollout waits for all others, cannot
+deadlock here. A background process holds none after its start, since it may live as long as its box.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from etude.sandbox.options import BuildOptions, ExecOptions, StartOptions
 
 
 class GatedSandboxes:
+    """Wraps a sandbox backend: at most `at_once` box creations and commands run at a time."""
+
     def __init__(self, inner: Sandboxes, at_once: int) -> None:
         self._inner = inner
         self._gate = asyncio.Semaphore(at_once)
@@ -59,7 +62,7 @@ class GatedSandboxes:
         say: Callable[[str], None] | None = None,
     ) -> AbstractAsyncContextManager[TriedBuild]:
         if not isinstance(self._inner, TriesBuilds):
-            raise RequestRefused("this backend tries no builds; sandbox.mode embedded does")
+            raise RequestRefused('this sandbox backend cannot run trial builds; set sandbox.mode = "embedded" for them')
         return self._inner.try_build(context, terms, arguments=arguments, say=say)
 
     async def create(self, spec: BoxSpec) -> Box:

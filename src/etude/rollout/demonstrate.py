@@ -1,7 +1,8 @@
-"""Demonstrations: the oracle at work in the unchanged harness, recorded token by token as if it had been sampled.
+"""Demonstrations for SFT: an oracle acts in the unchanged harness, and its turns are recorded as tokens as if a model
+had sampled them.
 
-Only tasks of the train split, only episodes that the grader passed, only the kinds of the recipe. Which episode gets
-which task and seed is fixed beforehand, so the same recipe gives the same demonstrations, whatever finishes first.
+Only train tasks of the recipe's kinds are used, and only episodes that pass grading are kept. An episode's number fixes
+its task and seed, so a recipe always gives the same demonstrations, in whatever order episodes finish.
 """
 
 from __future__ import annotations
@@ -29,21 +30,24 @@ from etude.trace.trace import Trace
 
 WRITE_TOGETHER = 256
 MOST_EPISODES_PER_DEMONSTRATION = 2
-"""Episodes may fail (the budget, a slip); far more failing than passing means that something is wrong."""
+"""Upper bound on episodes run per demonstration asked for. Some episodes fail (out of budget, a slip); if more fail
+than pass, something is broken."""
 
 Expert = Callable[[Task, int], Policy]
 
 
 class TooFewDemonstrations(Exception):
-    """The expert failed too often to collect what was asked for; the message counts the reasons."""
+    """The expert failed too often to collect the demonstrations asked for. The message counts the reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
+    """Counts over one folder of demonstrations, as in its summary.json."""
+
     kept: int
     episodes: int
     errors: int
-    """Episodes that infrastructure failed."""
+    """Episodes that ended in an infrastructure error."""
     summarised: int
     """Kept episodes with at least one self-summary."""
     tokens: int
@@ -56,8 +60,10 @@ class Demonstrations:
 
 
 def oracle(slip: float = 0.0, rewrites: float = 1.0) -> Expert:
-    """`slip`: the chance that the expert's first edit is wrong, seen in the check, and repaired; `rewrites`: that it
-    writes the failing function anew instead of changing the wrong line alone."""
+    """Return an expert that knows each task's solution.
+
+    `slip`: probability that its first edit is wrong, fails the check and is repaired. `rewrites`: probability that it
+    rewrites the whole failing function instead of only the wrong line."""
     return lambda task, seed: OraclePolicy(task, seed, slip=slip, rewrites=rewrites)
 
 
@@ -76,13 +82,15 @@ async def demonstrate(
     journal: Journal | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Demonstrations:
-    """Writes `folder`/part-*.parquet and, last, `folder`/summary.json; a folder that has it is left as it is."""
+    """Collect `count` demonstrations into `folder`/part-*.parquet, then write `folder`/summary.json.
+
+    If summary.json exists, the folder is complete: its counts are returned and nothing runs."""
     done = folder / "summary.json"
     if done.exists():
         return Demonstrations(**json.loads(done.read_text(encoding="utf-8")))
     eligible = [task.require(Split.TRAIN) for task in tasks if not kinds or task.kind in kinds]
     if not eligible:
-        raise TooFewDemonstrations(f"no task of the kinds {', '.join(kinds) or 'any'}")
+        raise TooFewDemonstrations(f"no train task to demonstrate; kinds asked for: {', '.join(kinds) or 'any'}")
     for leftover in folder.glob("part-*.parquet"):
         leftover.unlink()
     make = expert or oracle()
@@ -108,8 +116,11 @@ async def demonstrate(
     while kept.total() < count:
         if episodes >= count * MOST_EPISODES_PER_DEMONSTRATION + concurrency:
             reasons = "; ".join(f"{reason} ({number})" for reason, number in failures.most_common(3))
-            raise TooFewDemonstrations(f"{kept.total()} of {count} after {episodes} episodes: {reasons}")
-        # In waves, and in order inside a wave: what is kept does not depend on what finished first.
+            raise TooFewDemonstrations(
+                f"only {kept.total()} of {count} demonstrations passed in {episodes} episodes; most frequent reasons: "
+                f"{reasons}"
+            )
+        # Whole waves, read in order: which episodes are kept does not depend on which finish first.
         wave = range(episodes, episodes + min(concurrency * 4, count - kept.total()))
         for result in await _together(episode, wave, concurrency):
             if result.verdict.passed:

@@ -1,7 +1,8 @@
-"""The evaluator: tasks x samples at temperature 1, and greedy, with every finished sample on disk.
+"""The evaluator: several samples per task at temperature 1, and one greedy sample.
 
-It resumes: what has a line in results.jsonl is not run again. Samples that infrastructure failed are tried again, then
-counted. Every evaluation of the test split is a touch, logged in the journal and shown beside the score.
+Each finished sample is written to results.jsonl, and an interrupted evaluation resumes after those. A sample that ends
+in an infrastructure error is retried; if every retry fails, it is counted as an error and enters no score. The journal
+counts how many evaluations have used a split (touches), and the count is reported beside the score.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Rollout = Callable[[RolloutJob], Awaitable[RolloutResult]]
 RETRIES = 2
 WRITE_TOGETHER = 64
 TOUCH = "split_touch"
-"""Kind of the journal's events that log the use of a split."""
+"""Kind of the journal event that logs the use of a split by an evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,9 @@ async def evaluate(
     first_edits: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Writes `folder`/{results.jsonl, traces/, summary.json}. `name` is unique in the lineage."""
+    """Evaluate `tasks` and write `folder`/{results.jsonl, traces/, summary.json}.
+
+    `name` must be unique among the lineage's evaluations. Raises SplitViolation if a task is not of `split`."""
     subjects = {task.id: task.require(split) for task in tasks}
     touch = _touch(journal, name, split)
     log = ResultLog(folder)
@@ -73,7 +76,7 @@ async def evaluate(
     writing = asyncio.Lock()
 
     async def pull() -> None:
-        # One iterator is shared by all: each takes the next job when it has finished one.
+        # All pullers share one iterator, so each takes the next job as soon as it has finished one.
         for job in waiting:
             result = await _with_retries(job, rollout)
             sample = sample_of(result, subjects[job.task])
@@ -92,7 +95,7 @@ async def evaluate(
             for _ in range(min(recipe.concurrency, len(jobs))):
                 group.create_task(pull())
     except ExceptionGroup as failures:
-        # One clear error: the others are its consequences, or its like.
+        # Raise only the first error: the others have the same cause or follow from it.
         raise failures.exceptions[0] from None
     finally:
         if finished:
@@ -142,7 +145,7 @@ def _jobs(
 
 
 def _spans(folder: Path, traces: set[str]) -> list[tuple[int, int]]:
-    """Which versions sampled what an earlier life of this evaluation has left."""
+    """Oldest and newest weight version of each of these traces, which an earlier session of this evaluation left."""
     return [trace.version_span() for trace in read_traces(folder / "traces", only=traces)] if traces else []
 
 
@@ -155,7 +158,9 @@ async def _with_retries(job: RolloutJob, rollout: Rollout) -> RolloutResult:
 
 
 def _touch(journal: Journal, name: str, split: Split) -> int:
-    """Which evaluation of this split it is in the lineage; going on with one that was interrupted is no new one."""
+    """Return the ordinal of this evaluation among those of the lineage that used the split, and log it if it is new.
+
+    Resuming an interrupted evaluation keeps its ordinal."""
     events = [entry.fields for entry in read_journal(journal.folder, kind=TOUCH)]
     names = list(dict.fromkeys(str(fields["name"]) for fields in events if fields["split"] == split))
     if name not in names:

@@ -1,6 +1,7 @@
-"""What is asked of a rollout and what comes back: plain data, cheap to send between processes.
+"""A rollout's job and result: plain data that is cheap to send between processes.
 
-A job names its task; the worker has the task's files. Two jobs with equal fields ask for the same random draws.
+A job names its task by id; the worker reads the task's files itself. Two jobs with equal fields ask for the same random
+draws.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ class RolloutJob:
     """Task id."""
     split: Split
     group: str = ""
-    """Rollouts of one prompt share a group; the advantage is taken inside it."""
+    """Rollouts of one prompt share a group; advantages are computed within it."""
     member: int = 0
     seed: int = 0
     attempt: int = 0
-    """0 for the first; a rollout that infrastructure failed is tried again under the next number."""
+    """0 for the first try; a retry after an infrastructure error gets the next number."""
     temperature: float = 1.0
     max_edits: int | None = None
-    """Successful edits the agent may make; None leaves it to the turns."""
+    """How many successful edits the agent may make; None sets no limit beyond that on turns."""
     grade_first_edit: bool = False
-    """Also grade what the first successful edit alone would have achieved."""
+    """Also grade the workspace as it was after the first successful edit."""
 
     @property
     def id(self) -> str:
-        """Names the rollout, its trace and its conversation on the engine."""
+        """Id of the rollout, of its trace and of its conversation on the engine."""
         return f"{self.group or self.task}/{self.member:03d}.{self.attempt}"
 
 
@@ -41,8 +42,9 @@ class RolloutResult:
     trace: Trace
     verdict: Verdict
     first_edit: Verdict | None = None
-    """With `grade_first_edit`: the verdict on the first edit alone; None when there was none."""
+    """With `grade_first_edit`: the verdict on the first edit alone; None if no edit succeeded."""
 
     @property
     def failed_by_us(self) -> bool:
+        """Whether infrastructure failed, so that the rollout says nothing about the model."""
         return not self.verdict.judgement.valid

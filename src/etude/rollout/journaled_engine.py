@@ -1,4 +1,4 @@
-"""An engine whose every generation is a wait in the journal: a worker says how long it waited for whom."""
+"""An engine wrapper that records each generation in the journal as time spent waiting for the engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from etude.journal import Journal
 
 
 class WaitedEngine:
-    """Implements the Engine protocol by handing everything on; the deadline is kept by the engine it hands to."""
+    """Implements the Engine protocol by delegating to `engine`. `deadline` is only logged; `engine` enforces it."""
 
     def __init__(self, engine: Engine, journal: Journal, deadline: float) -> None:
         self._engine, self._journal, self._deadline = engine, journal, deadline

@@ -1,4 +1,4 @@
-"""Between the loop and the file of a trace that is being made."""
+"""Writes a rollout's messages to its live trace file while the agent loop runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from etude.trace.trace import ToolEvent, TraceUsage
 
 
 class LiveLog(Observer):
+    """Observer of the agent loop that appends each turn's new messages to the live trace."""
+
     def __init__(self, live: LiveTrace) -> None:
         self._live = live
         self._conversation: Conversation | None = None
         self._told = 0
-        """Messages of the conversation that are in the file."""
+        """How many messages of the conversation have been written to the file."""
 
     async def turn(self, conversation: Conversation, turn: Turn) -> None:
         self._conversation = conversation

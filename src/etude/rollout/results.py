@@ -1,7 +1,7 @@
-"""The results of an evaluation on disk: one line per finished sample, its trace beside it.
+"""The results of an evaluation on disk: one line of results.jsonl per finished sample, and its trace in traces/.
 
-Invariant: a sample's trace is written before its line, so every line has its trace; a torn last line is dropped and its
-sample is run again.
+Invariant: a sample's trace is written before its line, so every line has a trace. A torn last line is dropped and its
+sample runs again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from etude.trace.trace import StopCause
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What an evaluation keeps of a rollout."""
+    """One line of results.jsonl: what an evaluation keeps of a rollout beside its trace."""
 
     id: str
-    """Of the rollout, without its attempt."""
+    """The rollout's id without its attempt number."""
     trace: str
     task: str
     family: str
@@ -33,7 +33,7 @@ class Sample:
     reason: str
     stop: StopCause
     first_edit: bool | None
-    """Whether the first edit alone passes; None without an edit."""
+    """Whether the first edit alone passes; None if no edit was made or it was not graded."""
     edits: int
     turns: int
     tool_calls: int
@@ -42,9 +42,10 @@ class Sample:
     summaries: int
     seconds: float
     cell: str = ""
-    """What of the task was met in training; empty where its source makes no such difference."""
+    """Whether the task's family and kind were trained on (`tasks.Cell`); empty if its source has no cells."""
     summary_tokens: int = 0
-    """Of the sampled tokens, those of self-summaries; this and what follows as in TraceUsage, 0 in older results."""
+    """Sampled tokens of self-summaries. This field and those below are TraceUsage's; 0 in results written before they
+    existed."""
     empty_summaries: int = 0
     cut_summaries: int = 0
     context_before: int = 0

@@ -1,7 +1,7 @@
-"""One rollout: task -> workspace -> loop -> diff -> grader -> Trace and Verdict.
+"""One rollout: open a workspace for the task, run the agent loop, take the diff, grade it, return trace and verdict.
 
-Invariant: a failure of infrastructure becomes an `error` verdict with its reason in the trace, and nothing else does. A
-mistake in our own code is no infrastructure: it is raised, and stops the run.
+Invariant: an infrastructure failure, and nothing else, becomes an `error` verdict with its reason in the trace. A bug
+in our own code does not count as infrastructure: it is raised and stops the run.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ PolicyFactory = Callable[[RolloutJob, Task, TraceBuilder], Policy]
 
 @runtime_checkable
 class Closing(Protocol):
-    """A policy that wants to know when its rollout is over."""
+    """A policy that is closed when its rollout is over."""
 
     async def close(self) -> None: ...
 
 
 class _FirstEdit:
-    """Remembers what the first successful edit alone had changed."""
+    """Keeps the workspace's diff as it was right after the first successful edit."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -76,7 +76,7 @@ async def run_rollout(
             await run_agent(conversation, policy, toolbox, budgets, profile, observer=observer, outcome=outcome)
             diff = await workspace.diff()
         finally:
-            # The engine must hear of it before grading: in lockstep it waits for every open conversation.
+            # Close before grading: in lockstep the engine waits for every open conversation.
             if isinstance(policy, Closing):
                 await asyncio.shield(policy.close())
             await asyncio.shield(workspace.close())
@@ -115,7 +115,7 @@ async def run_rollout(
 
 
 def lost_rollout(job: RolloutJob, error: Exception) -> RolloutResult:
-    """A rollout that infrastructure failed before it began."""
+    """Return the result of a rollout that an infrastructure error stopped before it began."""
     reason = f"{type(error).__name__}: {error}"
     trace = Trace(
         job.id, job.task, job.split.value, job.group, job.member, "", job.seed, error=reason, started=time.time()
@@ -132,7 +132,7 @@ async def _judge(outcome: Outcome, setup: RolloutSetup, task: Task, diff: str) -
 
 
 async def _guarded(outcome: Outcome, judge: Callable[[], Awaitable[Verdict]]) -> Verdict:
-    """A grader that could not grade says nothing about the solution."""
+    """Run `judge`; turn an infrastructure error into an `error` verdict, since it says nothing about the solution."""
     try:
         return await judge()
     except INFRASTRUCTURE as error:

@@ -1,4 +1,4 @@
-"""What the rollouts of one process share: boxes, grader, settings, and the files of the tasks, read once."""
+"""What the rollouts of one process share: sandbox backend, grader, settings and a cache of the tasks' files."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ from etude.trace.trace import Trace
 
 
 class Grades(Protocol):
+    """What a rollout needs of a grader."""
+
     async def grade(self, task: Task, diff: str) -> Verdict: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A task and what the agent starts from."""
+    """A task and the image, folder and files that its agent starts from."""
 
     task: Task
     image: str
@@ -57,20 +59,20 @@ class RolloutSetup:
     harness: HarnessRecipe
     sandbox: SandboxRecipe
     environments: Environments
-    """The grader's own: each is prepared once, for the agent's box and for the gradings."""
+    """Shared with the grader, so that each environment is prepared once for both the agent's boxes and grading."""
     memo: ExecMemo = field(default_factory=ExecMemo)
     live: Path | None = None
-    """The folder where traces are written as they happen; none are if it is None."""
+    """Folder for live traces, written while rollouts run. None writes no live traces."""
 
     def profile(self, task: Task) -> Profile:
-        """Without the tools that the recipe or the task takes away."""
+        """The recipe's profile without the tools that the recipe or the task excludes."""
         return profile_of(self.harness, task.without)
 
     def limits(self, task: Task, edits: int | None) -> ToolLimits:
         return tool_limits(self.sandbox, edits=edits, strict=self.harness.strict or task.strict)
 
     def budgets(self, task: Task) -> Budgets:
-        """The recipe's budgets, or the task's own where those are tighter."""
+        """Budgets of one rollout: the tighter of the recipe's and the task's."""
         recipe = budgets_of(self.harness)
         return replace(
             recipe,
@@ -85,12 +87,12 @@ class RolloutSetup:
 
         async def open_box() -> Box:
             limits, env = agent_box(subject.task, usual)
-            # The agent reaches no network: BoxSpec's egress is none.
+            # BoxSpec allows no egress by default, so the agent has no network.
             spec = BoxSpec(subject.image, workdir=subject.workdir, env=env, limits=limits, name=name)
             return await self.sandboxes.create(spec)
 
-        # Results may be shared only where a command cannot reach anything but its files, and only of commands that
-        # the task says depend on nothing else: without any, looking for what they leave behind would be in vain.
+        # Command results are shared between rollouts only if the box has no network and the task names commands that
+        # depend on files alone. Without such commands the cache would cost work and never be hit.
         deterministic = subject.task.deterministic
         memo = self.memo if deterministic and Feature.NO_NETWORK in self.sandboxes.features else None
         return lazy_workspace(subject.image, subject.files, open_box, memo, deterministic, subject.workdir)
@@ -103,14 +105,16 @@ class RolloutSetup:
         return LiveTrace(self.live, head)
 
     async def surroundings(self, profile: Profile, workspace: Workspace, count: Count) -> Surroundings | None:
-        """What the agent is told of its box; None where its profile tells nothing."""
+        """The facts about its box that the agent's prompt contains; None if its profile asks for none."""
         if not profile.facts:
             return None
         return await look_around(workspace, count, limits=told_limits(self.sandbox))
 
 
 def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> tuple[RolloutSetup, Grader]:
-    """Boxes and grader of this process; `setup.sandboxes.close()` ends them. `fleet`: where the recipe wants one."""
+    """Open the sandbox backend and grader of this process. `setup.sandboxes.close()` closes both.
+
+    `fleet`: runs the boxes if the recipe asks for hosts (`sandbox.hosts`)."""
     at_once = 2 * len(os.sched_getaffinity(0)) * max(1, recipe.sandbox.hosts)
     sandboxes = GatedSandboxes(open_sandboxes(recipe.sandbox, paths.sandboxes, fleet), at_once)
     environments = Environments(sandboxes, paths.sandboxes / "environments")
@@ -119,7 +123,8 @@ def open_setup(recipe: Recipe, paths: RunPaths, fleet: Fleet | None = None) -> t
 
 
 class TaskShelf:
-    """The tasks of a run's folder, each read and made into an image once; other splits than `allowed` are refused."""
+    """Cache over a folder of tasks: each task is read and its image prepared once. Splits outside `allowed` are
+    refused."""
 
     def __init__(self, folder: Path, allowed: Iterable[Split], environments: Environments, *, size: int = 8192) -> None:
         self._folder = folder
@@ -130,7 +135,7 @@ class TaskShelf:
     async def get(self, task_id: str, split: Split) -> Subject:
         if split not in self._allowed:
             allowed = " or ".join(sorted(self._allowed))
-            raise SplitViolation(f"task {task_id} was asked for as one of {split}, this reader may only see {allowed}")
+            raise SplitViolation(f"task {task_id} was asked for in split {split}; this reader may only see {allowed}")
         subject = await self._subjects.get(task_id, lambda: self._read(task_id, split))
         subject.task.require(split)
         return subject

@@ -1,8 +1,8 @@
-"""Scores with intervals: the task is the unit that is drawn at random, so tasks are what the bootstrap resamples.
+"""Scores with bootstrap intervals. The bootstrap resamples tasks, not samples, and over several seeds first the seeds.
 
-Samples of one task are no independent evidence about other tasks; an interval over samples would be too narrow. Nor are
-the tasks of one seed about other seeds. A seed decides a whole lineage: weights, order, and its tasks, so tasks lie
-within seeds, also where two seeds name them alike. Over several seeds the bootstrap draws seeds, then tasks in each.
+Several samples of one task are not independent evidence about other tasks, so an interval over samples would be too
+narrow. The same holds for the tasks of one seed: a seed determines a whole lineage (weights, data order and tasks), so
+tasks are nested in seeds, even if two seeds give tasks the same name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Two evaluations of the same tasks: the mean of the differences, and on how many tasks which was better."""
+    """Comparison of two evaluations on the same tasks: mean difference (after minus before) and counts of tasks."""
 
     difference: Estimate
     better: int
@@ -40,12 +40,14 @@ class Paired:
 def pass_at_k(samples: int, passed: int, k: int) -> float:
     """The unbiased estimate of the chance that at least one of k samples passes."""
     if not 0 <= passed <= samples or not 1 <= k <= samples:
-        raise ValueError(f"pass@{k} of {passed} passed among {samples}")
+        raise ValueError(
+            f"pass@{k}: expected 0 <= passed <= samples and 1 <= k <= samples, found {passed} passed of {samples}"
+        )
     return 1.0 - comb(samples - passed, k) / comb(samples, k)
 
 
 def estimate(values: Sequence[float] | NDArray[np.float64], seed: int = 0) -> Estimate | None:
-    """None without any task."""
+    """Mean and bootstrap interval of one value per task; None if there is no task."""
     array = np.asarray(values, np.float64)
     if not len(array):
         return None
@@ -55,12 +57,12 @@ def estimate(values: Sequence[float] | NDArray[np.float64], seed: int = 0) -> Es
 
 
 def over_seeds(values: Sequence[Sequence[float]], seed: int = 0) -> Estimate | None:
-    """Per seed one value per task (scores, or differences of paired ones); each seed weighs the same. None without any.
+    """Mean and nested bootstrap interval (seeds, then tasks within each) of `values`, a list per seed of one value per
+    task: a score or a paired difference. Every seed has the same weight. None if there are no values.
 
-    Seeds that are drawn from so few spread less than seeds do: their part of the spread is stretched by
-    sqrt(n / (n - 1)). With three seeds that differ as much as their tasks alone would let them, or less, the interval
-    holds the truth at least as often as it says; where seeds differ much more, less often. One seed alone knows nothing
-    of others: its interval is over its tasks."""
+    Resampling n seeds underestimates the variance between seeds, so that part is stretched by sqrt(n / (n - 1)). With
+    three seeds the interval covers at least as often as stated if seeds differ no more than their tasks alone explain;
+    if seeds differ much more, it covers less often. With one seed the interval is over its tasks only."""
     seeds = [np.asarray(tasks, np.float64) for tasks in values if len(tasks)]
     if len(seeds) < 2:
         return estimate(seeds[0], seed) if seeds else None
@@ -79,7 +81,7 @@ def over_seeds(values: Sequence[Sequence[float]], seed: int = 0) -> Estimate | N
 
 
 def paired(before: Mapping[str, float], after: Mapping[str, float], seed: int = 0) -> Paired | None:
-    """Scores by task; tasks that only one side has are left out. None when there is no common task."""
+    """Compare two mappings from task to score over the tasks that both have; None if they have none in common."""
     common = sorted(before.keys() & after.keys())
     differences = np.array([after[task] - before[task] for task in common])
     found = estimate(differences, seed)
@@ -94,8 +96,9 @@ _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def across_seeds(values: Sequence[float]) -> Estimate | None:
-    """Of figures that each seed has one of, a loss or a time: their mean and Student's 95 % interval, which with three
-    seeds is wide because three seeds tell little. None with fewer than two."""
+    """Mean and Student's t 95 % interval of one value per seed, such as a loss or a time; None with fewer than two.
+
+    With three seeds the interval is wide, since three values say little about the variance."""
     if len(values) < 2:
         return None
     array = np.asarray(values, np.float64)

@@ -1,6 +1,6 @@
-"""From the samples of an evaluation to its numbers.
+"""Compute an evaluation's scores from its samples.
 
-Samples that infrastructure failed enter no score; they are counted.
+Samples that ended in an infrastructure error are counted, and left out of every score.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from etude.trace.trace import UNSAMPLED_VERSION
 
 @dataclass(frozen=True, slots=True)
 class GroupScore:
-    """Of one kind of task, or of one family."""
+    """Scores of one kind or one family of tasks."""
 
     tasks: int
     pass1: float
@@ -27,7 +27,7 @@ class GroupScore:
 
 @dataclass(frozen=True, slots=True)
 class CellScore:
-    """Of the tasks of which the same was met in training."""
+    """Scores of one cell: the tasks with the same relation to training (`tasks.Cell`)."""
 
     tasks: int
     pass1: Estimate | None
@@ -37,47 +37,49 @@ class CellScore:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
+    """Scores and counts of one evaluation, as written to its summary.json."""
+
     name: str
     split: str
     touch: int
-    """How many evaluations of this lineage have used the split, this one included."""
+    """How many evaluations of this lineage had used the split, including this one."""
     tasks: int
     samples: int
     errors: int
-    """Samples that infrastructure failed, after every retry."""
+    """Samples that ended in an infrastructure error even after every retry."""
     k: int
     versions: tuple[int, int] | None
-    """First and last version of the weights that sampled a token of a valid sample: more than one where the engine took
-    new weights meanwhile. None where no engine of ours sampled."""
+    """Oldest and newest weight version that sampled a token of a valid sample. They differ if the engine loaded new
+    weights during the evaluation. None if no engine of ours sampled."""
     pass1: Estimate | None
-    """At temperature 1; errors are left out."""
+    """pass@1 of the samples at temperature 1."""
     passk: Estimate | None
-    """Over tasks with at least k valid samples."""
+    """pass@k over the tasks with at least k valid samples."""
     greedy: Estimate | None
     first_edit: Estimate | None
-    """Share of the samples at temperature 1 whose first edit alone passes; a sample without an edit counts as no."""
+    """Share of samples at temperature 1 whose first edit alone passes. A sample without an edit counts as failed."""
     greedy_first_edit: Estimate | None
     truncated: float
     """Share of the valid samples that ran out of a budget."""
     valid_calls: float
-    """Share of the calls that were well formed."""
+    """Share of the tool calls that were well formed."""
     summarised: float
     """Share of the valid samples with at least one self-summary."""
     turns: float
     edits: float
     sampled_tokens: float
     by_cell: dict[str, CellScore]
-    """Empty where the tasks have no cells."""
+    """Empty if the tasks have no cells."""
     by_kind: dict[str, GroupScore]
     by_family: dict[str, GroupScore]
     compression: float = 0.0
-    """How many times shorter self-summaries made their contexts, over all of them; 0 where there is none."""
+    """Tokens of all summarised contexts divided by tokens of the contexts that replaced them; 0 without summaries."""
     rereads: float = 0.0
-    """Files read again after a self-summary, per valid sample with one."""
+    """Files read again after a self-summary, per valid sample that has a self-summary."""
     empty_summaries: int = 0
-    """Self-summaries of valid samples that said nothing."""
+    """Empty self-summaries of valid samples."""
     cut_summaries: int = 0
-    """Those that their token limit cut off."""
+    """Self-summaries of valid samples that reached their token limit."""
 
 
 def summarise(
@@ -91,7 +93,7 @@ def summarise(
     seed: int,
     spans: Iterable[tuple[int, int]] = (),
 ) -> Summary:
-    """`spans`: of each valid sample, the oldest and the newest version that sampled one of its tokens."""
+    """Summarise `samples`. `spans`: oldest and newest weight version that sampled a token, of each valid sample."""
     known = [span for span in spans if UNSAMPLED_VERSION not in span]
     valid = [sample for sample in samples if sample.valid]
     drawn = [sample for sample in valid if not sample.greedy]
@@ -155,7 +157,7 @@ def first_edit_passed(sample: Sample) -> bool:
 
 
 def scores(samples: Iterable[Sample], passed: Callable[[Sample], bool] = lambda s: s.passed) -> dict[str, float]:
-    """Share of the samples that passed, by task."""
+    """Map each task to the share of its samples for which `passed` holds."""
     by_task: dict[str, list[bool]] = defaultdict(list)
     for sample in samples:
         by_task[sample.task].append(passed(sample))

@@ -1,9 +1,9 @@
 """The environment worker: a cluster service that runs rollouts.
 
-The driver calls `rollout` once per rollout, with as many calls at a time as it wants in flight; there is no queue in
-here that could keep lockstep generation waiting.
+The driver calls `rollout` once per rollout, with as many concurrent calls as it wants in flight. The worker has no
+queue of its own, since a queue could block lockstep generation.
 
-It may see the train and the dev split; the test split only when the one who starts it says so.
+A worker may read tasks of the train and dev splits; of the test split only if it is started with that split.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class WorkerStats:
     finished: int = 0
     errors: int = 0
     commands_shared: int = 0
-    """Commands answered from an equal one of another rollout."""
+    """Commands answered from the cache, with the result of the same command in another rollout."""
     commands_run: int = 0
     gradings_shared: int = 0
     gradings_run: int = 0
 
 
 class RolloutWorker:
-    """`engine` is an Engine of this process, or the handle of an engine's service."""
+    """`engine` is an Engine in this process or a handle to an engine service."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class RolloutWorker:
         try:
             subject = await self._shelf.get(job.task, job.split)
             if self._lockstep:
-                # Announced by whoever started it in RL; an evaluation's rollouts announce themselves.
+                # In RL the driver has announced this conversation already; an evaluation's rollouts do it here.
                 await self._engine.open([job.id])
             result = await run_rollout(job, subject, self._policy, self._setup)
         except INFRASTRUCTURE as error:
-            # In lockstep the engine would wait for a conversation that nobody will go on with.
+            # In lockstep the engine would wait for ever for this conversation's next turn.
             with suppress(EngineError):
                 await self._engine.close(job.id)
             result = lost_rollout(job, error)

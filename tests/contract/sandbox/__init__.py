@@ -1,8 +1,8 @@
-"""What every sandbox backend must do.
+"""Contract suite of sandbox backends.
 
-A backend's test module subclasses SandboxContract and gives a `make` fixture. A subclass for a mode that shares most of
-its code with another one sets `beyond_core = pytest.mark.soak`: `make test-full` then runs the cases of CORE alone, and
-`make soak` all.
+A backend's test module subclasses SandboxContract and provides a `make` fixture. A subclass for a mode that shares most
+of its code with another one sets `beyond_core = pytest.mark.soak`: `make test-full` then runs only the cases in CORE,
+and `make soak` runs all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CORE = (
     *("exit_codes", "whole_tree", "no_network", "out_of_sight", "no_rights", "snapshot_and_fork", "second_user"),
     *("full_disk", "concurrent", "children_are_equal", "own_ways"),
 )
-"""Parts of test names: one case for each promise that a mode could break by itself."""
+"""Parts of test names: one case for each guarantee that a single mode could break."""
 
 
 class SandboxContract(

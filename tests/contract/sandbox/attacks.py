@@ -1,6 +1,6 @@
-"""The attacks of escapes.py, as they run inside a box: `python -c <this file> <system call numbers> <attack> ...`.
+"""The attacks of escapes.py, run inside a box: `python -c <this file> <system call numbers> <attack> ...`.
 
-Standard library only. An attack says BREACH for each thing that it achieved and should not have.
+Uses the standard library only. An attack prints BREACH for each thing it achieved that the sandbox must prevent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def call(number: int, *arguments: int | bytes) -> tuple[int, str]:
 
 
 def must_be_denied(name: str, *arguments: int | bytes) -> None:
-    """Refused for what it is, not for its arguments: without the defence these would give another error, or work."""
+    """Report a breach unless the system call is denied outright. The arguments are such that without the defence it
+    would give another error, or succeed."""
     if name in CALLS:
         result, why = call(CALLS[name], *arguments)
         if result >= 0 or why not in ("EPERM", "EACCES", "ENOSYS"):
@@ -51,7 +52,7 @@ def must_be_denied(name: str, *arguments: int | bytes) -> None:
 
 
 def in_child(action: Callable[[], object]) -> None:
-    """For what would change this process; what it says still counts."""
+    """Run an action that would change this process in a child; breaches that it prints still count."""
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
@@ -134,7 +135,7 @@ def system_folders() -> None:
 
 
 def _written(path: str) -> str:
-    """Nothing changes even where a defence has failed: to open is enough, or what was there is written again."""
+    """Try to write a file without changing it, in case the defence fails: open it only, or write back its contents."""
     number = os.open(path, os.O_WRONLY)
     if path.endswith(("_map", "oom_score_adj")):
         os.write(number, read(path))
@@ -452,12 +453,12 @@ def shared_memory(key: str) -> None:
 
 
 def neighbours() -> None:
-    """Says what a box sees of itself; the test compares two boxes."""
+    """Print what a box sees of itself; the test compares the output of two boxes."""
     for path in ("/tmp/marker", "/dev/shm/marker"):
         if os.path.exists(path):
             breach(path)
-    # What may differ is chance, or counted by the kernel for the whole host: not names that count boxes. An engine's
-    # layers have random names of 26 capitals and digits.
+    # Remove what may differ between boxes: random names, and ids that the kernel counts for the whole host. A name that
+    # counts boxes stays and would be found. A container engine's layers have random names of 26 capitals and digits.
     chance = r"^\d+ \d+ \d+:\d+ |master:\d+|shared:\d+|\b[0-9a-f]{8,}\b|\b[A-Z2-7]{26}\b"
     mounts = [re.sub(chance, "", line) for line in open("/proc/self/mountinfo")]
     print(*sorted(mounts), os.uname().nodename, read("/proc/self/cgroup").decode(), sorted(os.listdir("/")))

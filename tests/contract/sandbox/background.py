@@ -1,4 +1,4 @@
-"""Commands in the background: looked at, written to, ended; and what they may cost while nobody looks."""
+"""Background commands: polling, writing to and killing them, and bounds on their memory while nobody polls."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class BackgroundCases:
             process = await box.start("(setsid sleep 61 &); sleep 62 & echo up; read line; echo $line", timeout=60)
             await output_until(process, b"up")
             async with asyncio.timeout(PATIENCE):
-                while await processes_in(box) != ["sleep", "sleep"]:  # The shell speaks before they have begun.
+                while await processes_in(box) != ["sleep", "sleep"]:  # "up" may be printed before they have started.
                     pass
             assert (await box.exec("sleep 63 & exit 2", timeout=5)).code == 2
             assert (await box.exec("sleep 60", timeout=0.1)).timed_out
@@ -133,7 +133,7 @@ class BackgroundCases:
             process = await box.start("setsid sleep 60 & echo up; sleep 60", timeout=2)
             code, said = await end_of(process)
             assert (code, said, (await process.poll()).limit) == (137, b"up\n", "time")
-            assert time.monotonic() - began < 30, "nobody waited for the sleepers"
+            assert time.monotonic() - began < 30, "the sleeping processes were waited for"
             assert await processes_in(box) == []
 
     @in_loop
@@ -194,7 +194,7 @@ class BackgroundCases:
                 await asyncio.sleep(0.01)
                 look.cancel()
                 (outcome,) = await asyncio.gather(look, return_exceptions=True)
-                if isinstance(outcome, Poll):  # It was answered before it was given up.
+                if isinstance(outcome, Poll):  # The poll was answered before it was cancelled.
                     heard += outcome.output
                 now = await process.poll()
                 heard += now.output

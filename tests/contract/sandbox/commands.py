@@ -1,4 +1,4 @@
-"""Commands: streams, exit codes, whole trees, bounds."""
+"""Commands: streams, exit codes, ending whole process trees, limits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CommandCases:
 
     @in_loop
     async def test_commands_inherit_nothing_but_their_streams(self, make: Make) -> None:
-        """A descriptor of the box's own machinery would let a command speak in its name."""
+        """An inherited descriptor of the sandbox's own would let a command send messages in its name."""
         async with opened(make) as (sandboxes, image):
             box = await sandboxes.create(BoxSpec(image))
             for user in ["agent"] + ["grader"] * (Feature.SECOND_USER in sandboxes.features):
@@ -60,7 +60,7 @@ class CommandCases:
         async with opened(make) as (sandboxes, image):
             boxes = [await sandboxes.create(BoxSpec(image)) for _ in range(2)]
             first, second = [ok(await box.exec("env | sort; ls -la --full-time", timeout=5)) for box in boxes]
-            # The folder above is the box's own; everything else is content.
+            # The times of `..` may differ between boxes; everything else comes from the image.
             assert [line for line in first.splitlines() if not line.endswith(" ..")] == [
                 line for line in second.splitlines() if not line.endswith(" ..")
             ]
@@ -84,7 +84,7 @@ class CommandCases:
             )
             assert result.timed_out
             assert (result.limit, result.code, result.stdout) == ("time", 137, b"a\n")
-            assert time.monotonic() - began < 30, "nobody waited for the sleepers"
+            assert time.monotonic() - began < 30, "the sleeping processes were waited for"
             assert await processes_in(box) == []
 
     @in_loop
@@ -92,7 +92,7 @@ class CommandCases:
         async with a_box(make) as box:
             result = await box.exec("setsid nohup sleep 60 >/dev/null 2>&1 & (setsid sleep 60 &); exit 3", timeout=5)
             assert (result.code, result.timed_out) == (3, False)
-            assert result.seconds < 30, "nobody waited for the sleepers"
+            assert result.seconds < 30, "the sleeping processes were waited for"
             assert await processes_in(box) == []
 
     @in_loop
@@ -243,17 +243,17 @@ class CommandCases:
             assert (deaf.limit, deaf.code, deaf.stdout) == ("time", 137, b"deaf\n")
             stopped = await box.exec("sleep 60 & kill -STOP $!; kill -STOP $$; echo never", timeout=0.4)
             assert (stopped.limit, stopped.code, stopped.stdout) == ("time", 137, b"")
-            assert stopped.seconds < 30, "nobody waited for the sleepers"
+            assert stopped.seconds < 30, "the sleeping processes were waited for"
             assert await processes_in(box) == []
 
     @in_loop
     async def test_the_dead_are_collected(self, make: Make) -> None:
-        """Orphans of orphans end under pid 1, while other commands run."""
+        """Pid 1 reaps orphaned grandchildren while other commands run."""
         async with a_box(make) as box:
             running = await under_way(box, "until test -e go; do sleep 0.02; done")
             ok(await box.exec("for i in 1 2 3 4 5; do (sh -c 'sh -c true & exit' &); done; sleep 0.1", timeout=5))
             states = "cat /proc/[0-9]*/stat 2>/dev/null | cut -d' ' -f3"
-            async with asyncio.timeout(PATIENCE):  # One that is just dying is collected at the end of the next command.
+            async with asyncio.timeout(PATIENCE):  # A process that is just dying is reaped after the next command.
                 while "Z" in ok(await box.exec(states, timeout=5)):
                     pass
             await box.write_file("go", b"")
@@ -262,7 +262,7 @@ class CommandCases:
     @in_loop
     async def test_hundreds_of_commands_in_a_row(self, make: Make) -> None:
         async with a_box(make) as box:
-            # The shell itself looks: whether it starts one program of a pipeline before another sees it is chance.
+            # Use shell built-ins only: in a pipeline it is chance which programs run when one of them looks.
             look = "set -- /proc/[0-9]*; echo $#; set -- /proc/self/fd/*; echo $#; ulimit -n"
             before = ok(await box.exec(look, timeout=5))
             for number in range(250):

@@ -1,4 +1,4 @@
-"""Egress, as far as it can be told without the outside: what no pattern names is not there."""
+"""Egress, as far as it can be tested without a network: names that no pattern allows do not resolve."""
 
 from __future__ import annotations
 

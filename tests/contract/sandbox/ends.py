@@ -1,4 +1,4 @@
-"""Ends: destroyed, killed, lost, full."""
+"""How boxes end: destroyed, lost when killed, closed with their backend; and what a full disk does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from etude.sandbox import (
 
 
 async def first_process_above(words: list[str]) -> psutil.Process:
-    """Pid 1 of the box in which a command of these words runs, once it does, whoever is that box's parent."""
+    """Wait for a command with these words to run in some box; return that box's pid 1, seen from the host."""
     async with asyncio.timeout(PATIENCE):
         while True:
             for process in psutil.process_iter():
@@ -40,7 +40,7 @@ def is_first(process: psutil.Process) -> bool:
 
 class EndCases:
     in_a_row = 200
-    """Boxes, one after the other: enough to see what each leaves behind. Fewer where each takes long."""
+    """Number of boxes made one after another, enough to notice a leak. Lower in backends where each takes long."""
 
     @in_loop
     async def test_destroy_is_idempotent_and_final(self, make: Make) -> None:
@@ -92,15 +92,15 @@ class EndCases:
                 return out
 
             await one(0)
-            gc.collect()  # What earlier tests of this process dropped is not closed in between.
+            gc.collect()  # So that descriptors dropped by earlier tests are not closed while we count.
             threads, numbers = threading.active_count(), psutil.Process().num_fds()
             children = len(psutil.Process().children(recursive=True))
             assert await asyncio.gather(*(one(n) for n in range(50))) == [str(n) for n in range(50)]
             for number in range(self.in_a_row):
                 assert await one(number) == str(number)
             assert psutil.Process().num_fds() <= numbers
-            # Two boxes may stand ready, of which none need have stood when the others were counted. More were made
-            # ahead while fifty were wanted at once, and go as fewer are; the last one may still be ending.
+            # A backend may keep two boxes ready, which it may not have had yet at the first count. While fifty were
+            # created at once it made more in advance, which go as demand falls; the last one may still be ending.
             async with asyncio.timeout(PATIENCE):
                 while len(psutil.Process().children(recursive=True)) > children + 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)

@@ -1,7 +1,7 @@
-"""Ways out of a box: each is tried for real, from inside, by every user that the box has; none may lead out.
+"""Escapes from a box: each is tried from inside, as every user that the box has, and must fail.
 
-An attack is a Python program that runs in the box. It says BREACH for what it achieved, and DONE at its end, so that
-one that merely crashes proves nothing.
+An attack is a Python program that runs in the box. It prints BREACH for what it achieved and DONE at its end, so that
+an attack that crashed does not count as prevented.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LARGE = Limits(memory_mb=96, processes=40, cpu_seconds=20, file_mb=64, disk_mb=3
 
 
 async def attack(box: Box, name: str, *arguments: str, user: str = "", timeout: float = 20) -> str:
-    """Runs one of attacks.py in the box; returns what it said."""
+    """Run an attack of attacks.py in the box, check that it achieved nothing, and return its output."""
     command = ["python", "-B", "-c", ATTACKS, json.dumps(CALLS), name, *arguments]
     result = await box.exec(command, timeout=timeout, user=user)
     said = result.stdout.decode("utf-8", "replace")
@@ -313,7 +313,7 @@ class EscapeCases:
     async def test_a_memory_bomb_of_any_kind_ends_and_the_box_lives(self, make: Make) -> None:
         async with opened(make) as (sandboxes, image):
             box = await sandboxes.create(BoxSpec(image, limits=LARGE))
-            # Where files are not limited together, they would fill the host's disk.
+            # Without a limit on the disk, the bomb in /tmp would fill the host's disk.
             for bomb in ["anonymous", "children", "shared"] + ["tmpfs"] * (Feature.DISK_LIMIT in sandboxes.features):
                 ended = await box.exec(["python", "-c", MEMORY_BOMBS[bomb]], timeout=PATIENCE)
                 assert ended.code != 0, (bomb, ended)
@@ -360,7 +360,7 @@ class EscapeCases:
 
 
 async def processes_of(box: Box) -> list[str]:
-    """Names and states of those that were there before the looking, and of the looking; pid 1 may be at work or not."""
+    """Names and states of the box's processes, including the one that lists them. The state of pid 1 may vary."""
     look = (
         "for p in /proc/[0-9]*; do read -r pid name state rest <$p/stat && "
         '[ $pid != 1 ] && echo "$name $state"; done 2>/dev/null; true'

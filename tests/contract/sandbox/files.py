@@ -1,4 +1,4 @@
-"""Files in and out, and what is refused."""
+"""Files: reading, writing, listing, and which requests are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FileCases:
             assert await box.layout(["/nothing"]) == b""
             await box.write_file("calc.py", b"other\n")
             ok(await box.exec("touch -d 2001-01-01 calc.py; cat run.sh >/dev/null", timeout=5))
-            assert {await box.layout(places)} == seen, "contents and times do not count"
+            assert {await box.layout(places)} == seen, "the layout must not depend on contents and times"
             changes = (
                 "touch /tmp/new",
                 "mkdir pkg/sub",

@@ -28,9 +28,10 @@ from etude.sandbox import (
 
 class ForkCases:
     listing = "ls -la --time-style=full-iso"
+    """Lists what a copy must keep. A backend that copies by tar keeps only whole seconds, and not the time of the
+    folder itself, so it overrides this."""
     generations = 100
-    """Forks of forks: more than a chain may have layers. Fewer where each takes long."""
-    """Shows what a copy must keep. A backend over tars keeps whole seconds, and not the time of the folder itself."""
+    """How often a fork is forked: more than a chain may have layers. Lower in backends where each fork takes long."""
 
     @in_loop
     async def test_images_are_named_by_content(self, make: Make) -> None:
@@ -107,7 +108,7 @@ class ForkCases:
 
     @in_loop
     async def test_who_stands_in_a_folder_goes_on_there(self, make: Make) -> None:
-        """By relative names, in the parent alone; the next fork finds what it wrote."""
+        """A process of the parent keeps its working directory over a fork; the next fork has what it writes there."""
         async with a_box(make, Limits()) as box:
             ok(await box.exec("mkdir -p d/e; echo old >d/e/f", timeout=5))
             shell = await box.start(["sh"], timeout=60, cwd="d/e")
@@ -130,7 +131,7 @@ class ForkCases:
             await box.write_file("blob", bytes(30 << 20))
             forks = [asyncio.create_task(box.fork()) for _ in range(3)]
             writes = [asyncio.create_task(box.write_file(f"w{n}", b"x" * 1000)) for n in range(20)]
-            await asyncio.sleep(0)  # The forks have been asked for. What comes now opens no file: that would be "busy".
+            await asyncio.sleep(0)  # Let the forks start. The next command opens no file, which would raise BoxBusy.
             late = await box.exec("mkdir late; ls -d late", timeout=20)
             assert late.stdout == b"late\n"
             await asyncio.gather(*writes)
@@ -141,7 +142,7 @@ class ForkCases:
 
     @in_loop
     async def test_children_are_equal_to_a_stopped_box_while_it_writes(self, make: Make) -> None:
-        """The writer never has two files open at a time, and always counts after it has written."""
+        """The writer has one file open at a time and raises its counter after each write, so a copy can be checked."""
         writer = "n=0; while :; do n=$((n+1)); echo $n >n$n; mv n$n f$n; echo $n >count.new; mv count.new count; done"
         look = "ls f* | wc -l; cat count; cat $(ls f*) | sort -n | tail -1; "
         look += f"{self.listing} | md5sum"
@@ -207,7 +208,7 @@ class ForkCases:
     @pytest.mark.slow
     @in_loop
     async def test_many_generations(self, make: Make) -> None:
-        """Each deletes, renames and adds; the files of the last are what a plain folder would hold."""
+        """Each generation deletes, renames and adds files; the last must have the files that a plain folder would."""
         async with a_box(make, Limits()) as box:
             look = "find . -type f -exec md5sum {} + | sort; find . | sort"
             for generation in range(self.generations):
@@ -224,7 +225,7 @@ class ForkCases:
 
 
 async def fork_between_writes(box: Box, count: int, *, kill: bool) -> list[Box]:
-    """A box that is being written to at that moment says so."""
+    """Fork, and try again while a file is open for writing, which raises BoxBusy."""
     for _ in range(200):
         try:
             return await box.fork(count, kill=kill)
@@ -234,7 +235,7 @@ async def fork_between_writes(box: Box, count: int, *, kill: bool) -> list[Box]:
 
 
 def plain_generations(count: int) -> dict[str, bytes]:
-    """What the shell does in the test above, to a dictionary."""
+    """The files that the shell commands of test_many_generations leave, computed on a dictionary."""
     files: dict[str, bytes] = {}
     for generation in range(count):
         files.pop(f"f{generation - 3}", None)

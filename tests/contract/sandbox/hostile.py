@@ -1,4 +1,4 @@
-"""What escapes.py sends into boxes besides attacks.py: programs that flood, hide and swap, and tars that break out."""
+"""Hostile inputs of escapes.py besides attacks.py: programs that flood, hide or swap links, and tars that break out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tarfile
 
 
 def hostile_tars() -> dict[str, bytes]:
-    """Each would leave a file or device named evil somewhere, or fill the disk."""
+    """Tars by name. If accepted, each would leave a file or device named evil outside its folder, or fill the disk."""
 
     def entry(name: str, kind: bytes = tarfile.REGTYPE, goal: str = "", size: int = 0) -> tarfile.TarInfo:
         info = tarfile.TarInfo(name)
@@ -33,7 +33,7 @@ def hostile_tars() -> dict[str, bytes]:
             for info in infos:
                 tar.addfile(info)
         tars[name] = packed.getvalue()
-    # The header promises a terabyte.
+    # The header declares a size of one terabyte.
     tars["promises too much"] = entry("evil", size=1 << 40).tobuf(tarfile.GNU_FORMAT)
     tars["is cut off"] = entry("evil", size=4096).tobuf(tarfile.GNU_FORMAT) + bytes(512)
     return tars

@@ -1,4 +1,4 @@
-"""Isolation: no network, no host, no rights, no way to pid 1."""
+"""Isolation: no network, no access to the host or to other boxes, no privileges, no way to pid 1."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class IsolationCases:
             hidden += ["/dev/mem", "/dev/kmsg", "/var/lib", "/srv", "/proc/1/root/etc", "/proc/1/environ"]
             for path in hidden:
                 assert (await box.exec(["ls", path] if path[-1] != "n" else ["cat", path], timeout=5)).code != 0, path
-            assert (await box.exec(["cat", "/dev/tty"], timeout=5)).code != 0, "a terminal that it was not given"
+            assert (await box.exec(["cat", "/dev/tty"], timeout=5)).code != 0, "the command has a terminal"
             assert (await box.exec(["ls", "-A", "/var/log"], timeout=5)).stdout == b""
             pids = ok(await box.exec("ls /proc", timeout=5))
             assert sum(line.isdecimal() for line in pids.splitlines()) <= 4

@@ -1,4 +1,4 @@
-"""Limits: each ends the command that breaks it, and the box goes on."""
+"""Limits: a command that exceeds one is ended, and the box stays usable."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class LimitCases:
 
     @in_loop
     async def test_fork_bomb_ends(self, make: Make) -> None:
-        # With memory enough: a busy kernel takes its time to free what thousands of forks that failed had of the box's.
+        # Enough memory, since a busy kernel frees that of thousands of failed forks late, and it counts as the box's.
         async with a_box(make, replace(SMALL, memory_mb=512)) as box:
             bomb = await box.exec("b() { b | b & }; b; sleep 60", timeout=1.0)
             assert bomb.timed_out or bomb.code != 0
             assert await processes_in(box) == []
-            idle = await under_way(box, "exec sleep 3")  # It starts nothing more: there will be no room.
+            idle = await under_way(box, "exec sleep 3")  # Via exec: the bomb leaves no room for another process.
             code = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
             assert (await box.exec(["python", "-c", code], timeout=0.7)).timed_out
             assert (await idle).code == 0
@@ -50,7 +50,7 @@ class LimitCases:
             assert spin.code in (128 + 24, 137)
             told = await box.exec(
                 "sh -c 'kill -XCPU $$'; exit $?", timeout=5
-            )  # By a shell, of the program that it ran.
+            )  # The shell passes on the exit status of the program that was killed.
             assert (told.limit, told.code) == ("cpu", 128 + 24)
 
     @in_loop
@@ -60,13 +60,13 @@ class LimitCases:
             ok(await box.exec(spins, timeout=60))
             slept = await box.exec("sleep 5", timeout=0.5)
             assert slept.timed_out
-            assert slept.share.cpu_seconds < 0.2, "not what commands before it took"
+            assert slept.share.cpu_seconds < 0.2, "CPU time of earlier commands was counted"
             assert 0.4 < slept.share.seconds < 60
             assert 0 < slept.share.given <= slept.share.seconds
             assert not slept.starved
             spun = await box.exec(f"{spins} & {spins}; wait; exec sleep 0", timeout=60)
             assert 0.55 < spun.share.cpu_seconds < 1.5
-            # Also of those that nobody waited for when the clock expired.
+            # CPU time of background children counts too, even if the command timed out.
             cut = await box.exec("(while :; do :; done) & sleep 60", timeout=3.0)
             assert cut.timed_out
             assert cut.share.cpu_seconds > 0.03

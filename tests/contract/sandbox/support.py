@@ -1,4 +1,4 @@
-"""What the cases of the contract suite share."""
+"""Helpers that the cases of the contract suite share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Make = Callable[[], Sandboxes]
 FILES = {"calc.py": b"def add(a, b):\n    return a + b\n", "pkg/__init__.py": b"", "run.sh": b"#!/bin/sh\necho ran\n"}
 SMALL = Limits(memory_mb=96, processes=20, cpu_seconds=30, file_mb=4, disk_mb=16, output_bytes=1000)
 PATIENCE = 60.0
-"""Of a test for what comes at once: it ends what hangs, and says nothing about how fast a machine is."""
+"""Deadline in seconds for what should happen at once. It only ends what hangs; it is no performance requirement."""
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -46,7 +46,7 @@ async def a_box(make: Make, limits: Limits = SMALL, *, needs: Feature | None = N
 
 
 async def under_way(box: Box, command: str, *, timeout: float = 60, user: str = "") -> asyncio.Task[ExecResult]:
-    """A command that has begun: the shell says so on stderr before it goes on."""
+    """Start a command and return once it has begun, which its shell says on stderr."""
     begun = asyncio.Event()
     command = f"echo begun >&2; {command}"
     running = asyncio.create_task(box.exec(command, timeout=timeout, user=user, on_output=lambda *_: begun.set()))
@@ -56,7 +56,7 @@ async def under_way(box: Box, command: str, *, timeout: float = 60, user: str = 
 
 
 async def output_until(process: Process, wanted: bytes, patience: float = PATIENCE) -> bytes:
-    """What it says up to and with these bytes, and whatever comes in one piece with them."""
+    """Read the process's output until it contains `wanted`; return all of it, which may include bytes after that."""
     heard, deadline = b"", time.monotonic() + patience
     while wanted not in heard:
         left = deadline - time.monotonic()
@@ -67,7 +67,7 @@ async def output_until(process: Process, wanted: bytes, patience: float = PATIEN
 
 
 async def end_of(process: Process, patience: float = PATIENCE) -> tuple[int, bytes]:
-    """Its code and all that it still says."""
+    """Wait for the process to end; return its exit code and the rest of its output."""
     heard, deadline = b"", time.monotonic() + patience
     while True:
         look = await process.poll(wait=max(0.0, deadline - time.monotonic()))
@@ -78,7 +78,7 @@ async def end_of(process: Process, patience: float = PATIENCE) -> tuple[int, byt
 
 
 async def processes_in(box: Box) -> list[str]:
-    """Names of the box's processes, seen from inside, without pid 1 and the looking itself."""
+    """Names of the box's processes, seen from inside, without pid 1 and those of this command."""
     seen = await box.exec(
         "for p in /proc/[0-9]*; do read -r line <$p/comm && echo $line; done 2>/dev/null", timeout=PATIENCE
     )
@@ -87,7 +87,7 @@ async def processes_in(box: Box) -> list[str]:
 
 
 async def empties(box: Box) -> bool:
-    """Whether nothing runs in the box soon: who gives a command up does not wait for its end."""
+    """Whether the box has no processes before long. Cancelling a command does not wait for its processes to end."""
     deadline = time.monotonic() + PATIENCE
     while await processes_in(box):
         if time.monotonic() > deadline:

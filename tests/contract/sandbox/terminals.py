@@ -20,11 +20,12 @@ while True:
         print("in front" if in_front else "behind", flush=True)
     time.sleep(0.01)
 """
-"""Says whether the keys are its own. (What a shell starts by vfork cannot be stopped before it runs.)"""
+"""Prints whether it is in the terminal's foreground process group, each time that changes. Tests wait for this before
+they press a key, since a program that a shell starts by vfork cannot be stopped before it runs."""
 
 
 async def shell(box: Box, **more: Terminal) -> Process:
-    """An interactive one, with a prompt that nothing else looks like."""
+    """Start an interactive shell with a distinctive prompt."""
     process = await box.start(
         ["sh", "-i"], timeout=60, env={"PS1": "ready> ", "ENV": ""}, terminal=more.get("terminal", Terminal())
     )
@@ -33,7 +34,7 @@ async def shell(box: Box, **more: Terminal) -> Process:
 
 
 async def run(process: Process, line: str) -> str:
-    """What a line typed at the prompt shows, without the prompt."""
+    """Type a line at the prompt; return what the terminal shows up to the next prompt."""
     await process.write(f"{line}\n".encode())
     return (await output_until(process, b"ready> ")).decode().removesuffix("ready> ").replace("\r", "")
 

@@ -1,4 +1,4 @@
-"""Whole folders in and out as tars, and tars that are refused before anything is written."""
+"""Whole folders copied in and out as tars, and tars that must be refused before anything is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from etude.sandbox import BoxSpec, Limits, RequestRefused, SandboxError, Sandbox
 
 
 def tar_of(*members: tuple[str, bytes | str], **more: int) -> bytes:
-    """(name, content) is a file, (name, text) a link, (name/, anything) a folder."""
+    """Make a tar. (name, bytes) is a file, (name, str) a symbolic link to it, (name/, anything) a folder."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w") as archive:
         for name, content in members:
@@ -33,7 +33,7 @@ def tar_of(*members: tuple[str, bytes | str], **more: int) -> bytes:
 
 
 def special(kind: bytes, **fields: object) -> bytes:
-    """A good file, then something else."""
+    """A tar with a regular file, then a member of the given kind."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w") as archive:
         first, other = tarfile.TarInfo("first"), tarfile.TarInfo("x")
