@@ -1,7 +1,7 @@
-"""Small alterations of Python source: damages, each of which may change what it does, and harmless ones, which do not.
+"""Small edits of Python source: damages, which may change what the code does, and harmless ones, which do not.
 
-Both look alike: a comparison that is turned round may be right or wrong. Every alteration is an edit of the text at the
-place of one expression or statement, so the rest of the file stays as it was, byte for byte.
+Both look alike: a comparison with swapped operands may be right or wrong. Each alteration replaces the text of one
+expression or statement; the rest of the file stays as it was, byte for byte.
 """
 
 from __future__ import annotations
@@ -46,19 +46,22 @@ def altered(files: Mapping[str, bytes], alterations: Iterable[Alteration]) -> di
 
 
 def damages(path: str, source: bytes) -> list[Alteration]:
-    """Of operators, comparisons, constants and a few names; whether a test notices is another question."""
+    """Find every possible damage: a changed operator, comparison, constant or built-in name. Whether a test fails
+    because of it is not checked here."""
     place = _Places(path, source)
     return sorted(found for node in _code(place.tree) for found in _damage(node, place))
 
 
 def harmless(path: str, source: bytes) -> list[Alteration]:
-    """Comparisons and conditions turned round, constants moved, results named: of plain values always the same."""
+    """Find every possible harmless edit, such as a comparison with swapped operands, a negated condition or a named
+    result. For plain values the code does the same as before."""
     place = _Places(path, source)
     return sorted(found for node in _code(place.tree) for found in _same(node, place))
 
 
 def apart(alterations: Iterable[Alteration], lines: int = 0) -> list[Alteration]:
-    """Of these, in this order, those that leave so many lines free between them and the ones before."""
+    """Select alterations in the given order. One that overlaps an alteration selected before, or has fewer than `lines`
+    lines between them, is skipped."""
     kept: list[Alteration] = []
     for one in alterations:
         if all(one.path != k.path or one.first > k.last + lines or one.last < k.first - lines for k in kept):
@@ -84,7 +87,7 @@ class _Places:
         return Alteration(self.path, *span, text, kind, node.lineno, end)
 
     def between(self, left: ast.expr, right: ast.expr, old: str, new: str, kind: str) -> Iterator[Alteration]:
-        """The operator between two operands."""
+        """Replace the operator between two operands, if both are on one line."""
         low = self.at(left.end_lineno or left.lineno, left.end_col_offset or 0)
         high = self.at(right.lineno, right.col_offset)
         where = self.source[low:high].find(old.encode())
@@ -94,7 +97,7 @@ class _Places:
 
 
 def _code(tree: ast.Module) -> Iterator[ast.AST]:
-    """What is inside of functions, without their docstrings and signatures."""
+    """Yield all nodes in function bodies, without docstrings and signatures."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for statement in function.body:
@@ -147,7 +150,8 @@ def _same(node: ast.AST, place: _Places) -> Iterator[Alteration]:
 
 
 def _in_two_steps(node: ast.Assign, value: ast.BinOp, place: _Places) -> Iterator[Alteration]:
-    """Only with operators of numbers: of lists, `+=` would change the one on the left."""
+    """Split `x = a - b` into `x = a` and `x -= b`. Only for operators that lists do not have: `+=` would change a list
+    in place."""
     target, right = node.targets[0], value.right
     if not isinstance(value.op, ast.Sub | ast.FloorDiv) or not isinstance(target, ast.Name) or not _is_tight(right):
         return
@@ -168,12 +172,12 @@ def _is_turnable(test: ast.expr) -> bool:
 
 
 def _is_tight(node: ast.expr) -> bool:
-    """May it stand on either side of a comparison or a sum without brackets?"""
+    """Whether the expression needs no parentheses as an operand of a comparison or a sum."""
     return isinstance(node, ast.Name | ast.Constant | ast.Call | ast.Subscript | ast.Attribute)
 
 
 def _is_text(node: ast.expr) -> bool:
-    """The left of a text's own %."""
+    """Whether the expression is a string, so that a `%` after it formats instead of dividing."""
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 

@@ -1,7 +1,7 @@
-"""What the sources of all categories share: a draft of a task becomes the task and the files of its directory.
+"""Base class of all category sources: turns a draft into a task and the files of its directory.
 
-Invariant: what a draft is made from (its kin) decides its split, so whatever is drawn from one kin, in whatever
-category, is on one side.
+Invariant: the split of a task follows from its kin, the library or package that it is made from. So all tasks of one
+kin are in the same split, in every category.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CategorySource(ABC):
 
     @abstractmethod
     def kins(self) -> Sequence[str]:
-        """What tasks are drawn from; every split must have one."""
+        """Names of the libraries or packages that tasks are made from. Every split must have at least one."""
 
     @abstractmethod
     def draft(self, kin: str, rng: random.Random) -> Draft: ...

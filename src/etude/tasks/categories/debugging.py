@@ -36,7 +36,7 @@ class DebuggingSource(CategorySource):
 
 
 def instruction(package: Package, test: str, rng: random.Random) -> str:
-    """What is wrong, by the name of a test that shows it."""
+    """Ask for a fix. The bug is described by the name of a test that fails because of it."""
     subject = test.rpartition(" > ")[2] if package.runner == "node" else test.rpartition(".test_")[2].replace("_", " ")
     return rng.choice(
         (

@@ -35,7 +35,7 @@ class DocumentationSource(CategorySource):
 
 
 def _examples_moved(library: Library) -> tuple[str, str]:
-    """The examples in the README instead of the docstrings."""
+    """Move the examples from the docstrings to the README; return the source and the text to append to the README."""
     texts, blocks = {}, []
     for function in public_functions(ast.parse(library.source)):
         text, mark, example = (ast.get_docstring(function) or "").partition(">>> ")
@@ -46,7 +46,7 @@ def _examples_moved(library: Library) -> tuple[str, str]:
 
 
 def _with_docstrings(source: str, texts: dict[str, str]) -> str:
-    """These docstrings in the place of those that the public functions have; none where there is no text."""
+    """Replace the docstrings of the public functions by `texts`; a function without a text gets no docstring."""
     lines = source.splitlines(keepends=True)
     for function in reversed(public_functions(ast.parse(source))):
         first = function.body[0]

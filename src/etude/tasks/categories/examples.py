@@ -1,4 +1,4 @@
-"""Examples that show a bug of a package: what a test that fails asks, as one expression without the test around it."""
+"""Makes examples that demonstrate a package's bug: the expression that a failing test checks, without the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _LONGEST = 200
 
 
 def example_of(package: Package, damage: Damage) -> str:
-    """Empty where no test is as simple as that."""
+    """Return an expression that demonstrates the bug; empty if no failing test is a single assertion about one valid
+    expression."""
     files = {path: data.decode() for path, data in package.files.items()}
     library = names_of(files)
     found = (_asked(package, test) for test in damage.tests)
@@ -51,7 +52,8 @@ def _expression(statement: ast.stmt) -> ast.expr | None:
 
 
 def _alone(asked: ast.expr, values: Mapping[str, ast.expr], package: str) -> str:
-    """With the values of the test module's own names; empty where it names something else."""
+    """Return the expression with the test module's constants replaced by their values. Empty if it then still needs a
+    name other than the package and builtins."""
     whole = _Filled(values).visit(ast.parse(ast.unparse(asked), mode="eval"))
     bound = {node.id for node in ast.walk(whole) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     bound |= {node.arg for node in ast.walk(whole) if isinstance(node, ast.arg)}

@@ -50,7 +50,7 @@ class FeaturesSource(CategorySource):
 
 @cache
 def features_of(kin: str) -> list[Feature]:
-    """All that can be taken out of a package so that some tests fail and the others still pass."""
+    """Return every feature that can be removed from a package so that some tests fail and the others still pass."""
     package = package_of(kin)
     found = [*_functions(package), *_options(package)]
     tried = try_variants({**package.files, **package.tests}, [feature.without for feature in found])
@@ -62,7 +62,7 @@ def features_of(kin: str) -> list[Feature]:
 
 
 def _functions(package: Package) -> Iterator[Feature]:
-    """Public functions that no other of the package calls."""
+    """Yield a feature for each public function that no other code in the package calls."""
     everything = b"\n".join(package.files[path] for path in package.modules).decode()
     init = f"{package.name}/__init__.py"
     for path, function in _public(package):
@@ -82,7 +82,8 @@ def _functions(package: Package) -> Iterator[Feature]:
 
 
 def _options(package: Package) -> Iterator[Feature]:
-    """Parameters with a default: without them, the default is what the function always does."""
+    """Yield a feature for each parameter with a default. Without the feature, the function has no such parameter and
+    always behaves as by default."""
     for path, function in _public(package):
         names = function.args.args[len(function.args.args) - len(function.args.defaults) :]
         for argument, default in zip(names, function.args.defaults, strict=True):
@@ -108,5 +109,5 @@ def _public(package: Package) -> Iterator[tuple[str, ast.FunctionDef]]:
 
 
 def _unexported(init: str, name: str) -> str:
-    """Without the name among its imports and in `__all__`, in whichever layout."""
+    """Remove a name from the imports and `__all__` of an `__init__.py`, in any layout."""
     return re.sub(rf'    "{name}",\n|"{name}", |, "{name}"(?=\])|\b{name}, |, {name}$', "", init, flags=re.MULTILINE)

@@ -68,7 +68,8 @@ class _Plan:
         self._name, self._rule, self._folder, self._line, self._channel = name, rule, folder, line, channel
 
     def wanted(self, drawn: Drawn, base: Mapping[str, bytes], given: str) -> dict[str, object]:
-        """Of an image of a sound product; the channel as it was given to the build, if it was."""
+        """What the image of a sound product must contain and answer. `given` is the CHANNEL build argument; empty: none
+        is passed."""
         there = drawn.over(base)
         version, channel = there["VERSION"].decode().strip(), given or self._channel
         inside = {
@@ -109,7 +110,8 @@ COPY --from=checked /build/out/ .
 """
 
     def one_stage(self) -> dict[str, bytes]:
-        """As another hand would: the sources are copied to where they are checked, and what is wanted from there."""
+        """The second honest solution, with one stage: a program checks the sources and copies the wanted files to the
+        folder."""
         line = self._line.replace("VERSION", '" + version + "').replace("CHANNEL", '" + os.environ["CHANNEL"] + "')
         program = (
             f"{run_tests()}\n{checks(self._name, self._rule)}"

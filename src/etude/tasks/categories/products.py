@@ -1,4 +1,4 @@
-"""Products for builds to be tried on: a package as it is and as it may become, sound or broken, by seed."""
+"""Draws the products that a build is graded on: sound and broken variants of a package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Drawn:
         return {path: data for path, data in {**base, **self.files}.items() if data is not None}
 
     def row(self, base: Mapping[str, bytes]) -> dict[str, object]:
-        """As a task's list of products has it."""
+        """The product's entry in tests/products.json."""
         files = {path: data for path, data in self.files.items() if base.get(path) != data}
         texts = {path: None if data is None else data.decode() for path, data in files.items()}
         return {"name": self.name, "succeeds": self.succeeds, "files": texts}
@@ -35,7 +35,7 @@ def versioned(files: Mapping[str, bytes], name: str, version: str) -> dict[str, 
 
 
 def draw_products(package: Package, base: Mapping[str, bytes], rule: str, rng: random.Random) -> list[Drawn]:
-    """Four sound ones and seven broken, each in its own way."""
+    """Draw four sound products and seven broken ones, each broken in a different way."""
     name = package.name
     init, extra, suite = f"{name}/__init__.py", f"{name}/notes.py", f"tests/test_{name}.py"
     other = f"9.{rng.randint(0, 40)}.{rng.randint(1, 40)}"

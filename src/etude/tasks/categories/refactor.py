@@ -49,7 +49,8 @@ class RefactorSource(CategorySource):
 
 
 def with_copies(source: str, rng: random.Random) -> str:
-    """Every caller of a private function gets a copy with other names, before it."""
+    """Give every caller of a private function its own copy of it, with other variable names, placed before the
+    caller."""
     tree = ast.parse(source)
     helpers = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("_")]
     for helper in helpers:
@@ -83,7 +84,7 @@ def _copy(function: ast.FunctionDef, name: str, rng: random.Random) -> str:
 
 
 def _apart(library: Library) -> dict[str, bytes]:
-    """Another solution: what stands before the public functions, in a module of its own."""
+    """The second honest solution: everything before the public functions moves to a module of its own."""
     tree = ast.parse(library.source)
     first = public_functions(tree)[0].lineno - 1
     lines = library.source.splitlines(keepends=True)
@@ -98,7 +99,7 @@ def _apart(library: Library) -> dict[str, bytes]:
 
 
 def suite_ids(library: Library) -> list[str]:
-    """As unittest says them."""
+    """Ids of the library's tests, as unittest reports them."""
     module = library.test_path.removesuffix(".py").replace("/", ".")
     return [
         f"{module}.{suite.name}.{test.name}"

@@ -82,7 +82,7 @@ class Planted:
 
 
 def plant(package: Package, rng: random.Random) -> Planted:
-    """As many places as there is room for; of several draws the fullest."""
+    """Plant defects and harmless edits in a package. Of several random draws, return the one with the most places."""
     examples = {damage.alteration: example_of(package, damage) for damage in package.damages}
     shown = {damage.alteration: damage for damage in package.damages if examples[damage.alteration]}
     best = max((_draw(package, shown, examples, rng) for _ in range(_DRAWS)), key=lambda drawn: len(drawn[1]))
@@ -95,7 +95,7 @@ def plant(package: Package, rng: random.Random) -> Planted:
 
 
 def _threshold(places: int) -> float:
-    """The most lenient that no blind guess reaches."""
+    """The most lenient threshold that random guessing reaches too rarely to matter (at most with chance SEALED)."""
     fair = (one for one in _THRESHOLDS if chance_of_guess(places, DEFECTS, one) <= SEALED)
     return next(fair, _THRESHOLDS[-1])
 

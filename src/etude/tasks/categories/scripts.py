@@ -1,5 +1,5 @@
-"""Builds of a package as a plan says, written in several ways: a shell script, a Makefile, one that calls another; and
-the checks of a build alone, for a workflow or a Dockerfile."""
+"""Writes reference builds for a plan: a shell script, a Makefile, or a Python program that either of them starts. Also
+writes a build's checks alone, for workflows and Dockerfiles."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Plan:
     manifest: str
 
     def artifacts(self, files: Mapping[str, bytes]) -> dict[str, Any]:
-        """What a build of these files must leave."""
+        """The artifacts that a build of these files must leave, by path."""
         version = files["VERSION"].decode().strip()
         inside = {path: files[path] for path in sorted(files) if self._is_inside(path)}
         listed = "".join(f"{MANIFESTS[self.manifest].of(path, data)}\n" for path, data in inside.items())
@@ -90,7 +90,7 @@ def shell_script(plan: Plan) -> dict[str, bytes]:
 
 
 def makefile(plan: Plan) -> dict[str, bytes]:
-    """One recipe line for the tests; the rest is a program beside it."""
+    """A Makefile with one target for the tests and one for the package, each of which runs a Python program."""
     text = "dist: check\n\tpython3 -B ci/pack.py\n\ncheck:\n\tpython3 -B ci/check.py\n\n.PHONY: dist check\n"
     return {"Makefile": text.encode(), "ci/pack.py": _program(plan).encode(), "ci/check.py": run_tests().encode()}
 
@@ -110,7 +110,7 @@ SHELL_TESTS = (
 
 
 def checks(package: str, rule: str) -> str:
-    """A program that refuses a product which breaks a rule, has two versions, or is no Python."""
+    """Return a program that fails if the product breaks the rule, states two different versions, or does not parse."""
     return f"""import ast
 import os
 import re
@@ -137,8 +137,8 @@ if not said or said[1] != version:
 
 
 def run_tests() -> str:
-    """A program that ends well if there are tests and all of them pass. (Not in the words that everybody uses for it:
-    a line that is on the host anyway would look like a solution that leaked.)"""
+    """Return a program that exits with 0 only if there are tests and all pass. Its lines are worded unusually on
+    purpose: if a common line were part of the solution, finding it anywhere on the host would count as a leak."""
     return (
         "import sys\nimport unittest\n\n"
         'sys.path.insert(0, ".")\n'

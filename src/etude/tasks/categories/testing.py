@@ -44,8 +44,8 @@ class TestingSource(CategorySource):
 
 
 def draw_mutants(library: Library, rng: random.Random) -> list[Mutant]:
-    """Those that the library's tests find at once, spread over its lines. None is equal to the library, then, and
-    none runs on and on."""
+    """Draw mutants that the library's own tests fail on quickly, spread over its lines. So every mutant differs from
+    the library in what it does, and none loops forever."""
     candidates = list(mutants_of(library.path, library.source))
     rng.shuffle(candidates)
     codes = exit_codes(library, [library.source, *(mutant.source for mutant in candidates[:_TRIED])])
@@ -60,7 +60,7 @@ def draw_mutants(library: Library, rng: random.Random) -> list[Mutant]:
 
 
 def restated(tests: str) -> str:
-    """The same comparisons with other words: what another author might have written."""
+    """Rewrite `assertEqual` calls as plain asserts: the second honest solution."""
     tree = ast.parse(tests)
     return ast.unparse(ast.fix_missing_locations(_Restated().visit(tree))) + "\n"
 

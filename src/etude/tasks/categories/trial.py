@@ -1,6 +1,6 @@
-"""Which mutants of a library its own tests tell from it: run here, when a task is made.
+"""Runs a library's own tests on its mutants, on this machine, when a task is made.
 
-Only code of this package is run, and faults in it; each in a process of its own with a limit on its CPU time.
+Only Étude's own libraries and their mutants are run, each in a process of its own with a limit on CPU time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ json.dump([ends(source) for source in job["sources"]], sys.stdout)
 
 
 def exit_codes(library: Library, sources: Sequence[str]) -> list[int]:
-    """0: the library's tests pass on this source. 1: they fail. Below 0: it ran until it was ended."""
+    """Run the library's tests on each source. Return 0 where they pass, 1 where they fail, and a negative number where
+    the run was killed at its limit."""
     job = {"module": library.module, "tests": library.tests, "sources": list(sources)}
     done = subprocess.run(
         [sys.executable, "-I", "-c", _SCRIPT], input=json.dumps(job).encode(), stdout=subprocess.PIPE, check=True

@@ -1,4 +1,4 @@
-"""Which tests notice which alteration: every one is tried, so that a planted defect is a real one."""
+"""Finds which tests fail on which alteration by running them all, so that every planted defect is a real one."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ def job_of(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]], 
 
 
 def outcomes_of(said: bytes) -> list[Outcome | None]:
-    """None where a variant's suite could not be loaded, or did not come to its end."""
+    """Parse the runner's output. None for a variant whose suite could not be loaded or did not finish."""
     return [Outcome(*map(tuple, row)) if row else None for row in json.loads(said)]
 
 
 def try_variants(files: Mapping[str, bytes], variants: Sequence[Mapping[str, bytes]]) -> list[Outcome | None]:
-    """On this machine, so for packages of ours alone: a reader's code runs in a box."""
+    """Run the tests on each variant. They run unprotected on this machine, so use this only for Étude's own
+    packages."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-B", "-c", RUNNER],
         input=job_of(files, variants),

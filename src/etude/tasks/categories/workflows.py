@@ -58,7 +58,8 @@ class WorkflowsSource(CategorySource):
 
 
 def _in_modes(variable: str, modes: Sequence[str]) -> list[Drawn]:
-    """One that is sound in these modes and in no other, and one for each of them that is broken in it alone."""
+    """Return one product that is sound in exactly these modes, and for each mode one that is broken in that mode
+    only."""
 
     def drawn(name: str, allowed: Sequence[str], succeeds: bool) -> Drawn:
         text = (
@@ -100,7 +101,7 @@ jobs:
 
 
 def _one_job(name: str, rule: str, variable: str, modes: Sequence[str]) -> Mapping[str, bytes]:
-    """As another hand would: no matrix, the work in files."""
+    """The second honest solution: a single job without a matrix, which runs Python programs from ci/."""
     steps = "".join(
         f"      - run: python3 -B ci/tests.py\n        env: {{{variable}: {mode}}}\n" for mode in reversed(modes)
     )

@@ -1,7 +1,7 @@
 """Small libraries with documentation and tests, from which tasks of several categories are drawn.
 
-`<name>.py.txt` is the module, `<name>.tests.txt` its unittest suite. The module's first line lists words and what else
-they may be called. A library is its own kin: all that is made from it, in whatever category, is on one side of a split.
+`<name>.py.txt` is the module, `<name>.tests.txt` its unittest suite. The module's first line lists names and synonyms
+for them. A library is its own kin: all tasks made from it, in whatever category, are in the same split.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _read(file: str) -> str:
 
 
 def _renamed(text: str, names: dict[str, str]) -> str:
-    """In code, in examples and where a parameter is explained; prose stays as it is, and so do methods of other things
-    that are called the same."""
+    """Replace names in code, in docstring examples, and where a docstring explains a parameter. Prose is left alone,
+    and so are attributes with the same name on other objects."""
     starts = [0, *itertools.accumulate(len(line) for line in text.splitlines(keepends=True))]
     edits: list[tuple[int, int, str]] = []
     before = ("", "")
@@ -94,7 +94,7 @@ def _renamed(text: str, names: dict[str, str]) -> str:
 
 
 def _without_one(source: str, tests: str, rng: random.Random) -> tuple[str, str]:
-    """Leaves out a function that no other mentions, with its tests."""
+    """Remove a random public function and its tests. If other code mentions the function, nothing is removed."""
     tree = ast.parse(source)
     functions = public_functions(tree)
     chosen = rng.choice(functions)
@@ -106,7 +106,7 @@ def _without_one(source: str, tests: str, rng: random.Random) -> tuple[str, str]
 
 
 def _shuffled(source: str, rng: random.Random) -> str:
-    """The public functions in another order; what stands before the first of them stays there."""
+    """Shuffle the public functions. Everything before the first one stays where it is."""
     functions = public_functions(ast.parse(source))
     lines = source.splitlines(keepends=True)
     texts = ["".join(lines[node.lineno - 1 : node.end_lineno]) for node in functions]
@@ -116,7 +116,7 @@ def _shuffled(source: str, rng: random.Random) -> str:
 
 
 def _cut(text: str, nodes: list[ast.FunctionDef] | list[ast.ClassDef]) -> str:
-    """Without these definitions, nor the empty lines after them."""
+    """Remove these definitions and the empty lines after each."""
     lines = text.splitlines(keepends=True)
     for node in reversed(nodes):
         end = node.end_lineno or node.lineno
@@ -127,7 +127,7 @@ def _cut(text: str, nodes: list[ast.FunctionDef] | list[ast.ClassDef]) -> str:
 
 
 def mentions(node: ast.AST, name: str) -> bool:
-    """In code, as a name or an attribute; texts do not count."""
+    """Whether the code uses the name, as a variable or an attribute. Strings do not count."""
     return any(
         (isinstance(part, ast.Name) and part.id == name) or (isinstance(part, ast.Attribute) and part.attr == name)
         for part in ast.walk(node)

@@ -1,1 +1,2 @@
-"""Programs on an old interface, each also on the new one and in another honest hand's version, a file per pair."""
+"""Programs that use an old interface, each with two honest migrations to the new one. One file per pair of
+interfaces."""

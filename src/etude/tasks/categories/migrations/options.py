@@ -1,4 +1,5 @@
-"""Command lines: optparse or getopt, to argparse. What a program reads is drawn from what its subject has to offer."""
+"""Migrations of command-line parsing from optparse or getopt to argparse. A program's options are drawn from those that
+SUBJECTS lists for its subject."""
 
 from __future__ import annotations
 
@@ -215,7 +216,7 @@ def _tests(subject: str, options: Sequence[Option], rng: random.Random) -> str:
 
 
 def _given(one: Option, rng: random.Random) -> tuple[list[str], object]:
-    """What stands on the command line, and what it means."""
+    """Draw arguments that set an option, and return them with the value they mean."""
     number = rng.randint(11, 99)
     long = f"--{one.name}"
     if one.kind == "int":

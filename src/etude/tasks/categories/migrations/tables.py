@@ -1,7 +1,7 @@
-"""Tables: from the first version of a small library, which the workspace brings, to the second, whose calls are others.
+"""Migrations from version 1 to version 2 of a small table library that the workspace contains.
 
-The second version takes columns that know their alignment, rows by name, and has one call where there were four. The
-library is the kin: all programs that use it are on one side of a split.
+In version 2, columns have an alignment, rows are given by column name, and one call replaces four. The library is the
+kin: all programs that use it are in the same split.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Layout:
         return "-" if self.ruled else ""
 
     def text(self, records: Sequence[Mapping[str, object]]) -> str:
-        """What both versions must answer."""
+        """The table as text, as both versions of the program must print it."""
         rows = [[str(record[name]) for name in self.names] for record in records]
         if self.order:
             place = self.names.index(self.order)

@@ -1,8 +1,8 @@
 """Packages of several modules with their hidden suites, from which debugging, feature, review and build tasks are made.
 
-One text file per package: `=== path` begins a file of it. Tests are those below tests/ or test/. A package of Node has
-`damages.toml`, the bugs that it may be given and the lines that may be written otherwise; those of Python are found by
-altering it. A package is its own kin.
+Each package is one text file, in which a line `=== path` begins a file of the package. Tests are below tests/ or test/.
+A Node package lists its possible bugs and harmless edits in `damages.toml`; those of a Python package are found by
+altering it and running its tests. A package is its own kin.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read_package(name: str) -> Package:
 
 
 def written_otherwise(package: Package, rng: random.Random) -> dict[str, bytes]:
-    """The same package as another honest hand might have left it; empty where we know no such."""
+    """Return the package with harmless edits, as another author might have written it; empty if none are known."""
     chosen = apart(rng.sample(package.harmless, len(package.harmless)))[:_OTHERWISE]
     return altered(package.files, chosen) if chosen else {}
 
@@ -128,7 +128,7 @@ def _of_node(
 
 
 def _listed(row: Mapping[str, Any], files: Mapping[str, bytes]) -> Alteration:
-    """One that is listed by the text in its place, the first of that text."""
+    """Make an alteration from an entry of `damages.toml`. It replaces the first occurrence of the entry's `before`."""
     path, before = row["file"], row["before"].encode()
     start = files[path].index(before)
     line = files[path][:start].count(b"\n") + 1
