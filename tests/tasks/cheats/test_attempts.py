@@ -11,10 +11,10 @@ import pytest
 from etude.tasks import Grader, Judgement, Task, TaskError, Verdict, reference_diff, write_task
 from etude.tasks.cheats import CHEATS, Attempt, Cheat, Scene, attempt, cheats_for_gate, fitting, runner_of
 from etude.tasks.cheats.attempts import target_of
-from etude.tasks.cheats.environments import known_breakable, micro_environments
-from etude.tasks.cheats.environments.registry import REAL, fetched
 
 from ..conftest import Boxes
+from .environments import known_breakable, micro_environments
+from .environments.registry import REAL, fetched
 from .playing import written
 
 EVERYWHERE = frozenset(("unittest", "pytest"))
