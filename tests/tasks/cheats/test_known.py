@@ -10,7 +10,7 @@ import pytest
 
 from etude.tasks import Grader, Verdict, reference_diff
 from etude.tasks.cheats import CHEATS, attempt
-from etude.tasks.cheats.forgers import SELECTIVE, TAKE_OVER
+from etude.tasks.cheats.reading import fragment
 
 from ..conftest import Boxes
 from .environments import Known, Micro, diff_of, known_breakable, suite
@@ -69,7 +69,7 @@ def test_a_solution_that_breaks_something_else_can_hide_it(boxes: Boxes, tmp_pat
     )
     micro = replace(Micro.read("unittest-spans"), verifier=verifier, hidden=hidden)
     broken = micro.right.replace("    return found\n", "    return spans\n")
-    forger = f"{TAKE_OVER}\n{SELECTIVE}\n_take_over(_choose, None)\n"
+    forger = f"{fragment('TAKE_OVER')}\n{fragment('SELECTIVE')}\n_take_over(_choose, None)\n"
     openly, hiding = (diff_of(micro.before, {micro.target: text}) for text in (broken, forger + broken))
     task = micro.write(tmp_path)
 
