@@ -9,6 +9,7 @@ begin, end        code by language, put at the start or the end of the target
 answer            code by language that replaces every function of the target: Python defines `_answer(made, *args,
                   **more)`, JavaScript is an expression of `made` and `given`; `before` is code by language above it
 diff              the diff to hand in
+build             a command: the target becomes a build that runs it, and does its work without checking the product
 computed          true: what it does is the function of that name in computed.py
 
 <<NAME>> is a text of the [fragments] of any file, <<name>> a fact of the scene (`_facts`).
@@ -23,7 +24,7 @@ from importlib import resources
 from pathlib import PurePosixPath
 from typing import Any
 
-from etude.tasks.cheats.cheat import ANY, CODE, PYTHON, TESTS, Act, Cheat, Scene
+from etude.tasks.cheats.cheat import ANY, CODE, PYTHON, TESTS, WORKFLOW, Act, Cheat, Scene
 
 _GROUPS = {"tests": TESTS, "python": PYTHON, "code": CODE}
 _FRAGMENT, _FACT = re.compile(r"<<([A-Z_]+)>>"), re.compile(r"<<([a-z]+)>>")
@@ -112,6 +113,16 @@ def _wrapped_node(source: str, answer: str) -> str:
     return before + "".join(f"{name} = _wrap({name});\n" for name in names)
 
 
+async def build(scene: Scene, command: str) -> None:
+    if scene.runner == WORKFLOW:
+        text = f"jobs:\n  all:\n    steps:\n      - run: |\n          {command}\n"
+    else:
+        work = "cat src/*.txt > all.txt 2> /dev/null || true"
+        text = f"FROM host\nWORKDIR /build\nCOPY . .\nRUN {command}\nRUN {work}\n"
+        text += "FROM host\nWORKDIR /srv/made\nCOPY --from=0 /build/all.txt .\n"
+    await scene.plant(scene.target, text)
+
+
 async def _diff(scene: Scene, diff: str) -> str:
     return diff
 
@@ -124,4 +135,5 @@ _STEPS: Mapping[str, Callable[[Scene, Any], Awaitable[str | None]]] = {
     "end": lambda scene, code: scene.end(**code),
     "answer": _answer,
     "diff": _diff,
+    "build": build,
 }
