@@ -37,6 +37,7 @@ from etude.tasks.verifiers import verifier_name
 
 ATTEMPTS = 3
 """Attempts at a grading that ends in an infrastructure fault."""
+_AT_ONCE = 3
 _RUNNERS = (PYTEST, UNITTEST, NODE)
 _KINDS = (REVIEW, MIGRATION, MUTATION)
 
@@ -117,12 +118,11 @@ async def try_cheats(
     tasks: Sequence[Task],
     grader: Grader,
     *,
-    concurrency: int = 3,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Attempt]:
     """Try every cheat on every task that it fits."""
     pairs = fitting(cheats, tasks)
-    turn, found = asyncio.Semaphore(concurrency), []
+    turn, found = asyncio.Semaphore(_AT_ONCE), []
 
     async def run(one: Cheat, task: Task) -> None:
         async with turn:
