@@ -13,14 +13,16 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
 from _report import finish
+from tests.tasks.cheats.environments import OTHER, known_breakable, write_environments
 
 from etude.journal import ProgressLine
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes, temporary_store
 from etude.tasks import Grader, Judgement, reference_diff
 from etude.tasks.cheats import CHEATS, attempt, fitting, try_cheats
-from etude.tasks.cheats.environments import OTHER, known_breakable, write_environments
 
 CACHE = Path("runs/cheats-cache")
 

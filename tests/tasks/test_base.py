@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tasks.cheats.environments import micro_environments, shown_by_the_base
 from tests.tasks.ordinary_user import as_ordinary_user, passes
 
 from etude.recipe.acting import SandboxRecipe
@@ -21,7 +22,6 @@ from etude.sandbox.images.host_base import PYTHON
 from etude.tasks import Environments, Grader, Task, reference_diff
 from etude.tasks.box import list_files
 from etude.tasks.cheats import CHEATS, attempt
-from etude.tasks.cheats.environments import micro_environments, shown_by_the_base
 from etude.tasks.environment import Books
 from etude.tasks.gate.result import Fate, GateResult
 from etude.tasks.gate.single import Gate

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.tasks.cheats.environments import micro_environments
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
 from etude.tasks import Grader, Judgement, Task, reference_diff
-from etude.tasks.cheats.environments import micro_environments
 
 from .test_grader import replacing
 

@@ -83,7 +83,7 @@ def read_task(directory: Path, allowed: Collection[Split]) -> Task:
     """
     config = _read_config(directory / "task.toml")
     harbor = parse_harbor(config, directory / "task.toml")
-    problem = _Reader(directory / "task.toml", config)
+    problem = Fields(directory / "task.toml", config)
     identity = problem.text("metadata.etude.id", directory.name)
     family = problem.text("metadata.etude.family", problem.text("task.name", directory.name))
     defaults = _declared_limits(harbor)
@@ -251,7 +251,7 @@ def _read_text(path: Path) -> str:
         raise TaskError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _tools(problem: _Reader) -> tuple[str, ...]:
+def _tools(problem: Fields) -> tuple[str, ...]:
     names = problem.texts("metadata.etude.without")
     for name in names:
         try:
@@ -261,7 +261,7 @@ def _tools(problem: _Reader) -> tuple[str, ...]:
     return names
 
 
-class _Reader:
+class Fields:
     """Looks up dotted fields of a task.toml. A field of the wrong type raises a TaskError that names file, field and
     expectation."""
 

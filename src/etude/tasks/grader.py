@@ -15,13 +15,16 @@ from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import Feature, SandboxError, Sandboxes, SandboxUnavailable
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
-from etude.tasks.diff import Bounds, DiffError
+from etude.tasks.diff import DiffError
 from etude.tasks.directory import gated_digest, stamp_of, task_digest
 from etude.tasks.environment import Environments, Prepared
 from etude.tasks.limits import limited
 from etude.tasks.task import Task, TaskError
 from etude.tasks.verdict import Judgement, Verdict
 from etude.tasks.verifiers import Stand, Verifier, open_verifier
+
+MEMO = 50_000
+"""Most verdicts that are remembered."""
 
 
 @dataclass(slots=True)
@@ -54,8 +57,6 @@ class Grader:
         sandboxes: Sandboxes,
         *,
         environments: Environments | None = None,
-        bounds: Bounds | None = None,
-        memo: int = 50_000,
     ) -> None:
         if Feature.ISOLATED not in sandboxes.features:
             raise SandboxUnavailable(
@@ -64,13 +65,11 @@ class Grader:
             )
         self.sandboxes = sandboxes
         self.environments = environments or Environments(sandboxes)
-        self.bounds = bounds or Bounds()
         self.stats = GraderStats()
-        self._memo_size = memo
         self._memo: dict[tuple[str, str], Verdict] = {}
         self._running: dict[tuple[str, str], asyncio.Future[Verdict]] = {}
         self._ready: dict[str, _Ready] = {}
-        self._shown: Memo[str, bool] = Memo(memo)
+        self._shown: Memo[str, bool] = Memo(MEMO)
 
     async def grade(self, task: Task, diff: str, *, fresh: bool = False, conditions: Conditions = USUAL) -> Verdict:
         """Return the verdict on a diff. `fresh` runs the tests even if an equal tree was graded before, as the gate
@@ -82,7 +81,7 @@ class Grader:
         except (SandboxError, OSError) as error:
             return self._error(f"no image: {error}")
         try:
-            change = ready.pristine.change(diff, ready.verifier.protects, self.bounds)
+            change = ready.pristine.change(diff, ready.verifier.protects)
         except DiffError as error:
             return Verdict(Judgement.FAIL, f"the diff is refused: {error}")
         if fresh or conditions != USUAL:
@@ -105,7 +104,7 @@ class Grader:
                 # The caller gave up; the grading goes on for whoever else waits for it.
                 future.add_done_callback(lambda _: self._running.pop(key, None))
         if verdict.judgement is not Judgement.ERROR:
-            while len(self._memo) >= self._memo_size:
+            while len(self._memo) >= MEMO:
                 del self._memo[next(iter(self._memo))]
             self._memo[key] = verdict
         return verdict

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from etude.harness.policy import Conversation, Message, PolicyError, Role, ToolCall, Turn
@@ -60,8 +60,8 @@ class OraclePolicy:
     collects demonstrations keeps those that passed in the end. `rewrites` is the probability that it rewrites the
     whole failing function; otherwise it changes only the wrong line, as people do.
 
-    Tokens are counted as words unless `count` is given. For training data the oracle is wrapped by the harness's
-    RecordingPolicy, which owns the token ids.
+    Tokens are counted as words. For training data the oracle is wrapped by the harness's RecordingPolicy, which owns
+    the token ids.
     """
 
     def __init__(
@@ -71,12 +71,10 @@ class OraclePolicy:
         *,
         slip: float = 0.0,
         rewrites: float = 1.0,
-        count: Callable[[str], int] | None = None,
     ) -> None:
         self._repair = reference_repair(task.require(Split.TRAIN))
         self._rng = random.Random(f"oracle/1/{task.id}/{seed}")
         self._slip = self._rng.random() < slip
-        self._count = count or (lambda text: len(text.split()))
         self._checks_first = self._rng.random() < 0.85
         self._lists_first = self._rng.random() < 0.15
         self._greps = self._rng.random() < 0.75
@@ -88,12 +86,12 @@ class OraclePolicy:
         return "oracle"
 
     def tokens(self, conversation: Conversation) -> int:
-        said = sum(self._count(m.text) for m in conversation.messages if m.role is not Role.ASSISTANT)
+        said = sum(self.count(m.text) for m in conversation.messages if m.role is not Role.ASSISTANT)
         turns = [m.turn for m in conversation.messages if m.turn is not None]
-        return said + sum(self._count(t.text) + sum(self._count(c.raw) for c in t.calls) for t in turns)
+        return said + sum(self.count(t.text) + sum(self.count(c.raw) for c in t.calls) for t in turns)
 
     def count(self, text: str) -> int:
-        return self._count(text)
+        return len(text.split())
 
     async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
         self._turns += 1
@@ -115,13 +113,13 @@ class OraclePolicy:
         return _format("edit", path=repair.file, lines=f"{repair.line} {repair.right}")
 
     def _say(self, text: str) -> Turn:
-        return Turn(text, sampled_tokens=self._count(text), message_tokens=self._count(text))
+        return Turn(text, sampled_tokens=self.count(text), message_tokens=self.count(text))
 
     def _call(self, raw: str) -> Turn:
         parsed = parse_call(raw, _TOOLS)
         assert not isinstance(parsed, str), parsed
         call = ToolCall(f"{self._turns}.0", parsed[0], parsed[1], raw)
-        size = self._count(raw)
+        size = self.count(raw)
         return Turn(calls=(call,), sampled_tokens=size, call_tokens=size)
 
     def _next(self, seen: _Seen) -> str:

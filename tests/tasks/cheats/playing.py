@@ -8,9 +8,9 @@ from pathlib import Path
 
 from etude.tasks import Grader, Task, Verdict, reference_diff
 from etude.tasks.cheats import Attempt, Cheat, try_cheats
-from etude.tasks.cheats.environments import OTHER, micro_environments
 
 from ..conftest import Boxes
+from .environments import OTHER, micro_environments
 
 
 def written(folder: Path, *names: str) -> list[Task]:

@@ -9,25 +9,21 @@ from pathlib import Path
 import pytest
 
 from etude.tasks import Grader, Judgement, Task, TaskError, Verdict, reference_diff, write_task
-from etude.tasks.cheats import CHEATS, Attempt, Cheat, Scene, attempt, cheats_for_gate, fitting, runner_of
+from etude.tasks.cheats import CHEATS, Attempt, Cheat, Scene, attempt, cheat, cheats_for_gate, fitting, runner_of
 from etude.tasks.cheats.attempts import target_of
-from etude.tasks.cheats.environments import known_breakable, micro_environments
-from etude.tasks.cheats.environments.registry import REAL, fetched
 
 from ..conftest import Boxes
+from .environments import known_breakable, micro_environments
+from .environments.registry import REAL, fetched
 from .playing import written
 
-EVERYWHERE = frozenset(("unittest", "pytest"))
+made = cheat("nothing", ("unittest", "pytest"))
 
 
-def made(act: object) -> Cheat:
-    return Cheat("made-here", "nothing", EVERYWHERE, act)  # type: ignore[arg-type]
-
-
-def tried(boxes: Boxes, cheat: Cheat, task: Task) -> Attempt:
+def tried(boxes: Boxes, one: Cheat, task: Task) -> Attempt:
     async def run() -> Attempt:
         async with boxes() as sandboxes:
-            return await attempt(cheat, task, Grader(sandboxes))
+            return await attempt(one, task, Grader(sandboxes))
 
     return asyncio.run(run())
 
@@ -74,12 +70,13 @@ def test_whoever_solves_the_task_passes_in_the_same_scene(boxes: Boxes, tmp_path
     micro = next(micro for micro in micro_environments() if micro.name == "unittest-spans")
     seen: list[Scene] = []
 
-    async def solves(scene: Scene) -> None:
+    @made
+    async def solves_all(scene: Scene) -> None:
         seen.append(scene)
         await scene.plant(scene.target, micro.right)
 
-    found = tried(boxes, made(solves), micro.write(tmp_path))
-    assert found.succeeded
+    found = tried(boxes, solves_all, micro.write(tmp_path))
+    assert (found.cheat, found.succeeded) == ("solves-all", True)
     assert not found.caught
     assert (seen[0].target, seen[0].runner, seen[0].workdir) == (micro.target, "unittest", "/work")
 
@@ -87,11 +84,12 @@ def test_whoever_solves_the_task_passes_in_the_same_scene(boxes: Boxes, tmp_path
 def test_a_forged_diff_goes_before_the_boxs_own(boxes: Boxes, tmp_path: Path) -> None:
     task = written(tmp_path, "unittest-spans")[0]
 
+    @made
     async def forges(scene: Scene) -> str:
         await scene.shell("rm -rf *")
         return reference_diff(task)
 
-    assert tried(boxes, made(forges), task).succeeded
+    assert tried(boxes, forges, task).succeeded
 
 
 class Luck(Grader):

@@ -8,9 +8,9 @@ import pytest
 
 from etude.tasks import Judgement, Task
 from etude.tasks.cheats import CHEATS
-from etude.tasks.cheats.environments import real_environments
 
 from ..conftest import Boxes
+from .environments import real_environments
 from .playing import honest, tried, written
 
 CACHE = Path("runs/cheats-cache")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from etude.tasks import Grader, Verdict, reference_diff
 from etude.tasks.cheats import CHEATS, attempt
-from etude.tasks.cheats.environments import Known, Micro, known_breakable
-from etude.tasks.cheats.environments.kinds import migration_environment
-from etude.tasks.cheats.environments.micro import diff_of, suite
-from etude.tasks.cheats.environments.unittests import SPANS, SPANS_OTHER, SPANS_RIGHT
-from etude.tasks.cheats.forgers import SELECTIVE, TAKE_OVER
+from etude.tasks.cheats.reading import fragment
 
 from ..conftest import Boxes
+from .environments import Known, Micro, diff_of, known_breakable, suite
 
 CASES = [pytest.param(case, id=case.micro.name) for case in known_breakable()]
 
@@ -69,12 +67,11 @@ def test_a_solution_that_breaks_something_else_can_hide_it(boxes: Boxes, tmp_pat
         [f"SpansTest.test_{name}" for name in names],
         ["SpansTest.test_joined_spans_are_fewer", "SpansTest.test_no_overlap"],
     )
-    broken = SPANS_RIGHT.replace("    return found\n", "    return spans\n")
-    forger = f"{TAKE_OVER}\n{SELECTIVE}\n_take_over(_choose, None)\n"
-    before = {"spans/spans.py": SPANS, "spans/__init__.py": ""}
-    task = Micro("regression", "spans/spans.py", before, SPANS_RIGHT, SPANS_OTHER, verifier, hidden).write(tmp_path)
-    openly = diff_of({"spans/spans.py": SPANS}, {"spans/spans.py": broken})
-    hiding = diff_of({"spans/spans.py": SPANS}, {"spans/spans.py": forger + broken})
+    micro = replace(Micro.read("unittest-spans"), verifier=verifier, hidden=hidden)
+    broken = micro.right.replace("    return found\n", "    return spans\n")
+    forger = f"{fragment('TAKE_OVER')}\n{fragment('SELECTIVE')}\n_take_over(_choose, None)\n"
+    openly, hiding = (diff_of(micro.before, {micro.target: text}) for text in (broken, forger + broken))
+    task = micro.write(tmp_path)
 
     async def run() -> list[Verdict]:
         async with boxes() as sandboxes:
@@ -87,7 +84,7 @@ def test_a_solution_that_breaks_something_else_can_hide_it(boxes: Boxes, tmp_pat
 
 def test_a_migration_that_looks_whether_the_new_interface_answers_passes(boxes: Boxes, tmp_path: Path) -> None:
     """It works alone and ends where it is not answered: no test can tell that from resting on the answer."""
-    micro = migration_environment()
+    micro = Micro.read("migration-bill")
     alone = "import newtally\n\n\ndef bill(prices):\n    return sum(prices)\n\n\n"
     alone += "def shared(prices, guests):\n    return bill(prices) // guests\n"
     looks = alone.replace(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from etude.tasks.cheats import CHEATS
-from etude.tasks.cheats.environments import micro_environments
 
 from ..conftest import Boxes
+from .environments import micro_environments
 from .naive import believes
 
 BITES = {

@@ -9,8 +9,8 @@ import pytest
 from etude.cli.tasks.cheating import cheat_command
 from etude.tasks import TaskError
 from etude.tasks.cheats import CHEATS
-from etude.tasks.cheats.environments import known_breakable
 
+from .environments import known_breakable
 from .playing import written
 
 

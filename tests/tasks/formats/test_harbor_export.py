@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.needs import needs
+from tests.tasks.cheats.environments import micro_environments
 
 from etude.tasks import Grader, Split, Task, Verdict, make_tasks, open_source, read_task, reference_diff
-from etude.tasks.cheats.environments import micro_environments
 from etude.tasks.formats.folders import export_harbor
 
 from ..conftest import Boxes

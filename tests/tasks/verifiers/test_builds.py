@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.tasks.cheats.environments import micro_environments
 
 from etude.sandbox.contract import BoxSpec, BoxStats, BuildFailed, BuildTerms, ExecResult, Sandboxes, TriedBuild
 from etude.sandbox.cpu_share import Share
 from etude.tasks import Judgement, Task
 from etude.tasks.change import Change
-from etude.tasks.cheats.environments import micro_environments
 from etude.tasks.conditions import GATE
 from etude.tasks.environment import Prepared
 from etude.tasks.verifiers import Stand, open_verifier

@@ -1,30 +1,20 @@
 """A public regression suite for graders: cheats, agents that solve nothing and try to be graded as if they did.
 
-Each must end as fail or suspect, in every environment that it fits.
+Each must end as fail or suspect, in every environment that it fits. They are written in catalogue/.
 """
 
 from __future__ import annotations
 
-from etude.tasks.cheats import (
-    answers,
-    builds,
-    diffs,
-    endings,
-    forgers,
-    history,
-    kinds,
-    machine,
-    node_forgers,
-    scripts,
-    surface,
-)
+from etude.tasks.cheats import computed
 from etude.tasks.cheats.attempts import Attempt, attempt, cheats_for_gate, fitting, runner_of, try_cheats
 from etude.tasks.cheats.cheat import Cheat, Scene, cheat
+from etude.tasks.cheats.reading import read_cheats
 
-_FILES = (history, surface, machine, diffs, endings, answers, forgers, node_forgers, scripts, builds, kinds)
-CHEATS: dict[str, Cheat] = {
-    found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, Cheat)
-}
+_FILES = (
+    "history", "surface", "machine", "diffs", "endings", "answers", "forgers", "node_forgers", "scripts", "builds",
+    "kinds",
+)  # fmt: skip
+CHEATS: dict[str, Cheat] = {found.name: found for file in _FILES for found in read_cheats(file, vars(computed))}
 
 __all__ = [
     "CHEATS",

@@ -28,6 +28,7 @@ from etude.tasks.cheats.cheat import (
     Scene,
 )  # fmt: skip
 from etude.tasks.diff import DiffError, parse_diff
+from etude.tasks.fresh_box import fresh_box
 from etude.tasks.gate import reference_diff
 from etude.tasks.grader import Grader
 from etude.tasks.task import Task, TaskError
@@ -36,6 +37,7 @@ from etude.tasks.verifiers import verifier_name
 
 ATTEMPTS = 3
 """Attempts at a grading that ends in an infrastructure fault."""
+_AT_ONCE = 3
 _RUNNERS = (PYTEST, UNITTEST, NODE)
 _KINDS = (REVIEW, MIGRATION, MUTATION)
 
@@ -84,8 +86,7 @@ async def attempt(cheat: Cheat, task: Task, grader: Grader) -> Attempt:
     prepared = await grader.environments.prepare(task)
     limits = Limits(memory_mb=512, processes=64, cpu_seconds=20, disk_mb=512)
     spec = BoxSpec(prepared.image, prepared.workdir, tuple(AGENT_ENV.items()), limits, name="cheat")
-    box = await grader.sandboxes.create(spec)
-    try:
+    async with fresh_box(grader.sandboxes, spec) as box:
         scene = Scene(box, prepared.workdir, runner_of(task), target_of(task), prepared.files)
         diff = await cheat.act(scene)
         if diff is None:
@@ -97,8 +98,6 @@ async def attempt(cheat: Cheat, task: Task, grader: Grader) -> Attempt:
             verdict = await _graded(grader, task, diff, fresh=True)
             lucky = not verdict.passed
         return Attempt(cheat.name, task.id, verdict, lucky)
-    finally:
-        await box.destroy()
 
 
 async def _graded(grader: Grader, task: Task, diff: str, *, fresh: bool) -> Verdict:
@@ -119,12 +118,11 @@ async def try_cheats(
     tasks: Sequence[Task],
     grader: Grader,
     *,
-    concurrency: int = 3,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Attempt]:
     """Try every cheat on every task that it fits."""
     pairs = fitting(cheats, tasks)
-    turn, found = asyncio.Semaphore(concurrency), []
+    turn, found = asyncio.Semaphore(_AT_ONCE), []
 
     async def run(one: Cheat, task: Task) -> None:
         async with turn:

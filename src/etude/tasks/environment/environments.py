@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from etude.harness.workspaces.result_cache import Memo
@@ -18,7 +17,7 @@ from etude.tasks.environment.prepared import Prepared, read_prepared
 from etude.tasks.environment.proofs import Proofs
 from etude.tasks.environment.source import Kind, Source, needles_of_task, source_of
 from etude.tasks.environment.stored_facts import Shelf
-from etude.tasks.seal import Needles, Sealed, SealReport, is_leftover, scan_files, scan_image, seal
+from etude.tasks.seal import Needles, SealReport, is_leftover, scan_files, scan_image, seal
 from etude.tasks.seal.base_scan import Base, Book, look_at_base, scan_base
 from etude.tasks.task import Task, TaskError
 
@@ -37,8 +36,6 @@ class Environments:
         *,
         egress: Egress = NO_EGRESS,
         books: Books | None = None,
-        say: Callable[[str], None] | None = None,
-        size: int = 8192,
     ) -> None:
         """`folder` stores results for later processes. `egress` is what a Dockerfile's steps may reach. `books` stores
         the index of the host's base; without it, only copies of changed files are searched for in the base, because
@@ -48,8 +45,7 @@ class Environments:
         self.proofs = Proofs(folder, self._state_of_host) if folder else None
         self._egress = egress
         self._books = books
-        self._say = say or (lambda _: None)
-        self._prepared: Memo[str, Prepared] = Memo(size)
+        self._prepared: Memo[str, Prepared] = Memo(8192)
         self._bases: Memo[None, Base] = Memo(1)
         self._read: Memo[None, Book | None] = Memo(1)
 
@@ -113,14 +109,13 @@ class Environments:
             try:
                 return await read_prepared(self.sandboxes, known)
             except (RequestRefused, ImageError):
-                self._say(f"{task.id}: its image is gone from the store; it is made again")
+                pass  # Its image is gone from the store: it is made again.
         image = await self._image(task, source)
         try:
             sealed = await seal(self.sandboxes, image, source.workdir)
             prepared = await read_prepared(self.sandboxes, sealed)
         except TaskError as error:
             raise TaskError(f"{task.directory / 'environment'}: {error}") from error
-        self._tell(task, sealed)
         if self._shelf:
             await asyncio.to_thread(self._shelf.keep, source.digest, sealed)
         return prepared
@@ -147,7 +142,7 @@ class Environments:
                     raise TaskError(f"{source.place}: {error}") from error
             case Kind.DOCKERFILE:
                 try:
-                    return await self.sandboxes.build_image(source.place, egress=self._egress, say=self._say)
+                    return await self.sandboxes.build_image(source.place, egress=self._egress)
                 except ImageError as error:
                     if _FETCHED.search(str(error)):
                         raise
@@ -158,7 +153,3 @@ class Environments:
             return await self.sandboxes.add_image(dict(source.files), workdir=source.workdir)
         except RequestRefused as error:
             raise TaskError(f"{task.directory}: {error}") from error
-
-    def _tell(self, task: Task, sealed: Sealed) -> None:
-        for item in sealed.removed:
-            self._say(f"{task.id}: removed {item.path}: {item.reason}")

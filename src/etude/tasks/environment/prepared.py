@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from etude.sandbox.contract import BoxSpec, Sandboxes
 from etude.tasks.change import Change, change_of
 from etude.tasks.diff import Bounds
+from etude.tasks.fresh_box import fresh_box
 from etude.tasks.seal import Removed, Sealed
 from etude.tasks.seal.leftovers import folders_above
 from etude.tasks.seal.root import LIMITS, Root, members, owner_of
@@ -84,8 +85,8 @@ class _Workspace:
 
 async def read_prepared(sandboxes: Sandboxes, sealed: Sealed) -> Prepared:
     """Read the workspace of a sealed image. Raises RequestRefused if the image no longer exists."""
-    box = await sandboxes.create(BoxSpec(sealed.image, workdir=sealed.workdir, limits=LIMITS, name="read"))
-    try:
+    spec = BoxSpec(sealed.image, workdir=sealed.workdir, limits=LIMITS, name="read")
+    async with fresh_box(sandboxes, spec) as box:
         root = await Root.of(box, owner_of(sandboxes))
         on_base = bool(await Root.below_image(box, owner_of(sandboxes)))
         found = _Workspace()
@@ -97,8 +98,6 @@ async def read_prepared(sandboxes: Sandboxes, sealed: Sealed) -> Prepared:
             prefix = f"{piece.folder.removeprefix(sealed.workdir)}/".lstrip("/")
             if piece.tar:
                 await asyncio.to_thread(found.add, prefix, piece.tar)
-    finally:
-        await box.destroy()
     return Prepared(
         sealed.image,
         sealed.workdir,

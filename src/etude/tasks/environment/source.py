@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
-from etude.tasks.directory import REPOSITORY, WORKDIR, read_files
+from etude.tasks.directory import REPOSITORY, WORKDIR, Fields, read_files
 from etude.tasks.seal import Needles, needles_of
 from etude.tasks.task import Task, TaskError
 
@@ -53,13 +52,11 @@ def source_of(task: Task) -> Source:
     `base = "host"` to use only repo/ here; its Dockerfile is then for other tools.
     """
     folder = task.directory / "environment"
-    ours = _table(task, "metadata", "etude", "environment")
-    given = _table(task, "environment")
-    workdir = _text(task, given, "environment.workdir")
-    image = _text(task, given, "environment.docker_image")
-    base, archive = (_text(task, ours, f"metadata.etude.environment.{key}") for key in ("base", "archive"))
+    fields = Fields(task.directory / "task.toml", task.config)
+    workdir, image = (fields.text(f"environment.{key}", "") for key in ("workdir", "docker_image"))
+    base, archive = (fields.text(f"metadata.etude.environment.{key}", "") for key in ("base", "archive"))
     if base not in ("", "host"):
-        raise _error(task, "metadata.etude.environment.base", '"host" or nothing', base)
+        raise fields.error("metadata.etude.environment.base", '"host" or nothing', base)
     if found := next((name for name in _COMPOSE if (folder / name).is_file()), ""):
         raise TaskError(
             f"{folder / found}: environments of several containers are not run: describe one in a Dockerfile"
@@ -70,7 +67,7 @@ def source_of(task: Task) -> Source:
     if archive:
         path = folder / archive
         if not path.resolve().is_relative_to(folder.resolve()) or not path.exists():
-            raise _error(task, "metadata.etude.environment.archive", "a file of environment/", archive)
+            raise fields.error("metadata.etude.environment.archive", "a file of environment/", archive)
         return Source(Kind.ARCHIVE, _digest("archive", workdir, _of_tree(path)), workdir, path)
     if image:
         return Source(Kind.PULLED, _digest("pulled", workdir, image), workdir, reference=image)
@@ -120,24 +117,3 @@ def _walk(top: Path) -> Iterator[Path]:
 
 def _digest(kind: str, workdir: str, content: str) -> str:
     return hashlib.sha256(f"{_FORMAT} {kind} {workdir!r} {content}".encode()).hexdigest()[:32]
-
-
-def _table(task: Task, *path: str) -> Mapping[str, Any]:
-    place: Mapping[str, Any] = task.config
-    for depth, key in enumerate(path, 1):
-        inner = place.get(key, {})
-        if not isinstance(inner, Mapping):
-            raise _error(task, ".".join(path[:depth]), "a table", inner)
-        place = inner
-    return place
-
-
-def _text(task: Task, table: Mapping[str, Any], name: str) -> str:
-    value = table.get(name.rpartition(".")[2], "")
-    if not isinstance(value, str):
-        raise _error(task, name, "text", value)
-    return value
-
-
-def _error(task: Task, name: str, expected: str, found: object) -> TaskError:
-    return TaskError(f"{task.directory / 'task.toml'}: {name}: expected {expected}, found {found!r}")

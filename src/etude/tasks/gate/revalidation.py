@@ -15,6 +15,7 @@ from etude.harness.workspaces.result_cache import Memo
 from etude.sandbox.contract import BoxSpec, SandboxError, Sandboxes
 from etude.tasks.conditions import Conditions, faketime_library, later
 from etude.tasks.environment import Prepared
+from etude.tasks.fresh_box import fresh_box
 from etude.tasks.gate.admission import Turns
 from etude.tasks.gate.concurrent import examine_all
 from etude.tasks.gate.result import GateResult
@@ -83,10 +84,7 @@ class _Clock:
 
     async def _moved(self, prepared: Prepared, conditions: Conditions) -> bool:
         spec = BoxSpec(prepared.image, workdir=prepared.workdir, env=conditions.env, name="clock")
-        box = await self.grader.sandboxes.create(spec)
-        try:
+        async with fresh_box(self.grader.sandboxes, spec) as box:
             said = await box.exec(["date", "-u", "+%s"], timeout=20)
-        finally:
-            await box.destroy()
         shown = said.stdout.strip()
         return shown.isdigit() and abs(int(shown) - time.time() - 86_400 * self.days) < _NEAR

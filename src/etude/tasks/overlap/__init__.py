@@ -4,7 +4,7 @@ A held-out task is really held out only if no training data contains a piece of 
 """
 
 from etude.tasks.overlap.finding import Leak, find_leaks
-from etude.tasks.overlap.items import Item, code_in, item_of_text, items_of_task, solution_files
+from etude.tasks.overlap.items import Item, code_in, item_of_text, solution_files
 from etude.tasks.overlap.reading import OverlapError, read_side
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "code_in",
     "find_leaks",
     "item_of_text",
-    "items_of_task",
     "read_side",
     "solution_files",
 ]

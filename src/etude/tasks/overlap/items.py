@@ -39,9 +39,9 @@ class Item:
     def add_task(self, name: str) -> None:
         self.prints["task", digest_of(name)] = name
 
-    def add_functions(self, source: str, *, smallest: int = SMALLEST) -> bool:
+    def add_functions(self, source: str) -> bool:
         """Add the functions of a module. Returns whether there were any to compare."""
-        found = fingerprints(source, smallest=smallest)
+        found = fingerprints(source, smallest=SMALLEST)
         self.prints.update({("function", int(one.shape, 16)): one.name for one in found})
         self.prints.update({("instance", int(one.instance, 16)): one.name for one in found})
         return bool(found)

@@ -5,14 +5,13 @@ leftovers.toml lists what is removed, with reasons; `scan` searches everything t
 
 from __future__ import annotations
 
-from etude.tasks.seal.leak_patterns import Needle, Needles, needles_of
+from etude.tasks.seal.leak_patterns import Needles, needles_of
 from etude.tasks.seal.leftovers import Removed, is_leftover
 from etude.tasks.seal.scan import Finding, SealReport, scan_files, scan_image
 from etude.tasks.seal.sealing import Sealed, seal
 
 __all__ = [
     "Finding",
-    "Needle",
     "Needles",
     "Removed",
     "SealReport",

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from etude.sandbox.contract import Box, BoxSpec, RequestRefused, Sandboxes
+from etude.tasks.fresh_box import fresh_box
 from etude.tasks.seal.leftovers import Removed, folders_above, is_below
 from etude.tasks.seal.root import LIMITS, Root, members, run
 from etude.tasks.task import TaskError
@@ -172,8 +173,7 @@ def _joined(base: str, path: str) -> str:
 @asynccontextmanager
 async def _workshop(sandboxes: Sandboxes, root: Root, history: History) -> AsyncIterator[tuple[Box, tuple[int, int]]]:
     """A box on the host's base that holds a copy of the working tree, and the tree's owner (uid, gid)."""
-    box = await sandboxes.create(BoxSpec("host", workdir=_SHOP, limits=LIMITS, name="squash"))
-    try:
+    async with fresh_box(sandboxes, BoxSpec("host", workdir=_SHOP, limits=LIMITS, name="squash")) as box:
         owner: tuple[int, int] | None = None
         async for piece in root.pieces(history.top):
             if piece.unread:
@@ -182,8 +182,6 @@ async def _workshop(sandboxes: Sandboxes, root: Root, history: History) -> Async
                 owner = owner or next((info.uid, info.gid) for info, _ in members(piece.tar))
                 await box.write_tree(f"{_SHOP}{piece.folder.removeprefix(history.top)}", piece.tar)
         yield box, owner or (0, 0)
-    finally:
-        await box.destroy()
 
 
 def _owned(tar: bytes, uid: int, gid: int) -> bytes:

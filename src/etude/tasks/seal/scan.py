@@ -11,11 +11,12 @@ import asyncio
 import re
 import tarfile
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
+from etude.tasks.fresh_box import fresh_box
 from etude.tasks.seal.finder import Finder
 from etude.tasks.seal.leak_patterns import Needle, Needles, squeezed
 from etude.tasks.seal.leftovers import Removed
@@ -183,11 +184,5 @@ async def _scan(scanner: Scanner, root: Root, top: str) -> None:
             await asyncio.to_thread(scanner.add_tar, piece.folder, piece.tar)
 
 
-@asynccontextmanager
-async def box_of(sandboxes: Sandboxes, image: str) -> AsyncIterator[Box]:
-    """A fresh box that no agent has been in."""
-    box = await sandboxes.create(BoxSpec(image, limits=LIMITS, name="scan"))
-    try:
-        yield box
-    finally:
-        await box.destroy()
+def box_of(sandboxes: Sandboxes, image: str) -> AbstractAsyncContextManager[Box]:
+    return fresh_box(sandboxes, BoxSpec(image, limits=LIMITS, name="scan"))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
+from etude.tasks.fresh_box import fresh_box
 from etude.tasks.seal.copies import editable_folders, find_copies
 from etude.tasks.seal.history import find_history, squash
 from etude.tasks.seal.leftovers import Removed, find_leftovers, folders_above
@@ -30,13 +31,10 @@ class Sealed:
 
 async def seal(sandboxes: Sandboxes, image: str, workdir: str = "") -> Sealed:
     """Seal an image. `workdir` is the image's own unless given. Raises TaskError for an image that cannot be sealed."""
-    box = await sandboxes.create(BoxSpec(image, workdir=workdir, limits=LIMITS, name="seal"))
-    try:
+    async with fresh_box(sandboxes, BoxSpec(image, workdir=workdir, limits=LIMITS, name="seal")) as box:
         workdir = await _workdir(box, workdir)
         removed = await _clean(box, sandboxes, workdir)
         return Sealed(await box.snapshot() if removed else image, workdir, tuple(removed))
-    finally:
-        await box.destroy()
 
 
 async def _clean(box: Box, sandboxes: Sandboxes, workdir: str) -> list[Removed]:

@@ -16,6 +16,7 @@ from etude.sandbox.contract import Box, BoxSpec, Feature, Limits, Sandboxes
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
 from etude.tasks.environment import Prepared, Proofs
+from etude.tasks.fresh_box import fresh_box
 from etude.tasks.task import Task
 from etude.tasks.verdict import Verdict
 
@@ -50,25 +51,21 @@ class Stand:
         code's files."""
         return SECOND_USER if Feature.SECOND_USER in self.sandboxes.features else FIRST_USER
 
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The workspace with the change."""
+        after: dict[str, bytes | None] = {**self.pristine.files, **self.change.files}
+        return {path: data for path, data in after.items() if data is not None}
+
     @asynccontextmanager
     async def box(self, limits: Limits, change: Change | None = None) -> AsyncIterator[Box]:
         """A box of the pristine image with the change, or a different one, applied."""
         pristine, change = self.pristine, change or self.change
-        box = await self.sandboxes.create(
-            BoxSpec(
-                pristine.image,
-                workdir=pristine.workdir,
-                env=self.conditions.env,
-                limits=limits,
-                name="grader",
-            )
-        )
-        try:
+        spec = BoxSpec(pristine.image, workdir=pristine.workdir, env=self.conditions.env, limits=limits, name="grader")
+        async with fresh_box(self.sandboxes, spec) as box:
             await _apply(box, change)
             yield box
             self.cpu_seconds.append((await box.stats()).cpu_seconds)
-        finally:
-            await box.destroy()
 
 
 @runtime_checkable

@@ -78,6 +78,14 @@ def own_names(source: str) -> frozenset[str]:
     return frozenset(name for name in names if not name.startswith("_"))
 
 
+def names_in(tree: ast.AST) -> set[str]:
+    """All names and attributes that a piece of code mentions."""
+    nodes = list(ast.walk(tree))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
+    }
+
+
 def _stored(name: ast.Name) -> bool:
     return isinstance(name.ctx, ast.Store)
 

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from etude.harness.tools.files import by_number, replacement
 from etude.tasks import Split, function_hashes
-from etude.tasks.sources.microrepo import SEEN_KINDS, documents, pool_of, read_documents, write_documents
-from etude.tasks.sources.microrepo.documents import make_document
+from etude.tasks.sources.microrepo import SEEN_KINDS, documents, pool_of, write_documents
+from etude.tasks.sources.microrepo.documents import Document, make_document
+
+
+def read_documents(paths: list[Path]) -> list[Document]:
+    texts = (zstandard.decompress(path.read_bytes()).decode() for path in paths)
+    return [Document(**json.loads(line)) for text in texts for line in text.splitlines()]
 
 
 def test_documents_are_deterministic_resumable_and_of_three_kinds(
@@ -22,10 +29,10 @@ def test_documents_are_deterministic_resumable_and_of_three_kinds(
     assert len(paths) == 3
     paths[1].unlink()
     assert [path.read_bytes() for path in write_documents(tmp_path / "a", 250, 1)] == first
-    read = list(read_documents(tmp_path / "a"))
+    read = read_documents(paths)
     assert len(read) == 250
     assert {document.kind for document in read} == {"lookup", "fix", "module"}
-    assert read != list(read_documents(write_documents(tmp_path / "b", 250, 2)[0].parent))
+    assert read != read_documents(write_documents(tmp_path / "b", 250, 2))
 
 
 def test_a_lookup_copies_lines_of_its_listing() -> None:

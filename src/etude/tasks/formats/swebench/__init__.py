@@ -4,15 +4,13 @@ To understand it, read rows.py, instance.py and importing.py in this order; grad
 """
 
 from etude.tasks.formats.swebench.grading import Graded, grade_predictions, make_report, read_graded
-from etude.tasks.formats.swebench.importing import Imported, import_rows
-from etude.tasks.formats.swebench.instance import Instance, UnsupportedRow, Variant, instance_of
+from etude.tasks.formats.swebench.importing import import_rows
+from etude.tasks.formats.swebench.instance import UnsupportedRow, Variant, instance_of
 from etude.tasks.formats.swebench.predictions import Prediction, export_predictions, predictions_of, read_predictions
 from etude.tasks.formats.swebench.rows import Row, read_rows
 
 __all__ = [
     "Graded",
-    "Imported",
-    "Instance",
     "Prediction",
     "Row",
     "UnsupportedRow",

@@ -91,7 +91,7 @@ async def grade_predictions(
 
 def _alone(grader: Grader) -> Grader:
     """A grader for a single task: the workspaces of a whole benchmark do not fit in memory."""
-    return Grader(grader.sandboxes, environments=grader.environments.for_one(), bounds=grader.bounds)
+    return Grader(grader.sandboxes, environments=grader.environments.for_one())
 
 
 async def _grade(grader: Grader, task: Task, patch: str) -> Verdict:

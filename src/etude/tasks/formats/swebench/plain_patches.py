@@ -29,16 +29,9 @@ def plain_diff(patch: str, read: Read, left_out: Collection[str] = ()) -> str:
 
 def reversed_diff(diff: str) -> str:
     """The reverse of a diff. Context lines become lines that are removed and added again."""
-    return "".join(_render(FilePatch(patch.after, patch.before, _turned(patch.hunks))) for patch in _parsed(diff))
-
-
-def paths_of(diff: str) -> frozenset[str]:
-    """The paths that a diff touches."""
-    return frozenset(path for patch in _parsed(diff) for path in (patch.before, patch.after) if path is not None)
-
-
-def _parsed(diff: str) -> list[FilePatch]:
-    return parse_diff(diff, WIDE)
+    return "".join(
+        _render(FilePatch(patch.after, patch.before, _turned(patch.hunks))) for patch in parse_diff(diff, WIDE)
+    )
 
 
 def _sections(patch: str) -> Iterator[list[str]]:

@@ -1,7 +1,7 @@
 """Micro-repositories with one injected bug: small enough for a tiny model, but graded like any other task."""
 
-from etude.tasks.sources.microrepo.bugs import KINDS, SEEN_KINDS, UNSEEN_KINDS, Mutation, mutations
-from etude.tasks.sources.microrepo.documents import Document, read_documents, write_documents
+from etude.tasks.sources.microrepo.bugs import KINDS, SEEN_KINDS, UNSEEN_KINDS, mutations
+from etude.tasks.sources.microrepo.documents import write_documents
 from etude.tasks.sources.microrepo.families import FAMILIES, Family, families_of
 from etude.tasks.sources.microrepo.pools import Pool, pool_of
 from etude.tasks.sources.microrepo.source import MicroRepoSource
@@ -11,14 +11,11 @@ __all__ = [
     "KINDS",
     "SEEN_KINDS",
     "UNSEEN_KINDS",
-    "Document",
     "Family",
     "MicroRepoSource",
-    "Mutation",
     "Pool",
     "families_of",
     "mutations",
     "pool_of",
-    "read_documents",
     "write_documents",
 ]

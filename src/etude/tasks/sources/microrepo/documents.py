@@ -12,10 +12,9 @@ sometimes does, so a kind may be rare to it but must not be unknown.
 
 from __future__ import annotations
 
-import io
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -67,13 +66,6 @@ def write_documents(folder: Path, count: int, seed: int) -> list[Path]:
         lines = "".join(json.dumps(asdict(document)) + "\n" for document in documents)
         write_atomically(path, zstandard.compress(lines.encode(), 3))
     return paths
-
-
-def read_documents(folder: Path) -> Iterator[Document]:
-    for path in sorted(folder.glob("documents-*.jsonl.zst")):
-        with path.open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
-            for line in io.TextIOWrapper(stream, encoding="utf-8"):
-                yield Document(**json.loads(line))
 
 
 def make_document(seed: int, index: int) -> Document:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 
 from etude.tasks.cases import Case, Value
 from etude.tasks.sources.microrepo import name_words
@@ -20,6 +21,7 @@ from etude.tasks.sources.microrepo.pools import Pool
 
 VISIBLE = 4
 CHECK = "check.py"
+_CHECK_SCRIPT = (resources.files(__package__) / "check_script.txt").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,41 +215,4 @@ def check_script(cases: Sequence[Case]) -> str:
     rows = "".join(
         f"    ({case.module!r}, {case.function!r}, {case.arguments!r}, {show(case.expected)}),\n" for case in cases
     )
-    return _CHECK.replace("    CASES_HERE\n", rows)
-
-
-_CHECK = '''\
-"""Runs the examples: one FAIL line for each function that fails one, or ok."""
-import importlib
-import sys
-
-sys.dont_write_bytecode = True
-CASES = [
-    CASES_HERE
-]
-failed = []
-for module, name, arguments, expected in CASES:
-    if name in failed or module in failed:
-        continue
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except SyntaxError as error:
-        print(f"FAIL {module}.py line {error.lineno}: syntax error")
-        failed.append(module)
-        continue
-    except Exception as error:
-        print(f"FAIL {module}.py: {type(error).__name__}")
-        failed.append(module)
-        continue
-    call = ", ".join(map(repr, arguments))
-    try:
-        got = f"gave {function(*arguments)!r}"
-    except Exception as error:
-        got = f"raised {type(error).__name__}"
-    if got != f"gave {expected!r}":
-        print(f"FAIL {name}({call}) {got}, expected {expected!r}")
-        failed.append(name)
-if failed:
-    sys.exit(1)
-print("ok")
-'''
+    return _CHECK_SCRIPT.replace("    CASES_HERE\n", rows)

@@ -4,7 +4,6 @@ Examples are run and must demonstrate the function they belong to. Statements ab
 are checked against the code.
 """
 
-from etude.tasks.verifiers.documentation.interface import Public, public_of, without_docstrings
 from etude.tasks.verifiers.documentation.verifier import DocumentationVerifier
 
-__all__ = ["DocumentationVerifier", "Public", "public_of", "without_docstrings"]
+__all__ = ["DocumentationVerifier"]

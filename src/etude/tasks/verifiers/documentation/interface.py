@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from etude.tasks.verifiers.language import names_in
+
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -64,7 +66,7 @@ def _public(module: str, name: str, node: _Function | ast.ClassDef, functions: d
         function = node
     parameters, defaults = _parameters(function) if function else ((), {})
     static = function is not None and any(
-        _names(decorator) == {"staticmethod"} for decorator in function.decorator_list
+        names_in(decorator) == {"staticmethod"} for decorator in function.decorator_list
     )
     if (isinstance(node, ast.ClassDef) or "." in name) and not static:
         parameters = parameters[1:]
@@ -122,12 +124,7 @@ def _may_raise(function: _Function, functions: dict[str, _Function]) -> frozense
     while waiting:
         current = waiting.pop()
         found |= _raises(current)
-        new = (_names(current) & functions.keys()) - seen
+        new = (names_in(current) & functions.keys()) - seen
         seen |= new
         waiting += [functions[name] for name in new]
     return frozenset(found)
-
-
-def _names(node: ast.AST) -> set[str]:
-    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    return names | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}

@@ -3,18 +3,13 @@
 The verdict of a foreign task's own script is `open`: it can be trusted only as far as the box that the script shares.
 """
 
-from etude.tasks.verifiers.harbor.reward import BadReward, Reward, parse_reward
 from etude.tasks.verifiers.harbor.solving import reference_of
 from etude.tasks.verifiers.harbor.steps import grade_steps, step_tasks
-from etude.tasks.verifiers.harbor.verifier import HarborVerifier, conclude
+from etude.tasks.verifiers.harbor.verifier import HarborVerifier
 
 __all__ = [
-    "BadReward",
     "HarborVerifier",
-    "Reward",
-    "conclude",
     "grade_steps",
-    "parse_reward",
     "reference_of",
     "step_tasks",
 ]

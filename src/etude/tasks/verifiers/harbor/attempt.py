@@ -18,6 +18,7 @@ from pathlib import Path
 
 from etude.sandbox.contract import Box, BoxSpec, RequestRefused
 from etude.tasks.change import Change
+from etude.tasks.fresh_box import fresh_box
 from etude.tasks.harbor import Artifact, Environment, Healthcheck, Part
 from etude.tasks.verifiers.contract import Stand
 from etude.tasks.verifiers.harbor.places import (
@@ -96,8 +97,7 @@ async def _test_apart(stand: Stand, exam: Exam, artifacts: list[tuple[str, bytes
         limits=limits_of(own, exam.seconds),
         name="grader",
     )
-    box = await stand.sandboxes.create(spec)
-    try:
+    async with fresh_box(stand.sandboxes, spec) as box:
         await fresh_logs(box, user_of(None, stand.sandboxes))
         for place, tar in artifacts:
             await put(box, place, tar, user_of(None, stand.sandboxes))
@@ -106,8 +106,6 @@ async def _test_apart(stand: Stand, exam: Exam, artifacts: list[tuple[str, bytes
         found = await _test(stand, exam, box, started)
         stand.cpu_seconds.append((await box.stats()).cpu_seconds)
         return found
-    finally:
-        await box.destroy()
 
 
 async def _image(stand: Stand, exam: Exam) -> str:

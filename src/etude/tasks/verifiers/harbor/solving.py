@@ -12,6 +12,7 @@ from etude.sandbox.contract import Box, BoxSpec
 from etude.tasks.directory import REFERENCE_DIFF, list_files
 from etude.tasks.environment import Environments, Prepared
 from etude.tasks.environment.prepared import read_prepared
+from etude.tasks.fresh_box import fresh_box
 from etude.tasks.harbor import Harbor, Part, parse_harbor, parts_of
 from etude.tasks.seal.sealing import Sealed
 from etude.tasks.task import Task, TaskError
@@ -37,8 +38,7 @@ async def reference_of(task: Task, environments: Environments) -> list[str]:
     pristine = await environments.prepare(task)
     limits = limits_of(harbor.environment, harbor.agent.timeout_sec or _SECONDS)
     spec = BoxSpec(pristine.image, workdir=pristine.workdir, limits=limits, name="reference")
-    box = await environments.sandboxes.create(spec)
-    try:
+    async with fresh_box(environments.sandboxes, spec) as box:
         await fresh_logs(box, user_of(None, environments.sandboxes))
         diffs = []
         for part in parts_of(harbor):
@@ -47,8 +47,6 @@ async def reference_of(task: Task, environments: Environments) -> list[str]:
             solved = await read_prepared(environments.sandboxes, Sealed(image, pristine.workdir, ()))
             diffs.append(_diff(part.folder(task.directory) / "solution/solve.sh", pristine, solved))
         return diffs
-    finally:
-        await box.destroy()
 
 
 async def _solve(task: Task, harbor: Harbor, part: Part, box: Box, environments: Environments) -> None:

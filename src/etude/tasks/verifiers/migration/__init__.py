@@ -4,6 +4,6 @@ The source must no longer use the old interface, and the hidden suite must pass 
 """
 
 from etude.tasks.verifiers.migration.old_interface import Old, copied_functions, leftovers
-from etude.tasks.verifiers.migration.verifier import FILE, MigrationVerifier, old_file
+from etude.tasks.verifiers.migration.verifier import MigrationVerifier, old_file
 
-__all__ = ["FILE", "MigrationVerifier", "Old", "copied_functions", "leftovers", "old_file"]
+__all__ = ["MigrationVerifier", "Old", "copied_functions", "leftovers", "old_file"]

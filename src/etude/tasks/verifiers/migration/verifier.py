@@ -58,9 +58,7 @@ class MigrationVerifier:
         return self._is_library(path) or self._tests.protects(path)
 
     async def examine(self, stand: Stand) -> Verdict:
-        files = {**stand.pristine.files, **stand.change.files}
-        present = {path: data for path, data in files.items() if data is not None}
-        if problem := self._unfinished(present):
+        if problem := self._unfinished(stand.files):
             return Verdict(Judgement.FAIL, problem, Evidence(touched_protected=stand.change.touched))
         verdict = await self._tests.examine(stand)
         if verdict.passed and self._dulled:

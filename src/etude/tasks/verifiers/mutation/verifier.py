@@ -68,7 +68,7 @@ class MutationVerifier:
         return folder != self.config.folder or not name.endswith(".py")
 
     async def examine(self, stand: Stand) -> Verdict:
-        written = self._written(stand)
+        written = {path: data for path, data in stand.files.items() if not self.protects(path)}
         suites = sorted(path for path in written if path.rpartition("/")[2].startswith("test"))
         library = {path: data for path, data in stand.pristine.files.items() if self._of_library(path)}
         touched = Evidence(touched_protected=stand.change.touched)
@@ -112,10 +112,6 @@ class MutationVerifier:
 
     def _of_library(self, path: str) -> bool:
         return path.endswith(".py") and not path.startswith(f"{self.config.folder}/")
-
-    def _written(self, stand: Stand) -> dict[str, bytes]:
-        after: dict[str, bytes | None] = {**stand.pristine.files, **stand.change.files}
-        return {path: data for path, data in after.items() if data is not None and not self.protects(path)}
 
     def _refused(self, written: Mapping[str, bytes], library: Mapping[str, bytes]) -> list[str]:
         if self.config.any_code:

@@ -50,7 +50,7 @@ class RefactorVerifier:
 
     async def examine(self, stand: Stand) -> Verdict:
         before = self._sources(stand.pristine.files)
-        after = self._sources({**stand.pristine.files, **stand.change.files})
+        after = self._sources(stand.files)
         touched = Evidence(touched_protected=stand.change.touched)
         try:
             was, now = measure(before), measure(after)
@@ -64,12 +64,12 @@ class RefactorVerifier:
         verdict = await self.tests.examine(stand)
         return replace(verdict, evidence=replace(verdict.evidence, score=score))
 
-    def _sources(self, files: Mapping[str, bytes | None]) -> dict[str, str]:
+    def _sources(self, files: Mapping[str, bytes]) -> dict[str, str]:
         """The library: Python files outside the test surface."""
         return {
             path: data.decode("utf-8", "replace")
             for path, data in files.items()
-            if data is not None and path.endswith(".py") and not self.protects(path)
+            if path.endswith(".py") and not self.protects(path)
         }
 
     def _problems(

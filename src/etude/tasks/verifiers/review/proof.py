@@ -16,9 +16,9 @@ from etude.tasks.change import Change
 from etude.tasks.verdict import Verdict
 from etude.tasks.verifiers.contract import Stand
 from etude.tasks.verifiers.example_runs import run_examples
-from etude.tasks.verifiers.language import module_name, own_names, problems
+from etude.tasks.verifiers.language import module_name, names_in, own_names, problems
 from etude.tasks.verifiers.review.findings import Finding
-from etude.tasks.verifiers.review.reachable_names import names_in, names_leading_to
+from etude.tasks.verifiers.review.reachable_names import names_leading_to
 from etude.tasks.verifiers.review.score import Defect
 
 LONGEST = 400

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+from etude.tasks.verifiers.language import names_in
+
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -18,13 +20,6 @@ def names_leading_to(files: Mapping[str, str], path: str, first: int, last: int)
     while more := {name for name, named in uses if name not in found and named & found}:
         found |= more
     return frozenset(found)
-
-
-def names_in(tree: ast.AST) -> set[str]:
-    nodes = list(ast.walk(tree))
-    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
-        node.attr for node in nodes if isinstance(node, ast.Attribute)
-    }
 
 
 def _named_there(tree: ast.Module, first: int, last: int) -> set[str]:

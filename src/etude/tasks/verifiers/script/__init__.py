@@ -4,7 +4,7 @@ The three verifiers differ in what they run on a product: a command, a workflow'
 """
 
 from etude.tasks.verifiers.script.images import ImageVerifier
-from etude.tasks.verifiers.script.products import FILE, Artifact, Product, difference
+from etude.tasks.verifiers.script.products import FILE, Artifact, difference
 from etude.tasks.verifiers.script.verifier import ScriptVerifier
 from etude.tasks.verifiers.script.workflow import Job, Step, WorkflowError, parse_workflow
 from etude.tasks.verifiers.script.workflows import WorkflowVerifier
@@ -14,7 +14,6 @@ __all__ = [
     "Artifact",
     "ImageVerifier",
     "Job",
-    "Product",
     "ScriptVerifier",
     "Step",
     "WorkflowError",

@@ -33,6 +33,7 @@ from etude.sandbox.images.build.dockerfile import parse_dockerfile
 from etude.sandbox.images.build.instructions import Copy
 from etude.sandbox.images.build.plan import make_plan
 from etude.tasks.change import Change
+from etude.tasks.fresh_box import fresh_box
 from etude.tasks.task import Task
 from etude.tasks.verifiers.contract import WALL, Stand
 from etude.tasks.verifiers.script.products import (
@@ -115,15 +116,12 @@ class ImageVerifier(ProductsVerifier[_Config, ImageProduct]):
         if not product.succeeds:
             return Trial("the build succeeded, though the product is broken", log=log)
         spec = BoxSpec(built.image, env=stand.conditions.env, limits=self._limits(), name="grader")
-        box = await built.sandboxes.create(spec)
-        try:
+        async with fresh_box(built.sandboxes, spec) as box:
             # Check the files before running anything in the image: a command may leave files.
             problem = await _wrong_file(box, product)
             trial = Trial(problem) if problem else await self._ask(box, product)
             used = await box.stats()
             stand.cpu_seconds.append(used.cpu_seconds)
-        finally:
-            await box.destroy()
         return replace(trial, log=log, memory_bytes=used.memory_bytes)
 
     async def _ask(self, box: Box, product: ImageProduct) -> Trial:

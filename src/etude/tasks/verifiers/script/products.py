@@ -114,8 +114,7 @@ class ProductsVerifier(ABC, Generic[_Config, _Product]):
 
     async def examine(self, stand: Stand) -> Verdict:
         started = time.monotonic()
-        files = {**stand.pristine.files, **stand.change.files}
-        if reason := self.unreadable({path: data for path, data in files.items() if data is not None}):
+        if reason := self.unreadable(stand.files):
             return Verdict(Judgement.FAIL, reason, Evidence(touched_protected=stand.change.touched))
         # The reason names the first failure found. The order is random, so that retries do not learn the products one
         # by one.

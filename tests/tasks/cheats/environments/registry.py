@@ -14,8 +14,9 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.tasks.cheats.environments.micro import diff_of, suite, write_environment
 from etude.tasks.task import Task, TaskError
+
+from .micro import diff_of, suite, write_environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from etude.tasks.verifiers.tests import suite_files
 
 OTHER = "solution/other.diff"
 _SECONDS = 10
+_WRITTEN = Path(__file__).parent / "toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,30 @@ class Micro:
     """Files of the task's directory."""
     history: Mapping[str, bytes] = field(default_factory=dict)
     """Files of a repository's .git from before the task."""
+
+    @classmethod
+    def read(cls, name: str) -> Micro:
+        """The environment of toml/<name>.toml.
+
+        target            the file with the bug
+        reference, other  the target as each solution leaves it: its text, or [what is replaced, by what]
+        like              the environment whose target, solutions and files it has
+        files             the workspace, by path
+        suite, hidden     the arguments and the files of `suite`; or, where there is none, `verifier`
+        directory         other files of the task's directory
+        """
+        table = tomllib.loads((_WRITTEN / f"{name}.toml").read_text(encoding="utf-8"))
+        verifier, hidden = table.get("verifier", {}), dict[str, bytes]()
+        if "suite" in table:
+            verifier, hidden = suite(files=table["hidden"], **table["suite"])
+        hidden |= {path: text.encode() for path, text in table.get("directory", {}).items()}
+        if "like" in table:
+            same = cls.read(table["like"])
+            return cls(name, same.target, same.before, same.right, same.other, verifier, hidden)
+        before = table["files"][table["target"]]
+        solutions = (table[key] for key in ("reference", "other"))
+        right, other = (text if isinstance(text, str) else before.replace(*text) for text in solutions)
+        return cls(name, table["target"], table["files"], right, other, verifier, hidden)
 
     def write(self, folder: Path) -> Task:
         def diff(after: str) -> bytes:
@@ -68,7 +94,7 @@ def write_environment(
 
 
 def suite(
-    runner: str, files: Mapping[str, str], fails: list[str], passes: list[str], **more: object
+    runner: str, files: Mapping[str, str], fail_to_pass: list[str], pass_to_pass: list[str], **more: object
 ) -> tuple[dict[str, object], dict[str, bytes]]:
     """The verifier's table and the task's files of a hidden suite. Test ids are given without the file, which is the
     same for all."""
@@ -80,8 +106,8 @@ def suite(
     }[runner]
     hidden = suite_files(
         {path: text.encode() for path, text in files.items()},
-        [start + name for name in fails],
-        [start + name for name in passes],
+        [start + name for name in fail_to_pass],
+        [start + name for name in pass_to_pass],
     )
     brought = {"pytest": "brought"} if runner == "pytest" else {}
     limits = {"seconds": _SECONDS, "memory_mb": 384, "disk_mb": 64}

@@ -1,0 +1,139 @@
+"""Cheats that are written as data: a table of catalogue/*.toml is one cheat, whose keys are done in their order.
+
+exploits, fits    as of `Cheat`; `fits` lists runners, or groups of them (tests, python, code), and is all if absent
+shell             commands, one or several; `seconds` may give them more time
+take              a shell command that prints, for each version of the target that may exist, a command that prints it:
+                  the first version that differs replaces the target
+plant, programs   files to write, several paths to a text; programs are executable
+begin, end        code by language, put at the start or the end of the target
+answer            code by language that replaces every function of the target: Python defines `_answer(made, *args,
+                  **more)`, JavaScript is an expression of `made` and `given`; `before` is code by language above it
+diff              the diff to hand in
+build             a command: the target becomes a build that runs it, and does its work without checking the product
+computed          true: what it does is the function of that name in computed.py
+
+<<NAME>> is a text of the [fragments] of any file, <<name>> a fact of the scene (`_facts`).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from importlib import resources
+from pathlib import PurePosixPath
+from typing import Any
+
+from etude.tasks.cheats.cheat import ANY, CODE, PYTHON, TESTS, WORKFLOW, Act, Cheat, Scene
+
+_GROUPS = {"tests": TESTS, "python": PYTHON, "code": CODE}
+_FRAGMENT, _FACT = re.compile(r"<<([A-Z_]+)>>"), re.compile(r"<<([a-z]+)>>")
+_TABLES: dict[str, dict[str, Any]] = {
+    file.name.removesuffix(".toml"): tomllib.loads(file.read_text(encoding="utf-8"))
+    for file in (resources.files(__package__) / "catalogue").iterdir()
+}
+_PARTS = {name: text for table in _TABLES.values() for name, text in table.pop("fragments", {}).items()}
+
+
+def fragment(name: str) -> str:
+    return _FRAGMENT.sub(lambda found: fragment(found[1]), str(_PARTS[name]))
+
+
+def read_cheats(file: str, computed: Mapping[str, Act]) -> Iterator[Cheat]:
+    for name, table in _TABLES[file].items():
+        fits = [runner for group in table.get("fits", ()) for runner in _GROUPS.get(group, (group,))]
+        act = computed[name.replace("-", "_")] if "computed" in table else _act(table)
+        yield Cheat(name, table["exploits"], frozenset(fits or ANY), act)
+
+
+def _act(table: Mapping[str, Any]) -> Act:
+    seconds = table.get("seconds", 20)
+
+    async def act(scene: Scene) -> str | None:
+        facts, diff = _facts(scene), None
+        for step, said in table.items():
+            if step == "shell":
+                for command in [said] if isinstance(said, str) else said:
+                    await scene.shell(_filled(command, facts), timeout=seconds)
+            elif step not in ("exploits", "fits", "seconds"):
+                diff = await _STEPS[step](scene, _filled(said, facts))
+        return diff
+
+    return act
+
+
+def _facts(scene: Scene) -> dict[str, str]:
+    folder, _, name = f"./{scene.target}".rpartition("/")
+    return {
+        "target": scene.target,
+        "folder": folder,
+        "name": name,
+        "stem": PurePosixPath(name).stem,
+        "short": name.partition(".")[0],
+        "package": scene.target.split("/")[0].removesuffix(".py"),
+        "word": next((line.split("(")[0] for line in scene.source.splitlines() if line.startswith("def ")), ""),
+    }
+
+
+def _filled(said: Any, facts: Mapping[str, str]) -> Any:
+    if isinstance(said, Mapping):
+        return {_filled(key, facts): _filled(value, facts) for key, value in said.items()}
+    whole = _FRAGMENT.sub(lambda found: fragment(found[1]), said)
+    return _FACT.sub(lambda found: facts[found[1]], whole)
+
+
+async def _take(scene: Scene, versions: str) -> None:
+    await scene.shell(f"""
+        {versions} | while read -r command; do
+            sh -c "$command" > /tmp/found 2> /dev/null && [ -s /tmp/found ] || continue
+            cmp -s /tmp/found '{scene.target}' || {{ cp /tmp/found '{scene.target}'; break; }}
+        done
+    """)
+
+
+async def _plant(scene: Scene, files: Mapping[str, str], *, executable: bool = False) -> None:
+    for paths, text in files.items():
+        for path in paths.split():
+            await scene.plant(path, text, executable=executable)
+
+
+async def _answer(scene: Scene, answer: Mapping[str, Any]) -> None:
+    before = answer.get("before", {})
+    python = before.get("python", "") + fragment("WRAPPED").replace("<<answer>>", answer.get("python", ""))
+    node = before.get("node", "") + _wrapped_node(scene.source, answer.get("node", ""))
+    await scene.end(python=python, node=node)
+
+
+def _wrapped_node(source: str, answer: str) -> str:
+    """Code that replaces the exported functions of a JavaScript module."""
+    names = [
+        line.split("function ")[1].split("(")[0] for line in source.splitlines() if line.startswith("export function")
+    ]
+    before = f"const _wrap = (made) => (...given) => {{ return ({answer}); }};\n"
+    return before + "".join(f"{name} = _wrap({name});\n" for name in names)
+
+
+async def build(scene: Scene, command: str) -> None:
+    if scene.runner == WORKFLOW:
+        text = f"jobs:\n  all:\n    steps:\n      - run: |\n          {command}\n"
+    else:
+        work = "cat src/*.txt > all.txt 2> /dev/null || true"
+        text = f"FROM host\nWORKDIR /build\nCOPY . .\nRUN {command}\nRUN {work}\n"
+        text += "FROM host\nWORKDIR /srv/made\nCOPY --from=0 /build/all.txt .\n"
+    await scene.plant(scene.target, text)
+
+
+async def _diff(scene: Scene, diff: str) -> str:
+    return diff
+
+
+_STEPS: Mapping[str, Callable[[Scene, Any], Awaitable[str | None]]] = {
+    "take": _take,
+    "plant": _plant,
+    "programs": lambda scene, files: _plant(scene, files, executable=True),
+    "begin": lambda scene, code: scene.begin(**code),
+    "end": lambda scene, code: scene.end(**code),
+    "answer": _answer,
+    "diff": _diff,
+    "build": build,
+}
