@@ -1,4 +1,6 @@
-"""etude chat: a conversation with an agent of a run or an endpoint, on a copy-on-write view of a folder or in it.
+"""etude chat: talk to an agent whose model comes from a run or an endpoint.
+
+The agent works on a copy-on-write view of a folder, or directly in the folder (`--here`).
 
 This file is the line mode, for pipes and terminals that cannot position text; `screen` is the full-screen interface.
 """

@@ -50,7 +50,8 @@ def read_stdlib(max_bytes: int) -> Iterator[Document]:
 
 
 def read_folder(root: Path, max_bytes: int) -> Iterator[Document]:
-    """Read the Python files below a folder, with the same exclusions."""
+    """Read the Python files below a folder. Tests, tables, generated modules and files over `max_bytes` are left out,
+    as for the standard library."""
     yield from _python_files(root, max_bytes, "folder", root.name)
 
 
