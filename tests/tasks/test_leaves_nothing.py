@@ -14,8 +14,8 @@ import pytest
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
 from etude.tasks import Grader, Judgement, Task, reference_diff
-from etude.tasks.cheats.environments import micro_environments
 
+from .cheats.playing import written
 from .test_grader import replacing
 
 pytestmark = pytest.mark.slow
@@ -110,6 +110,6 @@ def test_a_thousand_gradings_leave_nothing_behind(train_tasks: list[Task], tmp_p
 
 def test_gradings_of_dockerfiles_leave_nothing_behind(tmp_path: Path) -> None:
     """Of eight builds each: fewer show it as well."""
-    task = next(micro for micro in micro_environments() if micro.name == "image-build").write(tmp_path)
+    (task,) = written(tmp_path, "image-build")
     graded = [(task, reference_diff(task), Judgement.PASS), (task, "", Judgement.FAIL)]
     leave_nothing(graded, tmp_path / "boxes", warm=4, gradings=12)

@@ -136,8 +136,8 @@ def test_what_the_tests_patch_names_is_no_business_of_a_solution(tmp_path: Path,
 
 
 def test_an_image_of_sound_code_is_given_the_bug(tmp_path: Path) -> None:
-    repository = made.make_smith_repository(tmp_path / "ledger")
-    (task,) = imported(tmp_path, made.smith(repository))
+    repository, patch = made.make_smith_repository(tmp_path / "ledger")
+    (task,) = imported(tmp_path, made.smith(repository, patch))
     lines = (task.directory / "environment/Dockerfile").read_text().split("\n")
     assert lines[0] == "FROM registry.example/smith.x86_64.acme_1776_ledger"
     assert "git apply" in lines[3]
@@ -163,8 +163,8 @@ def test_a_clone_beside_an_image_tells_more(tmp_path: Path) -> None:
     assert set(apply_diff({"ledger/money.py": made.RIGHT}, reference_diff(task))) == {"ledger/cents.py"}
     assert not (task.directory / "environment").exists()
     assert (task.directory / "tests/files/tests/test_new.py").read_text() == "import ledger.cents\n"
-    smith = made.make_smith_repository(tmp_path / "smith")
-    (task,) = imported(tmp_path, made.smith(smith), image="registry.example/x", clones=smith.folder)
+    smith, bug = made.make_smith_repository(tmp_path / "smith")
+    (task,) = imported(tmp_path, made.smith(smith, bug), image="registry.example/x", clones=smith.folder)
     lines = (task.directory / "environment/Dockerfile").read_text().split("\n")
     assert lines[4] == "RUN rm -f -- tests/test_money.py", "the agent is not to see what comes back at grading"
     assert (task.directory / "tests/files/tests/test_money.py").exists()
