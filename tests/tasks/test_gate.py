@@ -403,24 +403,22 @@ def test_the_gate_sets_the_limits_of_the_gradings_to_come(run_gate: RunGate, gra
 
 
 @pytest.mark.slow
-def test_limits_that_were_set_on_a_quiet_machine_hold_on_a_busy_one(
-    run_gate: RunGate, loop: asyncio.Runner, grader: Grader, train_tasks: list[Task], tmp_path: Path
+async def test_limits_that_were_set_on_a_quiet_machine_hold_on_a_busy_one(
+    grader: Grader, train_tasks: list[Task], tmp_path: Path
 ) -> None:
     """What was seen is some hundredths of a second: three times that would be met by chance."""
     small = copy_of(train_tasks[0], tmp_path / "cases")
     suite = projects.project(tmp_path / "suite", "unittest")
     tasks, load = [small, suite, *make_tasks(open_source("documentation"), Split.TRAIN, 1, 1, tmp_path)], Busy(8)
-    for task, result in zip(tasks, run_gate(tasks, tmp_path / "gate.jsonl", runs=1).values(), strict=True):
+    found = await gate_tasks(tasks, grader.sandboxes, tmp_path / "gate.jsonl", runs=1)
+    for task, result in zip(tasks, found.values(), strict=True):
         keep_evidence(task, replace(result, limits=FLOORS), tmp_path / "kept.jsonl")  # As a machine at rest says.
         assert limited(task).limits.verifier_seconds == FLOORS["verifier_seconds"]
 
-    async def grade() -> list[Verdict]:
-        graded = (grader.grade(task, reference_diff(task), fresh=True) for task in tasks for _ in range(4))
-        return await asyncio.gather(*graded)
-
     load.begin()
     try:
-        verdicts = loop.run(grade())
+        graded = (grader.grade(task, reference_diff(task), fresh=True) for task in tasks for _ in range(4))
+        verdicts = await asyncio.gather(*graded)
     finally:
         load.end()
     assert [verdict.reason for verdict in verdicts if not verdict.passed] == []

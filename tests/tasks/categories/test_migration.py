@@ -260,10 +260,9 @@ def test_a_reference_that_did_not_come_to_its_end_is_not_kept(scripted: Scripted
     assert asyncio.run(scripted.examine()).passed
 
 
-def test_the_reference_is_run_once_for_solutions_side_by_side_and_not_on_their_account(scripted: Scripted) -> None:
-    async def run() -> list[Verdict]:
-        return await asyncio.gather(*(scripted.examine() for _ in range(3)))
-
-    assert all(verdict.passed for verdict in asyncio.run(run()))
+async def test_the_reference_is_run_once_for_solutions_side_by_side_and_not_on_their_account(
+    scripted: Scripted,
+) -> None:
+    assert all(verdict.passed for verdict in await asyncio.gather(*(scripted.examine() for _ in range(3))))
     assert sorted(scripted.runs) == ["reference", *["solution"] * 3]
     assert scripted.stand.cpu_seconds == [1.0] * 3
