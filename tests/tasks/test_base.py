@@ -18,7 +18,7 @@ from etude.sandbox.images.host_base import PYTHON
 from etude.tasks import Environments, Grader
 from etude.tasks.box import list_files
 from etude.tasks.cheats.environments import shown_by_the_base
-from etude.tasks.environment import Books
+from etude.tasks.environment import Books, environments
 from etude.tasks.gate.result import Fate
 from etude.tasks.gate.single import Gate
 from etude.tasks.seal import base_scan as base_module
@@ -148,7 +148,7 @@ def test_an_empty_book_says_nothing(tmp_path: Path) -> None:
 
 async def test_the_base_is_one_for_every_store(sandboxes: Sandboxes, boxes: Boxes) -> None:
     """Else each would have its own book, and what one has proven would be nothing to the others."""
-    first = await look_at_base(sandboxes)
+    first = await environments.look_at_base(sandboxes)  # Known already, where another test has asked.
     async with boxes() as others:
         assert await look_at_base(others) == first
     assert len(first.sizes) > 1000
