@@ -11,7 +11,7 @@ from tests.sandbox.hosts import TAKES_ITS_SHARE
 from etude.recipe import Recipe
 from etude.rollout import RolloutSetup, subject_of
 from etude.sandbox.contract import Limits
-from etude.tasks import Grader, Judgement, Split, Task, TaskError, Verdict, open_verifier, read_task
+from etude.tasks import Grader, Judgement, Split, TaskError, Verdict, open_verifier, read_task
 from etude.tasks.agent_box import agent_box
 from etude.tasks.verifiers.harbor import grade_steps, reference_of, step_tasks
 
@@ -78,21 +78,18 @@ def test_who_is_to_blame_for_a_missing_reward_is_decided_by_the_untouched_worksp
     assert idle.judgement is Judgement.ERROR
 
 
-@pytest.mark.parametrize("reward", ["nan", "inf", "1e999", "one", "", "[1]", '{"score": 1}'])
-def test_a_reward_that_is_no_finite_number_is_none(graded: Graded, tmp_path: Path, reward: str) -> None:
-    name = "reward.json" if reward[:1] in "[{" and reward else "reward.txt"
-    script = f"#!/bin/sh\necho '{reward}' > /logs/verifier/{name}\n"
-    verdict = graded(greeting(tmp_path, tests__test_sh=script))
-    assert verdict.judgement is Judgement.ERROR
-    assert verdict.evidence.score == 0.0
-
-
-@pytest.mark.parametrize(
-    "makes", ["head -c 70000 /dev/zero > reward.txt", "ln -s /dev/zero reward.txt", "mkdir reward.txt"]
+NO_REWARDS = (
+    *(f"echo {text} > reward.txt" for text in ("nan", "inf", "1e999", "one", "")),
+    *(f"echo '{text}' > reward.json" for text in ("[1]", '{"score": 1}')),
+    *("head -c 70000 /dev/zero > reward.txt", "ln -s /dev/zero reward.txt", "mkdir reward.txt"),
 )
-def test_a_reward_file_that_is_none_is_not_read(graded: Graded, tmp_path: Path, makes: str) -> None:
+
+
+@pytest.mark.parametrize("makes", NO_REWARDS)
+def test_a_reward_that_is_no_file_with_a_finite_number_is_none(graded: Graded, tmp_path: Path, makes: str) -> None:
     verdict = graded(greeting(tmp_path, tests__test_sh=f"#!/bin/sh\ncd /logs/verifier && {makes}\n"))
     assert verdict.judgement is Judgement.ERROR
+    assert verdict.evidence.score == 0.0
 
 
 @pytest.mark.parametrize(
@@ -125,11 +122,7 @@ def test_links_within_tests_are_followed(graded: Graded, tmp_path: Path) -> None
     greeting(tmp_path, tests__shared__real_sh=GREETS)
     (tmp_path / "tests/test.sh").unlink()
     (tmp_path / "tests/test.sh").symlink_to("shared/real.sh")
-    assert graded(greeting_again(tmp_path)).passed
-
-
-def greeting_again(directory: Path) -> Task:
-    return read_task(directory, set(Split))
+    assert graded(read_task(tmp_path, set(Split))).passed
 
 
 # -- a box of the verifier's own
@@ -185,11 +178,9 @@ def test_the_verifiers_own_image_is_built_from_tests(graded: Graded, tmp_path: P
     toml = SEPARATE.format(artifact="/app/greeting.txt").replace(
         "[environment]", "[verifier.environment]\n[environment]"
     )
-    task = greeting(tmp_path, toml)
     dockerfile = "FROM host\nWORKDIR /judge\nCOPY test.sh /tests/test.sh\nRUN echo yes > /judge/own\n"
     script = "#!/bin/sh\n[ -f own ] && grep -q hello /app/greeting.txt && echo 1 > /logs/verifier/reward.txt\n"
-    write(tmp_path, {"tests/Dockerfile": dockerfile, "tests/test.sh": script})
-    assert graded(greeting_again(task.directory)).passed
+    assert graded(greeting(tmp_path, toml, tests__Dockerfile=dockerfile, tests__test_sh=script)).passed
 
 
 # -- several steps
