@@ -26,11 +26,6 @@ def graded_by_others(grade: Grade, task: Task, folder: Path) -> dict[str, Verdic
     return by_name(grade, foreign, {"reference": reference_diff(task), "nothing": ""})
 
 
-def of_runner(runner: str, folder: Path) -> Task:
-    made = make_tasks(open_source("debugging"), Split.TRAIN, 10, 1, folder)
-    return next(task for task in made if task.verifier["runner"] == runner)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pytest", "unittest", "node", "script", "make", "cases"])
 def test_the_same_solutions_pass_elsewhere(grade: Grade, tmp_path: Path, kind: str, train_tasks: list[Task]) -> None:
@@ -46,7 +41,8 @@ def test_the_same_solutions_pass_elsewhere(grade: Grade, tmp_path: Path, kind: s
         made = make_tasks(open_source("devops"), Split.TRAIN, 10, 1, own)
         task = next(task for task in made if task.kind.startswith("make") == (kind == "make"))
     else:
-        task = of_runner(kind, own)
+        made = make_tasks(open_source("debugging"), Split.TRAIN, 10, 1, own)
+        task = next(task for task in made if task.verifier["runner"] == kind)
     found = graded_by_others(grade, task, tmp_path / "out")
     assert found["reference"].passed, found["reference"]
     assert str(found["nothing"].judgement) == "fail", found["nothing"]
@@ -56,7 +52,7 @@ def test_the_same_solutions_pass_elsewhere(grade: Grade, tmp_path: Path, kind: s
 
 @needs("patch")
 def test_what_goes_out_can_be_solved_by_its_script(tmp_path: Path) -> None:
-    task = of_runner("unittest", tmp_path / "own")
+    (task,) = written(tmp_path / "own", "unittest-spans")
     (place,) = export_harbor([task], tmp_path / "out").written
     work = place / "environment/repo"
     script = (place / "solution/solve.sh").read_text().replace("cd /work", f"cd {work}")
