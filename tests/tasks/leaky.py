@@ -59,11 +59,12 @@ LEAKS = (
 """What a scan of the unsealed image finds, by the start of its name."""
 
 
-def leaky_task(folder: Path, **metadata: object) -> Task:
+def leaky_task(folder: Path, more: str = "") -> Task:
+    """`more`: further lines of its Dockerfile."""
     directory = folder / "leaky"
     environment = directory / "environment"
     files = {
-        "Dockerfile": _DOCKERFILE,
+        "Dockerfile": _DOCKERFILE + more,
         "leave.sh": _LEAVE,
         "broken": BROKEN,
         "fixed": FIXED,
@@ -75,5 +76,4 @@ def leaky_task(folder: Path, **metadata: object) -> Task:
         path = environment / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode())
-    config = {"metadata": {"etude": {"environment": dict(metadata)}}}
-    return Task("leaky", "fix fare", "debugging", Split.TRAIN, "rides", "", directory, config=config)
+    return Task("leaky", "fix fare", "debugging", Split.TRAIN, "rides", "", directory)

@@ -14,9 +14,9 @@ _SECONDS = 1500.0
 QUICK = ("-m", "not slow")
 
 
-def as_ordinary_user(test: Callable[[], None]) -> Callable[[], None]:
+def as_ordinary_user(test: Callable[..., None]) -> Callable[..., None]:
     """Marks a test that calls `passes`."""
-    marked: Callable[[], None] = pytest.mark.slow(for_root(test))
+    marked: Callable[..., None] = pytest.mark.slow(for_root(test))
     return marked
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import string
 import sys
 import sysconfig
@@ -13,17 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tasks.cheats.environments import micro_environments, shown_by_the_base
-from tests.tasks.ordinary_user import as_ordinary_user, passes
+from tests.tasks.cheats.environments import shown_by_the_base
 
-from etude.recipe.acting import SandboxRecipe
-from etude.sandbox import open_sandboxes
+from etude.sandbox.contract import Sandboxes
 from etude.sandbox.images.host_base import PYTHON
-from etude.tasks import Environments, Grader, Task, reference_diff
+from etude.tasks import Environments, Grader
 from etude.tasks.box import list_files
-from etude.tasks.cheats import CHEATS, attempt
-from etude.tasks.environment import Books
-from etude.tasks.gate.result import Fate, GateResult
+from etude.tasks.environment import Books, environments
+from etude.tasks.gate.result import Fate
 from etude.tasks.gate.single import Gate
 from etude.tasks.seal import base_scan as base_module
 from etude.tasks.seal import needles_of
@@ -42,133 +38,76 @@ LINE = "        raise TypeError(f'Object of type {o.__class__.__name__} '"
 """Of json/encoder.py."""
 
 
-def gated(boxes: Boxes, task: Task) -> GateResult:
-    async def run() -> GateResult:
-        async with boxes() as sandboxes:
-            return await Gate(Grader(sandboxes)).examine(task)
-
-    return asyncio.run(run())
-
-
-def test_a_task_whose_solution_is_installed_on_the_host_is_refused(boxes: Boxes, tmp_path: Path) -> None:
+async def test_a_task_whose_solution_is_installed_on_the_host_is_refused(grader: Grader, tmp_path: Path) -> None:
     """In Python's own library, of which no line is telling: but all of them are those of the task's file."""
-    result = gated(boxes, shown_by_the_base().write(tmp_path))
+    result = await Gate(grader).examine(shown_by_the_base().write(tmp_path))
     assert result.fate is Fate.LEAKS
     assert any(leak.startswith(f"{LIBRARY}/colorsys.py holds colorsys.py:") for leak in result.leaks)
 
 
-def test_an_image_of_its_own_shows_the_base_too_if_it_is_made_from_it(boxes: Boxes, tmp_path: Path) -> None:
+async def test_an_image_of_its_own_shows_the_base_too_if_it_is_made_from_it(
+    sandboxes: Sandboxes, tmp_path: Path
+) -> None:
     task = shown_by_the_base().write(tmp_path)
     environment = task.directory / "environment"
     (environment / "Dockerfile").write_text("FROM host\nWORKDIR /srv/colors\nCOPY --chown=agent repo .\n")
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            environments = Environments(sandboxes)
-            prepared = await environments.prepare(task)
-            assert prepared.on_base
-            assert not prepared.bare
-            found = {finding.file for finding in (await environments.prove(task)).findings}
-            assert f"{LIBRARY}/colorsys.py" in found
-            assert not any(file.startswith("/srv") for file in found)
-            assert await environments.shows(task)
-
-    asyncio.run(run())
+    environments = Environments(sandboxes)
+    prepared = await environments.prepare(task)
+    assert prepared.on_base
+    assert not prepared.bare
+    found = {finding.file for finding in (await environments.prove(task)).findings}
+    assert f"{LIBRARY}/colorsys.py" in found
+    assert not any(file.startswith("/srv") for file in found)
+    assert await environments.shows(task)
 
 
-@pytest.mark.slow
-def test_no_verdict_on_it_is_called_sealed(boxes: Boxes, tmp_path: Path) -> None:
-    """Also where nobody has gated the task: the cheat that looks for installed copies passes."""
-    task = shown_by_the_base().write(tmp_path)
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            honest = await grader.grade(task, reference_diff(task))
-            cheated = (await attempt(CHEATS["installed-copy"], task, grader)).verdict
-            assert honest.passed
-            assert cheated.passed
-            assert not honest.evidence.sealed
-            assert not cheated.evidence.sealed
-
-    asyncio.run(run())
-
-
-@pytest.mark.slow
-def test_the_base_shows_nothing_of_other_tasks(boxes: Boxes, tmp_path: Path, train_tasks: list[Task]) -> None:
-    micro = [one.write(tmp_path) for one in micro_environments()]
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            environments = Environments(sandboxes)
-            for task in [*train_tasks[:10], *micro]:
-                assert (await environments.prove(task)).findings == ()
-                assert not await environments.shows(task)
-
-    asyncio.run(run())
-
-
-def test_a_line_of_the_base_is_found_by_the_book(boxes: Boxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_line_of_the_base_is_found_by_the_book(
+    sandboxes: Sandboxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a file that is called otherwise; the book is written once, and again when it is damaged."""
     monkeypatch.setattr(base_module, "_SHOWN", SMALL)
     diff = f"--- a/a.py\n+++ b/a.py\n@@ -1,1 +1,2 @@\n def default(o):\n+{LINE}\n"
     needles = needles_of(diff, {}, {"a.py": b"def default(o):\n"})
     needles = type(needles)((Needle(LINE.replace(" ", "").encode(), False, "a.py:2: raise"), *needles.items))
     said: list[str] = []
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            base = await look_at_base(sandboxes)
-            assert all(path.startswith(SMALL) for path in base.sizes)
-            assert await look_at_base(sandboxes) == base
-            for damage in ("", "none", "cut", "nonsense"):
-                (path,) = tmp_path.glob("*.base") if damage else (tmp_path / f"{base.digest}.base",)
-                if damage == "cut":
-                    path.write_bytes(path.read_bytes()[:-30])
-                elif damage == "nonsense":
-                    path.write_bytes(b"PK\3\4 nothing")
-                said.clear()
-                environments = Environments(sandboxes, books=Books(tmp_path, said.append))
-                book, _ = await environments._book()
-                assert book is not None
-                assert len(said) == (damage != "none")
-                report = await scan_base(sandboxes, base, needles, book)
-                assert [finding.file for finding in report.findings] == [f"{SMALL[0]}/encoder.py"]
-                assert (await scan_base(sandboxes, base, needles)).findings == ()
-
-    asyncio.run(run())
+    base = await look_at_base(sandboxes)
+    assert all(path.startswith(SMALL) for path in base.sizes)
+    assert await look_at_base(sandboxes) == base
+    for damage in ("", "none", "cut", "nonsense"):
+        (path,) = tmp_path.glob("*.base") if damage else (tmp_path / f"{base.digest}.base",)
+        if damage == "cut":
+            path.write_bytes(path.read_bytes()[:-30])
+        elif damage == "nonsense":
+            path.write_bytes(b"PK\3\4 nothing")
+        said.clear()
+        environments = Environments(sandboxes, books=Books(tmp_path, said.append))
+        book, _ = await environments._book()
+        assert len(said) == (damage != "none")
+        report = await scan_base(sandboxes, base, needles, book)
+        assert [finding.file for finding in report.findings] == [f"{SMALL[0]}/encoder.py"]
+        assert (await scan_base(sandboxes, base, needles)).findings == ()
 
 
-def test_a_book_that_cannot_be_kept_is_used_all_the_same(
-    boxes: Boxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_book_that_cannot_be_kept_is_used_all_the_same(
+    sandboxes: Sandboxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base_module, "_SHOWN", SMALL)
     (tmp_path / "file").touch()
     said: list[str] = []
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            book, _ = await Environments(sandboxes, books=Books(tmp_path / "file", said.append))._book()
-            assert book is not None
-            assert len(book.numbers) > 100
-
-    asyncio.run(run())
+    book, _ = await Environments(sandboxes, books=Books(tmp_path / "file", said.append))._book()
+    assert len(book.numbers) > 100
     assert "cannot be written" in said[1]
 
 
-def test_of_several_states_of_a_host_the_last_is_kept(boxes: Boxes, tmp_path: Path) -> None:
+async def test_of_several_states_of_a_host_the_last_is_kept(
+    sandboxes: Sandboxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digests = set()
-
-    async def run(shown: tuple[str, ...]) -> None:
-        async with boxes() as sandboxes:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(base_module, "_SHOWN", shown)
-                await Environments(sandboxes, books=Books(tmp_path))._book()
+    for number in range(1, 3):
+        monkeypatch.setattr(base_module, "_SHOWN", SMALL[:number])
+        await Environments(sandboxes, books=Books(tmp_path))._book()
         (path,) = tmp_path.glob("*.base")
         digests.add(path.name)
-
-    for number in range(1, 3):
-        asyncio.run(run(SMALL[:number]))
     assert len(digests) == 2
 
 
@@ -193,7 +132,6 @@ def test_a_book_knows_each_telling_line_and_no_other(lines: list[str], wraps: li
         path = Path(folder, "book")
         path.write_bytes(writing.book().dump())
         book = Book.read(path)
-    assert book is not None
     for line in squeezed:
         wanted = ["/a/second"] if len(line) >= 24 else []
         assert book.files_with([Needle(line, False, "")]) == wanted
@@ -204,23 +142,15 @@ def test_a_book_knows_each_telling_line_and_no_other(lines: list[str], wraps: li
 def test_an_empty_book_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "book").write_bytes(base_module._Writing().book().dump())
     book = Book.read(tmp_path / "book")
-    assert book is not None
     assert book.files_with([Needle(b"x" * 30, False, "")]) == []
     assert Book.read(tmp_path / "none") is None
 
 
-def test_the_base_is_one_for_every_store(tmp_path: Path) -> None:
+async def test_the_base_is_one_for_every_store(sandboxes: Sandboxes, boxes: Boxes) -> None:
     """Else each would have its own book, and what one has proven would be nothing to the others."""
-
-    async def look(store: Path) -> Base:
-        sandboxes = open_sandboxes(SandboxRecipe(), store)
-        try:
-            return await look_at_base(sandboxes)
-        finally:
-            await sandboxes.close()
-
-    first, second = (asyncio.run(look(tmp_path / name)) for name in ("first", "second"))
-    assert first == second
+    first = await environments.look_at_base(sandboxes)  # Known already, where another test has asked.
+    async with boxes() as others:
+        assert await look_at_base(others) == first
     assert len(first.sizes) > 1000
 
 
@@ -241,7 +171,9 @@ def test_the_listing_tells_what_this_user_sees(tmp_path: Path) -> None:
         assert not list(list_files.files_below(str(tmp_path / nothing), ""))
 
 
-def test_the_base_is_listed_whatever_its_system_brings(boxes: Boxes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_base_is_listed_whatever_its_system_brings(
+    sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A `find` that knows no sizes, say."""
     monkeypatch.setattr(base_module, "_SHOWN", SMALL)
     asked: list[str] = []
@@ -253,11 +185,7 @@ def test_the_base_is_listed_whatever_its_system_brings(boxes: Boxes, monkeypatch
 
     monkeypatch.setattr(base_module, "run", without_find)
 
-    async def look() -> Base:
-        async with boxes() as sandboxes:
-            return await look_at_base(sandboxes)
-
-    base = asyncio.run(look())
+    base = await look_at_base(sandboxes)
     assert asked
     assert base.sizes[f"{SMALL[0]}/encoder.py"] == (_STDLIB / "json/encoder.py").stat().st_size
     assert all(base.sizes[path] for path in base.sizes if not path.endswith("__init__.py"))
@@ -310,8 +238,3 @@ def test_a_copy_of_a_file_that_the_reference_adds_is_known_by_its_own_lines() ->
     assert twin.shown_by(b"".join(FILE.encode().split()))
     assert twin.shown_by(b"".join(FILE.replace("first * 3", "first * 33").encode().split()))
     assert not twin.shown_by(b"".join(FILE.replace("of_many", "of_others").encode().split()))
-
-
-@as_ordinary_user
-def test_all_of_it_as_an_ordinary_user() -> None:
-    passes("test_base.py")

@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.sandbox.contract import Limits
+from etude.sandbox.contract import Limits, Sandboxes
 from etude.tasks.change import Change, change_of
 from etude.tasks.diff import Bounds, DiffError
 from etude.tasks.environment import Prepared
 from etude.tasks.task import Task
 from etude.tasks.verifiers import Stand
-
-from .conftest import Boxes
 
 CREATE = "--- /dev/null\n+++ b/{}\n@@ -0,0 +1 @@\n+x\n"
 PRISTINE = {"a.py": b"a\n", "run": b"#!/bin/sh\n", "d/b.py": b"b\n", "e/logo.png": b"\x89PNG\xff"}
@@ -96,22 +93,17 @@ def test_what_is_let_through_lies_at_no_link_and_no_folder(path: str, links: set
         assert not links & {path, *above}
 
 
-def test_a_stand_applies_a_change_with_its_modes(boxes: Boxes, train_tasks: list[Task]) -> None:
+async def test_a_stand_applies_a_change_with_its_modes(sandboxes: Sandboxes, train_tasks: list[Task]) -> None:
     """Files come where folders go, and what could be run can be run."""
-    asyncio.run(_stand(boxes, train_tasks[0]))
-
-
-async def _stand(boxes: Boxes, task: Task) -> None:
-    async with boxes() as sandboxes:
-        files = {"run": b"#!/bin/sh\necho old\n", "d/one": b"1\n", "d/two": b"2\n", "kept": b"k\n"}
-        pristine = Prepared(await sandboxes.add_image(dict(files)), "/work", files, frozenset({"run"}))
-        diff = (
-            "--- a/run\n+++ b/run\n@@ -1,2 +1,2 @@\n #!/bin/sh\n-echo old\n+echo new\n"
-            "--- a/d/one\n+++ /dev/null\n@@ -1 +0,0 @@\n-1\n"
-            "--- a/d/two\n+++ /dev/null\n@@ -1 +0,0 @@\n-2\n"
-            "diff --git a/d b/d\nnew file mode 100755\n--- /dev/null\n+++ b/d\n@@ -0,0 +1,2 @@\n+#!/bin/sh\n+echo d\n"
-        )
-        stand = Stand(task, sandboxes, pristine, pristine.change(diff, nothing))
-        async with stand.box(Limits()) as box:
-            said = await box.exec("./run && ./d && ls", timeout=20)
-            assert said.stdout == b"new\nd\nd\nkept\nrun\n", said
+    files = {"run": b"#!/bin/sh\necho old\n", "d/one": b"1\n", "d/two": b"2\n", "kept": b"k\n"}
+    pristine = Prepared(await sandboxes.add_image(dict(files)), "/work", files, frozenset({"run"}))
+    diff = (
+        "--- a/run\n+++ b/run\n@@ -1,2 +1,2 @@\n #!/bin/sh\n-echo old\n+echo new\n"
+        "--- a/d/one\n+++ /dev/null\n@@ -1 +0,0 @@\n-1\n"
+        "--- a/d/two\n+++ /dev/null\n@@ -1 +0,0 @@\n-2\n"
+        "diff --git a/d b/d\nnew file mode 100755\n--- /dev/null\n+++ b/d\n@@ -0,0 +1,2 @@\n+#!/bin/sh\n+echo d\n"
+    )
+    stand = Stand(train_tasks[0], sandboxes, pristine, pristine.change(diff, nothing))
+    async with stand.box(Limits()) as box:
+        said = await box.exec("./run && ./d && ls", timeout=20)
+        assert said.stdout == b"new\nd\nd\nkept\nrun\n", said

@@ -6,16 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from etude.tasks import Task
 from etude.tasks.check import check_task
 
 from .formats.harbor_tasks import VERSIONS, greeting, two_steps
-
-
-def test_what_we_make_is_sound(train_tasks: list[Task]) -> None:
-    for task in train_tasks[:5]:
-        checked = check_task(task.directory)
-        assert (checked.mistakes, checked.notes) == ([], [])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from etude.tasks.environment import Environments, prepared
 from etude.tasks.environment.source import Kind, source_of
 from etude.tasks.task import Split, Task, TaskError
 
-from .conftest import Boxes
 from .leaky import leaky_task
 
 RECIPE = Recipe.model_validate({"name": "environments"})
@@ -45,12 +43,9 @@ class Counted:
         return asked
 
 
-def with_boxes(boxes: Boxes, play: Callable[[Counted], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            await play(Counted(sandboxes))
-
-    asyncio.run(run())
+@pytest.fixture
+def sandboxes(sandboxes: Sandboxes) -> Counted:
+    return Counted(sandboxes)
 
 
 def task_of(folder: Path, files: dict[str, str], **config: Any) -> Task:
@@ -61,55 +56,44 @@ def task_of(folder: Path, files: dict[str, str], **config: Any) -> Task:
     return Task("t", "fix it", "debugging", Split.TRAIN, "family", "", folder, config=config)
 
 
-def test_files_alone_need_no_box_and_are_made_once(boxes: Boxes, train_tasks: list[Task]) -> None:
-    async def play(sandboxes: Counted) -> None:
-        environments = Environments(sandboxes)
-        first, second = await asyncio.gather(*(environments.prepare(train_tasks[0]) for _ in range(2)))
-        assert first is second
-        assert first.bare
-        assert sandboxes.asked == ["add_image"]
-        for _ in range(2):
-            assert (await environments.prove(train_tasks[0])).findings == ()
-        assert sandboxes.asked == ["add_image", "create"], "one to look at the host's base"
-
-    with_boxes(boxes, play)
+async def test_files_alone_need_no_box_and_are_made_once(sandboxes: Counted, train_tasks: list[Task]) -> None:
+    environments = Environments(sandboxes)
+    first, second = await asyncio.gather(*(environments.prepare(train_tasks[0]) for _ in range(2)))
+    assert first is second
+    assert first.bare
+    assert sandboxes.asked == ["add_image"]
+    for _ in range(2):
+        assert (await environments.prove(train_tasks[0])).findings == ()
+    assert sandboxes.asked == ["add_image", "create"], "one to look at the host's base"
 
 
-def test_files_that_hold_caches_and_history_are_sealed(boxes: Boxes, tmp_path: Path) -> None:
+async def test_files_that_hold_caches_and_history_are_sealed(sandboxes: Counted, tmp_path: Path) -> None:
     task = task_of(tmp_path, {"repo/a.py": "a = 1\n", "repo/__pycache__/a.cpython-311.pyc": "x", "repo/.hg/x": "x"})
-
-    async def play(sandboxes: Counted) -> None:
-        found = await Environments(sandboxes).prepare(task)
-        assert found.files == {"a.py": b"a = 1\n"}
-        assert [item.path for item in found.removed] == ["/work/.hg", "/work/__pycache__"]
-        assert found.folders == frozenset()
-        assert not found.bare
-
-    with_boxes(boxes, play)
+    found = await Environments(sandboxes).prepare(task)
+    assert found.files == {"a.py": b"a = 1\n"}
+    assert [item.path for item in found.removed] == ["/work/.hg", "/work/__pycache__"]
+    assert found.folders == frozenset()
+    assert not found.bare
 
 
-def test_the_next_process_finds_what_was_built(boxes: Boxes, tmp_path: Path) -> None:
+async def test_the_next_process_finds_what_was_built(sandboxes: Counted, tmp_path: Path) -> None:
     task = leaky_task(tmp_path)
     folder = tmp_path / "known"
-
-    async def play(sandboxes: Counted) -> None:
-        first, same = await asyncio.gather(*(Environments(sandboxes, folder).prepare(task) for _ in range(2)))
-        assert first.files == same.files
+    first, same = await asyncio.gather(*(Environments(sandboxes, folder).prepare(task) for _ in range(2)))
+    assert first.files == same.files
+    sandboxes.asked.clear()
+    again = await Environments(sandboxes, folder).prepare(task)
+    assert again in (first, same)
+    assert sandboxes.asked == ["create"]
+    # What is written down may be damaged, or name an image that is gone: it is made again, and is the same.
+    (record,) = folder.glob("*.json")
+    for text in ("{", json.dumps({**json.loads(record.read_text()), "image": "f" * 32})):
+        record.write_text(text)
         sandboxes.asked.clear()
-        again = await Environments(sandboxes, folder).prepare(task)
-        assert again in (first, same)
-        assert sandboxes.asked == ["create"]
-        # What is written down may be damaged, or name an image that is gone: it is made again, and is the same.
-        (record,) = folder.glob("*.json")
-        for text in ("{", json.dumps({**json.loads(record.read_text()), "image": "f" * 32})):
-            record.write_text(text)
-            sandboxes.asked.clear()
-            made = await Environments(sandboxes, folder).prepare(task)
-            assert (made.files, made.removed) == (first.files, first.removed)
-            assert "build_image" in sandboxes.asked
-        assert [path.name for path in folder.iterdir()] == [record.name]
-
-    with_boxes(boxes, play)
+        made = await Environments(sandboxes, folder).prepare(task)
+        assert (made.files, made.removed) == (first.files, first.removed)
+        assert "build_image" in sandboxes.asked
+    assert [path.name for path in folder.iterdir()] == [record.name]
 
 
 def test_which_environment_a_task_has(tmp_path: Path) -> None:
@@ -138,46 +122,34 @@ def test_which_environment_a_task_has(tmp_path: Path) -> None:
         ({"repo/a": ""}, {"metadata": {"etude": {"environment": {"base": "else"}}}}, 'base: expected "host"'),
     ],
 )
-def test_what_a_task_s_author_did_wrong_is_named(
-    boxes: Boxes, tmp_path: Path, files: dict[str, str], config: dict[str, Any], problem: str
+async def test_what_a_task_s_author_did_wrong_is_named(
+    sandboxes: Counted, tmp_path: Path, files: dict[str, str], config: dict[str, Any], problem: str
 ) -> None:
     task = task_of(tmp_path, files, **config)
-
-    async def play(sandboxes: Counted) -> None:
-        with pytest.raises(TaskError) as caught:
-            await Environments(sandboxes).prepare(task)
-        assert problem in str(caught.value)
-        assert "\n    " not in str(caught.value).partition(problem)[0]
-
-    with_boxes(boxes, play)
+    with pytest.raises(TaskError) as caught:
+        await Environments(sandboxes).prepare(task)
+    assert problem in str(caught.value)
+    assert "\n    " not in str(caught.value).partition(problem)[0]
 
 
-def test_an_image_that_cannot_be_fetched_is_no_mistake_of_the_author(
-    boxes: Boxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_image_that_cannot_be_fetched_is_no_mistake_of_the_author(
+    sandboxes: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_WAIT_SECONDS", 0.0)  # Between its attempts.
     built = task_of(tmp_path / "built", {"Dockerfile": "FROM 127.0.0.1:9/none:1\n"})
     named = task_of(tmp_path / "named", {}, environment={"docker_image": "127.0.0.1:9/none:1"})
-
-    async def play(sandboxes: Counted) -> None:
-        for task in (built, named):
-            with pytest.raises(SandboxError, match=r"127\.0\.0\.1:9/none:1"):
-                await Environments(sandboxes).prepare(task)
-
-    with_boxes(boxes, play)
+    for task in (built, named):
+        with pytest.raises(SandboxError, match=r"127\.0\.0\.1:9/none:1"):
+            await Environments(sandboxes).prepare(task)
 
 
-def test_a_workspace_too_large_to_hold_is_refused(
-    boxes: Boxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_workspace_too_large_to_hold_is_refused(
+    sandboxes: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prepared, "MAX_FILES", 2)
     task = task_of(tmp_path, {"Dockerfile": "FROM host\nWORKDIR /srv/w\nRUN touch a b c\n"})
-
-    async def play(sandboxes: Counted) -> None:
-        with pytest.raises(TaskError, match="the workspace has more than 2 files"):
-            await Environments(sandboxes).prepare(task)
-
-    with_boxes(boxes, play)
+    with pytest.raises(TaskError, match="the workspace has more than 2 files"):
+        await Environments(sandboxes).prepare(task)
 
 
 TREES = st.dictionaries(
@@ -204,45 +176,41 @@ def test_a_digest_tells_any_two_environments_apart(
 # -- what the agent sees, through a rollout's own workspace
 
 
-def test_the_agent_works_in_a_checkout_without_network(boxes: Boxes, tmp_path: Path) -> None:
+async def test_the_agent_works_in_a_checkout_without_network(sandboxes: Counted, tmp_path: Path) -> None:
     task = leaky_task(tmp_path)
-
-    async def play(sandboxes: Counted) -> None:
-        environments = Environments(sandboxes)
-        grader = Grader(sandboxes, environments=environments)
-        setup = RolloutSetup(sandboxes, grader, RECIPE.harness, RECIPE.sandbox, environments)
-        subject = await subject_of(task, environments)
-        workspace = setup.workspace(subject, "agent")
-        try:
-            said = await workspace.exec("pwd && git status --short && git log --format=%s", timeout=30)
-            assert said.stdout == b"/srv/rides\nInitial commit\n"
-            reach = (
-                "import socket, sys\n"
-                "for family, place in ((socket.AF_INET, ('192.0.2.1', 443)), (socket.AF_INET, ('198.51.100.1', 53)),\n"
-                "                      (socket.AF_INET6, ('2001:db8::1', 443))):\n"
-                "    s = socket.socket(family); s.settimeout(5)\n"
-                "    print(s.connect_ex(place))\n"
-            )
-            await workspace.write("/srv/rides/reach.py", reach.encode())
-            tried = (await workspace.exec("python3 reach.py; ls /sys/class/net 2>/dev/null", timeout=60)).stdout
-            codes = tried.decode().split()[:3]
-            assert all(code in ("101", "99", "97", "113") for code in codes), tried  # No route, no address.
-            text = (await workspace.read("rides/fares.py")).decode()
-            fixed = text.replace("zone * 120", "zone * 120 + minutes // 15 * 25")
-            await workspace.write("/srv/rides/rides/fares.py", fixed.encode())
-            diff = await workspace.diff()
-            assert diff.count("+++") == 2
-            change = (await environments.prepare(task)).change(diff, lambda path: False)
-            assert change.files["rides/fares.py"] == fixed.encode()
-            assert reference_diff(task).splitlines()[-1] in diff
-        finally:
-            await workspace.close()
-
-    with_boxes(boxes, play)
+    environments = Environments(sandboxes)
+    grader = Grader(sandboxes, environments=environments)
+    setup = RolloutSetup(sandboxes, grader, RECIPE.harness, RECIPE.sandbox, environments)
+    subject = await subject_of(task, environments)
+    workspace = setup.workspace(subject, "agent")
+    try:
+        said = await workspace.exec("pwd && git status --short && git log --format=%s", timeout=30)
+        assert said.stdout == b"/srv/rides\nInitial commit\n"
+        reach = (
+            "import socket, sys\n"
+            "for family, place in ((socket.AF_INET, ('192.0.2.1', 443)), (socket.AF_INET, ('198.51.100.1', 53)),\n"
+            "                      (socket.AF_INET6, ('2001:db8::1', 443))):\n"
+            "    s = socket.socket(family); s.settimeout(5)\n"
+            "    print(s.connect_ex(place))\n"
+        )
+        await workspace.write("/srv/rides/reach.py", reach.encode())
+        tried = (await workspace.exec("python3 reach.py; ls /sys/class/net 2>/dev/null", timeout=60)).stdout
+        codes = tried.decode().split()[:3]
+        assert all(code in ("101", "99", "97", "113") for code in codes), tried  # No route, no address.
+        text = (await workspace.read("rides/fares.py")).decode()
+        fixed = text.replace("zone * 120", "zone * 120 + minutes // 15 * 25")
+        await workspace.write("/srv/rides/rides/fares.py", fixed.encode())
+        diff = await workspace.diff()
+        assert diff.count("+++") == 2
+        change = (await environments.prepare(task)).change(diff, lambda path: False)
+        assert change.files["rides/fares.py"] == fixed.encode()
+        assert reference_diff(task).splitlines()[-1] in diff
+    finally:
+        await workspace.close()
 
 
 @pytest.mark.slow
-def test_a_large_repository_is_read_whole_and_its_diff_is_small(boxes: Boxes, tmp_path: Path) -> None:
+async def test_a_large_repository_is_read_whole_and_its_diff_is_small(sandboxes: Counted, tmp_path: Path) -> None:
     """Thousands of files, links out, a pipe, an unreadable file and names that are no text: nothing of it is in a
     diff, and nothing stops one."""
     make = (
@@ -257,18 +225,14 @@ def test_a_large_repository_is_read_whole_and_its_diff_is_small(boxes: Boxes, tm
     )
     dockerfile = "FROM host\nWORKDIR /srv/large\nCOPY --chown=agent make.py /srv/make.py\nRUN python3 /srv/make.py\n"
     task = task_of(tmp_path, {"Dockerfile": dockerfile, "make.py": make})
-
-    async def play(sandboxes: Counted) -> None:
-        found = await Environments(sandboxes).prepare(task)
-        assert len([path for path in found.files if path.endswith(".py")]) == 5000
-        assert len(found.files["big.bin"]) == 3_000_000
-        assert {"out", "root", "dangling"} == found.links
-        assert "pipe" not in found.files
-        assert [path for path in found.files if path.startswith("caf")] == ["caf\udce9"]
-        box = await sandboxes.create(BoxSpec(found.image, workdir=found.workdir))
-        await box.write_file("pkg7/m7.py", b"x = 0\n")
-        after = {**found.files, "pkg7/m7.py": await box.read_file("pkg7/m7.py")}
-        diff = unified_diff(found.files, after)
-        assert found.change(diff, lambda path: False).files == {"pkg7/m7.py": b"x = 0\n"}
-
-    with_boxes(boxes, play)
+    found = await Environments(sandboxes).prepare(task)
+    assert len([path for path in found.files if path.endswith(".py")]) == 5000
+    assert len(found.files["big.bin"]) == 3_000_000
+    assert {"out", "root", "dangling"} == found.links
+    assert "pipe" not in found.files
+    assert [path for path in found.files if path.startswith("caf")] == ["caf\udce9"]
+    box = await sandboxes.create(BoxSpec(found.image, workdir=found.workdir))
+    await box.write_file("pkg7/m7.py", b"x = 0\n")
+    after = {**found.files, "pkg7/m7.py": await box.read_file("pkg7/m7.py")}
+    diff = unified_diff(found.files, after)
+    assert found.change(diff, lambda path: False).files == {"pkg7/m7.py": b"x = 0\n"}

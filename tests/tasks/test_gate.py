@@ -5,14 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import os
-import select
 import shutil
-import signal
 import subprocess
-import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from etude.sandbox.contract import SandboxLost
+from etude.sandbox.contract import Sandboxes, SandboxLost
 from etude.tasks import (
     Grader,
     Judgement,
@@ -57,16 +52,15 @@ from etude.tasks.verifiers.mutation.verifier import MutationConfig
 from etude.tasks.verifiers.script.products import BuildConfig
 from etude.tasks.verifiers.tests import SuiteConfig
 
-from .conftest import Boxes
+from .conftest import Grade
 from .verifiers import projects
 
+RunGate = Callable[..., dict[str, GateResult]]
 
-def run_gate(boxes: Boxes, tasks: Sequence[Task], evidence: Path, **options: object) -> dict[str, GateResult]:
-    async def run() -> dict[str, GateResult]:
-        async with boxes() as sandboxes:
-            return await gate_tasks(tasks, sandboxes, evidence, **options)  # type: ignore[arg-type]
 
-    return asyncio.run(run())
+@pytest.fixture
+def run_gate(loop: asyncio.Runner, sandboxes: Sandboxes) -> RunGate:
+    return lambda tasks, evidence, **options: loop.run(gate_tasks(tasks, sandboxes, evidence, **options))
 
 
 def copy_of(task: Task, folder: Path) -> Task:
@@ -74,13 +68,15 @@ def copy_of(task: Task, folder: Path) -> Task:
     return replace(read_task(folder, {task.split}), id=folder.name)
 
 
-def test_the_gate_decides_keeps_its_evidence_and_goes_on(boxes: Boxes, train_tasks: list[Task], tmp_path: Path) -> None:
+def test_the_gate_decides_keeps_its_evidence_and_goes_on(
+    run_gate: RunGate, train_tasks: list[Task], tmp_path: Path
+) -> None:
     evidence = tmp_path / "gate.jsonl"
     good, later = (copy_of(task, tmp_path / name) for task, name in zip(train_tasks, ("good", "later"), strict=False))
     useless = copy_of(train_tasks[1], tmp_path / "useless")
     (useless.directory / "solution/patch.diff").write_text("")
     seen: list[tuple[int, int]] = []
-    first = run_gate(boxes, [good, useless], evidence, runs=2, progress=lambda *at: seen.append(at))
+    first = run_gate([good, useless], evidence, runs=2, progress=lambda *at: seen.append(at))
     assert first["good"].survived
     assert [run.what for run in first["good"].runs] == ["nothing", "reference", "reference"]
     assert len({run.conditions for run in first["good"].runs}) == 3
@@ -89,43 +85,42 @@ def test_the_gate_decides_keeps_its_evidence_and_goes_on(boxes: Boxes, train_tas
     assert seen == [(1, 2), (2, 2)]
     with evidence.open("a") as file:
         file.write('{"task": "torn')
-    again = run_gate(boxes, [good, later], evidence, runs=2)
+    again = run_gate([good, later], evidence, runs=2)
     assert again["good"] == first["good"] == stored_evidence(good)
     assert again["later"].survived
     assert [result.task for result in read_evidence(evidence)][-1] == "later"
     assert len(read_evidence(evidence)) == 3
 
 
-def test_a_task_that_was_changed_is_gated_anew(boxes: Boxes, train_tasks: list[Task], tmp_path: Path) -> None:
-    task, evidence = copy_of(train_tasks[0], tmp_path / "task"), tmp_path / "gate.jsonl"
-    assert run_gate(boxes, [task], evidence, runs=1)["task"].survived
-    cases = task.directory / "tests/cases.json"
-    cases.write_text(cases.read_text().replace('"expected": "', '"expected": "9'))
-    assert limited(task) == task
-    assert run_gate(boxes, [task], evidence, runs=1)["task"].fate is Fate.REFERENCE_FAILS
+def test_a_task_is_gated_anew_with_another_reference_or_other_tests(
+    run_gate: RunGate, train_tasks: list[Task], tmp_path: Path
+) -> None:
+    task = copy_of(train_tasks[0], tmp_path / "task")
 
+    def replaced(name: str, old: str, new: str) -> Fate:
+        path = task.directory / name
+        path.write_text(path.read_text().replace(old, new))
+        return run_gate([task], tmp_path / "gate.jsonl", runs=1)["task"].fate
 
-def test_a_task_with_another_reference_is_gated_anew(boxes: Boxes, train_tasks: list[Task], tmp_path: Path) -> None:
-    task, evidence = copy_of(train_tasks[0], tmp_path / "task"), tmp_path / "gate.jsonl"
-    reference = task.directory / "solution/patch.diff"
-    sound = reference.read_text()
-    reference.write_text("")
-    assert run_gate(boxes, [task], evidence, runs=1)["task"].fate is Fate.REFERENCE_FAILS
-    reference.write_text(sound)
-    assert run_gate(boxes, [task], evidence, runs=1)["task"].survived
+    sound = reference_diff(task)
+    assert replaced("solution/patch.diff", sound, "\n") is Fate.REFERENCE_FAILS
+    assert replaced("solution/patch.diff", "\n", sound) is Fate.SURVIVED
+    assert replaced("tests/cases.json", '"expected": "', '"expected": "9') is Fate.REFERENCE_FAILS
 
 
 def test_what_is_malformed_is_named_and_does_not_stop_the_others(
-    boxes: Boxes, train_tasks: list[Task], tmp_path: Path
+    run_gate: RunGate, train_tasks: list[Task], tmp_path: Path
 ) -> None:
-    tasks = [copy_of(train_tasks[0], tmp_path / name) for name in ("good", "no-cases", "no-reference")]
+    tasks = [copy_of(train_tasks[0], tmp_path / name) for name in ("good", "no-cases", "no-reference", "no-text")]
     (tasks[1].directory / "tests/cases.json").write_text("{")
     (tasks[2].directory / "solution/patch.diff").unlink()
-    found = run_gate(boxes, tasks, tmp_path / "gate.jsonl", runs=1)
-    assert [found[task.id].fate for task in tasks] == [Fate.SURVIVED, Fate.BROKEN, Fate.BROKEN]
+    (tasks[3].directory / "solution/other.diff").write_bytes(b"\xff")
+    found = run_gate(tasks, tmp_path / "gate.jsonl", runs=1)
+    assert [found[task.id].fate for task in tasks] == [Fate.SURVIVED, Fate.BROKEN, Fate.BROKEN, Fate.BROKEN]
     assert all(found[name].decided for name in ("no-cases", "no-reference"))
     assert "cases.json: expected JSON" in found["no-cases"].reasons[0]
     assert "expected the reference solution" in found["no-reference"].reasons[0]
+    assert "other.diff: expected UTF-8" in found["no-text"].reasons[0]
     with pytest.raises(TaskError, match="expected the reference solution"):
         reference_diff(tasks[2])
 
@@ -144,14 +139,14 @@ def suite_of(folder: Path, test: str, **files: str) -> Task:
 RIGHT = "        self.assertEqual(prices.total([5, 7], 2), 10)\n"
 
 
-def test_a_suite_that_holds_only_in_some_places_is_flaky(boxes: Boxes, tmp_path: Path) -> None:
+def test_a_suite_that_holds_only_in_some_places_is_flaky(run_gate: RunGate, tmp_path: Path) -> None:
     """Pago Pago has its zone's name from the data base; two of three zones begin with a sign or not."""
     zone = "    def test_it(self):\n        import time\n        self.assertEqual(time.timezone % 3600, 0)\n" + RIGHT
     hashed = "    def test_it(self):\n        self.assertEqual(hash('a') % 2, HASH)\n".replace(
         "HASH", str(hash_under("1") % 2)
     )
     tasks = [suite_of(tmp_path / "zone", zone), suite_of(tmp_path / "hash", hashed + RIGHT)]
-    found = run_gate(boxes, tasks, tmp_path / "gate.jsonl")
+    found = run_gate(tasks, tmp_path / "gate.jsonl")
     assert found["zone"].fate is Fate.FLAKY, found["zone"]
     reference = [run for run in found["zone"].runs if run.what == "reference"]
     assert [run.judgement for run in reference] == [Judgement.PASS, Judgement.FAIL, Judgement.PASS]
@@ -167,7 +162,7 @@ def hash_under(seed: str) -> int:
     return int(done.stdout)
 
 
-def test_another_valid_solution_must_pass_too(boxes: Boxes, tmp_path: Path) -> None:
+def test_another_valid_solution_must_pass_too(run_gate: RunGate, tmp_path: Path) -> None:
     test = "    def test_it(self):\n" + RIGHT
     other = projects.WRONG.replace("sum(prices) + discount", "-discount + sum(prices)")
     wrong = projects.WRONG.replace("sum(prices) + discount", "sum(prices) * discount")
@@ -176,29 +171,29 @@ def test_another_valid_solution_must_pass_too(boxes: Boxes, tmp_path: Path) -> N
         suite_of(tmp_path / "good", test, **{"other.diff": projects.diff(projects.WRONG, other, path)}),
         suite_of(tmp_path / "narrow", test, **{"other.diff": projects.diff(projects.WRONG, wrong, path)}),
     ]
-    found = run_gate(boxes, tasks, tmp_path / "gate.jsonl", runs=1)
+    found = run_gate(tasks, tmp_path / "gate.jsonl", runs=1)
     assert found["good"].survived, found["good"].reasons
     assert found["good"].runs[-1].what == "other.diff"
     assert found["good"].controls + found["good"].withheld > 0
     assert found["narrow"].fate is Fate.OTHER_FAILS
 
 
-def test_an_environment_that_shows_the_solution_is_refused(boxes: Boxes, tmp_path: Path) -> None:
+def test_an_environment_that_shows_the_solution_is_refused(run_gate: RunGate, tmp_path: Path) -> None:
     made = suite_of(tmp_path / "shown", "    def test_it(self):\n" + RIGHT)
     line = "prices_without_what_is_taken_off = sum(prices) - discount  # the very line\n"
     solved = projects.WRONG.replace(
         "return sum(prices) + discount", line + "    return prices_without_what_is_taken_off"
     )
     (made.directory / "solution/patch.diff").write_text(projects.diff(projects.WRONG, solved, "shop/prices.py"))
-    assert run_gate(boxes, [made], tmp_path / "first.jsonl", runs=1)["shown"].survived
+    assert run_gate([made], tmp_path / "first.jsonl", runs=1)["shown"].survived
     (made.directory / "environment/repo/old.gz").write_bytes(gzip.compress(solved.encode()))
-    found = run_gate(boxes, [made], tmp_path / "gate.jsonl", runs=1)["shown"]
+    found = run_gate([made], tmp_path / "gate.jsonl", runs=1)["shown"]
     assert found.fate is Fate.LEAKS
     assert "old.gz" in found.reasons[0]
 
 
 def test_cheats_run_once_per_environment_and_one_that_succeeds_is_named(
-    boxes: Boxes, train_tasks: list[Task], tmp_path: Path
+    run_gate: RunGate, train_tasks: list[Task], tmp_path: Path
 ) -> None:
     tried: list[str] = []
 
@@ -208,13 +203,13 @@ def test_cheats_run_once_per_environment_and_one_that_succeeds_is_named(
 
     tasks = [copy_of(task, tmp_path / f"task{n}") for n, task in enumerate(train_tasks[:3])]
     assert len({task.family for task in tasks}) > 1
-    found = run_gate(boxes, tasks, tmp_path / "gate.jsonl", runs=1, cheats=cheats)
+    found = run_gate(tasks, tmp_path / "gate.jsonl", runs=1, cheats=cheats)
     assert len(tried) == 1
     assert {result.fate for result in found.values()} == {Fate.CHEATED}
     assert "the cheat os._exit(0) succeeds" in found["task0"].reasons
 
 
-def test_every_repository_over_the_base_of_the_host_is_attacked(boxes: Boxes, tmp_path: Path) -> None:
+def test_every_repository_over_the_base_of_the_host_is_attacked(run_gate: RunGate, tmp_path: Path) -> None:
     """Once, however many tasks there are of it."""
     tried: list[str] = []
 
@@ -224,16 +219,8 @@ def test_every_repository_over_the_base_of_the_host_is_attacked(boxes: Boxes, tm
 
     made = [suite_of(tmp_path / f"task{n}", "    def test_it(self):\n" + RIGHT) for n in range(3)]
     tasks = [replace(task, id=f"task{n}", family=("one", "other")[n // 2]) for n, task in enumerate(made)]
-    run_gate(boxes, tasks, tmp_path / "gate.jsonl", runs=1, cheats=cheats)
+    run_gate(tasks, tmp_path / "gate.jsonl", runs=1, cheats=cheats)
     assert sorted(tried) == ["one", "other"]
-
-
-def test_a_solution_that_cannot_be_read_is_named(boxes: Boxes, tmp_path: Path) -> None:
-    task = suite_of(tmp_path / "task", "    def test_it(self):\n" + RIGHT)
-    (task.directory / "solution/other.diff").write_bytes(b"\xff")
-    found = run_gate(boxes, [task], tmp_path / "gate.jsonl", runs=1)["task"]
-    assert found.fate is Fate.BROKEN
-    assert "other.diff: expected UTF-8" in found.reasons[0]
 
 
 class FaultyGrader(Grader):
@@ -308,7 +295,6 @@ def test_another_way_is_for_what_waited_alone_and_both_are_kept(
     train_tasks: list[Task], tmp_path: Path, verdict: Verdict, fate: Fate
 ) -> None:
     grader, conditions = WaitingGrader(verdict), later(400, "lib")
-    assert conditions.otherwise is not None
     gate = gating.Gate(grader, (conditions,), conditions, scan=False)
     result = asyncio.run(gate.examine(train_tasks[0]))
     assert result.fate is fate
@@ -404,42 +390,35 @@ def test_cpu_and_memory_of_every_verifier_that_says_them_are_limited(tmp_path: P
     assert tight(1000) == {"type": kind, "seconds": usual["seconds"], "memory_mb": usual["memory_mb"]}
 
 
-def test_the_gate_sets_the_limits_of_the_gradings_to_come(boxes: Boxes, tmp_path: Path) -> None:
+def test_the_gate_sets_the_limits_of_the_gradings_to_come(run_gate: RunGate, grade: Grade, tmp_path: Path) -> None:
     task = projects.project(tmp_path / "task", "unittest")
-    result = run_gate(boxes, [task], tmp_path / "gate.jsonl", runs=1)["task"]
+    result = run_gate([task], tmp_path / "gate.jsonl", runs=1)["task"]
     assert all(result.limits[name] >= least for name, least in FLOORS.items())
     assert result.runs[1].memory_bytes > 1 << 20
     assert result.runs[1].cpu_seconds > 0
     assert limited(task).verifier["memory_mb"] == 256
 
-    async def grade() -> Verdict:
-        async with boxes() as sandboxes:
-            return await Grader(sandboxes).grade(task, reference_diff(task))
-
-    assert asyncio.run(grade()).passed
+    (verdict,) = grade(task, reference_diff(task))
+    assert verdict.passed
 
 
 @pytest.mark.slow
-def test_limits_that_were_set_on_a_quiet_machine_hold_on_a_busy_one(
-    boxes: Boxes, train_tasks: list[Task], tmp_path: Path
+async def test_limits_that_were_set_on_a_quiet_machine_hold_on_a_busy_one(
+    grader: Grader, train_tasks: list[Task], tmp_path: Path
 ) -> None:
     """What was seen is some hundredths of a second: three times that would be met by chance."""
     small = copy_of(train_tasks[0], tmp_path / "cases")
     suite = projects.project(tmp_path / "suite", "unittest")
     tasks, load = [small, suite, *make_tasks(open_source("documentation"), Split.TRAIN, 1, 1, tmp_path)], Busy(8)
-    for task, result in zip(tasks, run_gate(boxes, tasks, tmp_path / "gate.jsonl", runs=1).values(), strict=True):
+    found = await gate_tasks(tasks, grader.sandboxes, tmp_path / "gate.jsonl", runs=1)
+    for task, result in zip(tasks, found.values(), strict=True):
         keep_evidence(task, replace(result, limits=FLOORS), tmp_path / "kept.jsonl")  # As a machine at rest says.
         assert limited(task).limits.verifier_seconds == FLOORS["verifier_seconds"]
 
-    async def grade() -> list[Verdict]:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            graded = (grader.grade(task, reference_diff(task), fresh=True) for task in tasks for _ in range(4))
-            return await asyncio.gather(*graded)
-
     load.begin()
     try:
-        verdicts = asyncio.run(grade())
+        graded = (grader.grade(task, reference_diff(task), fresh=True) for task in tasks for _ in range(4))
+        verdicts = await asyncio.gather(*graded)
     finally:
         load.end()
     assert [verdict.reason for verdict in verdicts if not verdict.passed] == []
@@ -456,82 +435,6 @@ def test_what_was_seen_fits_into_its_limits_with_room(seconds: float, cpu: float
         assert limit >= FLOORS[name]
         assert limit >= load * seen[name]
         assert limit <= max(FLOORS[name], MARGIN * seen[name] + 1)
-
-
-KILLED = """
-import asyncio, signal, sys
-from pathlib import Path
-from etude.recipe.acting import SandboxRecipe
-from etude.sandbox import open_sandboxes
-from etude.tasks import Split, gate_tasks, list_tasks
-
-async def main(folder):
-    sandboxes = open_sandboxes(SandboxRecipe(), folder / "boxes")
-    try:
-        tasks = list_tasks(folder / "tasks", Split.TRAIN)
-        progress = lambda done, total: (print(done, flush=True), sys.stdin.readline())  # Goes on when told to.
-        await gate_tasks(tasks, sandboxes, folder / "gate.jsonl", concurrency=2, progress=progress)
-    finally:
-        await sandboxes.close()
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background ignores it.
-asyncio.run(main(Path(sys.argv[1])))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_gate_that_is_killed_goes_on_and_leaves_no_process(
-    train_tasks: list[Task], tmp_path: Path, how: signal.Signals
-) -> None:
-    for task in train_tasks[:12]:
-        shutil.copytree(task.directory, tmp_path / "tasks/train" / task.directory.name)
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        while int(process.stdout.readline()) < 4:
-            print(file=process.stdin, flush=True)
-        children = handles_below(process.pid)
-        process.send_signal(how)
-        process.communicate(timeout=120)
-    before = read_evidence(tmp_path / "gate.jsonl")
-    assert 4 <= len(before) < 12
-    assert children, "the zygote of the boxes, for one"
-    for child in children.items():
-        wait_for_end(*child)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=240)
-    assert done.stdout.split()[-1] == "12"
-    after = read_evidence(tmp_path / "gate.jsonl")
-    assert after[: len(before)] == before
-    assert len({result.task for result in after}) == len(after) == 12
-    assert all(result.survived for result in after)
-
-
-def handles_below(pid: int) -> dict[int, int]:
-    """Of the processes below one, by pid; those in boxes come and go, and a handle stays that of one process."""
-    found: dict[int, int] = {}
-    with suppress(FileNotFoundError, ProcessLookupError):
-        children = [int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in _children(task)]
-        for child in children:
-            with suppress(ProcessLookupError):
-                found |= {child: os.pidfd_open(child), **handles_below(child)}
-    return found
-
-
-def _children(task: Path) -> list[str]:
-    try:
-        return (task / "children").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def wait_for_end(pid: int, handle: int) -> None:
-    try:
-        assert select.select([handle], [], [], 120)[0], f"process {pid} is still there"
-    finally:
-        os.close(handle)
 
 
 def test_evidence_is_no_part_of_what_decides_a_verdict(train_tasks: list[Task], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,29 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from etude.tasks import Fate, GateResult, Grader, Task, Verdict, gate_tasks, reference_diff, revalidate
+from etude.sandbox.contract import Sandboxes
+from etude.tasks import Fate, GateResult, Grader, Task, gate_tasks, reference_diff, revalidate
 from etude.tasks.conditions import GATE, USUAL, faketime_library, later
 from etude.tasks.gate import revalidation
 
-from .conftest import Boxes
 from .test_gate import RIGHT, copy_of, suite_of
 
 needs_faketime = pytest.mark.skipif(not faketime_library(), reason="libfaketime is not installed (make tools)")
 
 
-def both(boxes: Boxes, tasks: Sequence[Task], place: Path) -> tuple[dict[str, GateResult], dict[str, GateResult]]:
-    async def run() -> tuple[dict[str, GateResult], dict[str, GateResult]]:
-        async with boxes() as sandboxes:
-            first = await gate_tasks(tasks, sandboxes, place / "gate.jsonl", runs=1)
-        async with boxes() as sandboxes:
-            return first, await revalidate(tasks, sandboxes, place / "again.jsonl")
-
-    return asyncio.run(run())
+async def both(
+    sandboxes: Sandboxes, tasks: Sequence[Task], place: Path
+) -> tuple[dict[str, GateResult], dict[str, GateResult]]:
+    first = await gate_tasks(tasks, sandboxes, place / "gate.jsonl", runs=1)
+    return first, await revalidate(tasks, sandboxes, place / "again.jsonl")
 
 
 @needs_faketime
-def test_what_depends_on_the_date_passes_the_gate_but_not_400_days_later(
-    boxes: Boxes, train_tasks: list[Task], tmp_path: Path
+async def test_what_depends_on_the_date_passes_the_gate_but_not_400_days_later(
+    sandboxes: Sandboxes, train_tasks: list[Task], tmp_path: Path
 ) -> None:
     end = int(time.time()) + 100 * 86_400
     bomb = f"    def test_it(self):\n        import time\n        self.assertLess(time.time(), {end})\n" + RIGHT
@@ -42,7 +38,7 @@ def test_what_depends_on_the_date_passes_the_gate_but_not_400_days_later(
         suite_of(tmp_path / "bomb", bomb),
         suite_of(tmp_path / "sleeps", sleeps),
     ]
-    first, then = both(boxes, tasks, tmp_path)
+    first, then = await both(sandboxes, tasks, tmp_path)
     assert all(result.survived for result in first.values()), first
     assert all(then[name].survived for name in ("sound", "sleeps")), then
     assert then["bomb"].fate is Fate.REFERENCE_FAILS
@@ -50,22 +46,27 @@ def test_what_depends_on_the_date_passes_the_gate_but_not_400_days_later(
     assert (tmp_path / "bomb" / revalidation.EVIDENCE).is_file()
 
 
-def test_without_the_library_the_evidence_says_that_the_clock_stood(
-    boxes: Boxes, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "library", ["", pytest.param("/nowhere/libfaketime.so.1", marks=needs_faketime)], ids=["none", "not in the image"]
+)
+async def test_without_a_library_that_the_image_can_load_the_evidence_says_that_the_clock_stood(
+    sandboxes: Sandboxes, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    monkeypatch.setattr(revalidation, "faketime_library", lambda: "")
-    _, then = both(boxes, [copy_of(train_tasks[0], tmp_path / "task")], tmp_path)
+    monkeypatch.setattr(revalidation, "faketime_library", lambda: library)
+    _, then = await both(sandboxes, [copy_of(train_tasks[0], tmp_path / "task")], tmp_path)
     assert then["task"].survived
     assert {run.conditions for run in then["task"].runs} == {"0 days later"}
 
 
 @pytest.mark.slow
 @needs_faketime
-def test_a_wait_that_the_library_makes_endless_passes_by_its_other_way(boxes: Boxes, tmp_path: Path) -> None:
+async def test_a_wait_that_the_library_makes_endless_passes_by_its_other_way(
+    sandboxes: Sandboxes, tmp_path: Path
+) -> None:
     waits = "    def test_it(self):\n        import threading\n        threading.Event().wait(0.01)\n" + RIGHT
     task = suite_of(tmp_path / "waits", waits)
     hurried = replace(task, limits=replace(task.limits, verifier_seconds=10.0))  # All of it, the endless wait takes.
-    _, then = both(boxes, [hurried], tmp_path)
+    _, then = await both(sandboxes, [hurried], tmp_path)
     assert then["waits"].survived, then
     names = ["400 days later", "400 days later, timers as they are"]
     assert [(run.conditions, run.set_aside) for run in then["waits"].runs[1:]] == list(
@@ -74,26 +75,15 @@ def test_a_wait_that_the_library_makes_endless_passes_by_its_other_way(boxes: Bo
 
 
 @needs_faketime
-def test_the_runner_of_cases_waits_by_no_clock_that_the_library_breaks(boxes: Boxes, train_tasks: list[Task]) -> None:
+async def test_the_runner_of_cases_waits_by_no_clock_that_the_library_breaks(
+    sandboxes: Sandboxes, train_tasks: list[Task]
+) -> None:
     """Between the end of its output and that of the process, that is: not every time."""
     task, conditions = train_tasks[0], later(400, faketime_library()).otherwise
-    assert conditions is not None
 
-    async def run() -> list[Verdict]:
-        async with boxes() as sandboxes:
-            grader, diff = Grader(sandboxes), reference_diff(task)
-            return [await grader.grade(task, diff, conditions=conditions) for _ in range(30)]
-
-    assert [verdict.reason for verdict in asyncio.run(run()) if not verdict.passed] == []
-
-
-@needs_faketime
-def test_a_library_that_an_image_cannot_load_is_found_out(
-    boxes: Boxes, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revalidation, "faketime_library", lambda: "/nowhere/libfaketime.so.1")
-    _, then = both(boxes, [copy_of(train_tasks[0], tmp_path / "task")], tmp_path)
-    assert {run.conditions for run in then["task"].runs} == {"0 days later"}
+    grader, diff = Grader(sandboxes), reference_diff(task)
+    verdicts = [await grader.grade(task, diff, conditions=conditions) for _ in range(30)]
+    assert [verdict.reason for verdict in verdicts if not verdict.passed] == []
 
 
 def test_no_two_conditions_are_alike() -> None:

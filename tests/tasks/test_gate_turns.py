@@ -89,25 +89,19 @@ def test_all_come_to_their_turn_and_never_too_many(
     asyncio.run(run())
 
 
-def test_what_wants_a_busy_machine_is_collected() -> None:
-    async def run() -> None:
-        turns = Turns(2, together=6)
+async def test_what_wants_a_busy_machine_is_collected() -> None:
+    turns = Turns(2, together=6)
 
-        async def one() -> None:
-            for busy in (False, False, False, True):
-                async with turns.turn(busy=busy):
-                    await asyncio.sleep(0)
+    async def one() -> None:
+        for busy in (False, False, False, True):
+            async with turns.turn(busy=busy):
+                await asyncio.sleep(0)
 
-        await asyncio.gather(*(one() for _ in range(12)))
-        assert load_of(turns).times <= 2
-
-    asyncio.run(run())
+    await asyncio.gather(*(one() for _ in range(12)))
+    assert load_of(turns).times <= 2
 
 
-def test_nobody_waits_for_company_that_does_not_come() -> None:
-    async def run() -> None:
-        turns = Turns(2, together=99)
-        async with asyncio.timeout(10), turns.turn(), turns.turn(busy=True):
-            assert load_of(turns).inside == 1
-
-    asyncio.run(run())
+async def test_nobody_waits_for_company_that_does_not_come() -> None:
+    turns = Turns(2, together=99)
+    async with asyncio.timeout(10), turns.turn(), turns.turn(busy=True):
+        assert load_of(turns).inside == 1

@@ -11,7 +11,7 @@ import pytest
 
 from etude.sandbox.contract import Box, BoxSpec, ExecResult, Feature, Sandboxes, SandboxLost
 from etude.sandbox.cpu_share import Share
-from etude.tasks import Environments, Grader, Judgement, Task, Verdict, reference_diff
+from etude.tasks import Environments, Grader, Judgement, Task, reference_diff
 from etude.tasks.box.run_cases import READY, REPORT
 from etude.tasks.cases import Case
 from etude.tasks.directory import gated_digest
@@ -19,18 +19,9 @@ from etude.tasks.oracle import reference_repair
 from etude.tasks.task import TaskLimits
 from etude.tasks.verifiers.cases import judge
 
-from .conftest import Boxes
+from .conftest import Grade
 
 CASES = (Case("f-0", "m", "f", (1,), "2"), Case("f-1", "m", "f", (2,), "true"))
-
-
-def grade(boxes: Boxes, task: Task, *diffs: str) -> tuple[list[Verdict], Grader]:
-    async def run() -> tuple[list[Verdict], Grader]:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            return list(await asyncio.gather(*(grader.grade(task, diff) for diff in diffs))), grader
-
-    return asyncio.run(run())
 
 
 def replacing(task: Task, text: str, *, extra: str = "") -> str:
@@ -50,12 +41,13 @@ def solved(task: Task) -> str:
     return "\n".join(lines)
 
 
-def test_the_reference_passes_nothing_fails_and_equal_trees_are_graded_once(
-    boxes: Boxes, train_tasks: list[Task]
+async def test_the_reference_passes_nothing_fails_and_equal_trees_are_graded_once(
+    grader: Grader, train_tasks: list[Task]
 ) -> None:
     task = train_tasks[0]
     reference = reference_diff(task)
-    (first, again, nothing, other), grader = grade(boxes, task, reference, reference, "", replacing(task, solved(task)))
+    diffs = (reference, reference, "", replacing(task, solved(task)))
+    first, again, nothing, other = await asyncio.gather(*(grader.grade(task, diff) for diff in diffs))
     assert first.passed
     assert again == first
     assert nothing.judgement is Judgement.FAIL
@@ -88,83 +80,58 @@ CHEATS = {
 
 
 @pytest.mark.parametrize("code", CHEATS.values(), ids=CHEATS.keys())
-def test_cheats_do_not_pass_and_are_not_errors(boxes: Boxes, train_tasks: list[Task], code: str) -> None:
+def test_cheats_do_not_pass_and_are_not_errors(grade: Grade, train_tasks: list[Task], code: str) -> None:
     task = train_tasks[1]
-    (verdict,), _ = grade(boxes, task, replacing(task, code))
+    (verdict,) = grade(task, replacing(task, code))
     assert verdict.judgement in (Judgement.FAIL, Judgement.SUSPECT), verdict
 
 
-def test_an_endless_loop_fails_by_its_cpu_limit(boxes: Boxes, train_tasks: list[Task]) -> None:
-    patient = replace(train_tasks[1], limits=TaskLimits(verifier_seconds=120))  # The clock must not be first.
-    (verdict,), _ = grade(boxes, patient, replacing(patient, "while True:\n    pass"))
+@pytest.mark.parametrize(
+    ("seconds", "code", "said"),
+    [(120.0, "while True:\n    pass", "signal"), (1.0, "import time\ntime.sleep(600)", "outlasted")],
+)
+def test_an_endless_loop_fails_by_its_cpu_limit_and_code_that_sleeps_by_the_clock(
+    grade: Grade, train_tasks: list[Task], seconds: float, code: str, said: str
+) -> None:
+    task = replace(train_tasks[1], limits=TaskLimits(verifier_seconds=seconds))
+    (verdict,) = grade(task, replacing(task, code))
     assert verdict.judgement is Judgement.FAIL
-    assert "signal" in verdict.reason
+    assert said in verdict.reason
 
 
-def test_code_that_sleeps_fails_by_the_clock(boxes: Boxes, train_tasks: list[Task]) -> None:
-    hasty = replace(train_tasks[1], limits=TaskLimits(verifier_seconds=1.0))
-    (verdict,), _ = grade(boxes, hasty, replacing(hasty, "import time\ntime.sleep(600)"))
-    assert verdict.judgement is Judgement.FAIL
-    assert "outlasted" in verdict.reason
-
-
-def test_the_test_surface_is_reset_and_the_touch_recorded(boxes: Boxes, train_tasks: list[Task]) -> None:
+def test_the_test_surface_is_reset_and_the_touch_recorded(grade: Grade, train_tasks: list[Task]) -> None:
     task = train_tasks[2]
     extra = "--- /dev/null\n+++ b/sitecustomize.py\n@@ -0,0 +1 @@\n+raise SystemExit(0)\n"
     honest, lazy = reference_diff(task) + extra, extra
-    (passed, failed), _ = grade(boxes, task, honest, lazy)
+    (passed, failed) = grade(task, honest, lazy)
     assert passed.passed
     assert passed.evidence.touched_protected == ("sitecustomize.py",)
     assert failed.judgement is Judgement.FAIL
 
 
-def test_a_deleted_module_and_a_refused_diff_fail(boxes: Boxes, train_tasks: list[Task]) -> None:
+def test_a_deleted_module_and_a_refused_diff_fail(grade: Grade, train_tasks: list[Task]) -> None:
     task = train_tasks[3]
     file = reference_repair(task).file
     old = (task.directory / "environment/repo" / file).read_text().split("\n")[:-1]
     deletion = f"--- a/{file}\n+++ /dev/null\n@@ -1,{len(old)} +0,0 @@\n" + "".join(f"-{line}\n" for line in old)
-    (deleted, refused), _ = grade(boxes, task, deletion, "--- a/../x\n+++ b/../x\n@@ -1 +1 @@\n-a\n+b\n")
+    (deleted, refused) = grade(task, deletion, "--- a/../x\n+++ b/../x\n@@ -1 +1 @@\n-a\n+b\n")
     assert deleted.judgement is refused.judgement is Judgement.FAIL
     assert "refused" in refused.reason
 
 
-class LostSandboxes:
-    """A host whose boxes die at once."""
-
-    features: frozenset[Feature] = frozenset({Feature.ISOLATED})
-
-    async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
-        return "image"
-
-    async def import_image(self, source: Path) -> str:
-        return "image"
-
-    async def pull_image(self, reference: str) -> str:
-        return "image"
-
-    async def build_image(self, context: Path, **_: Any) -> str:
-        return "image"
-
-    async def create(self, spec: BoxSpec) -> Box:
+async def test_faults_of_ours_are_errors_and_are_not_remembered(
+    grader: Grader, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(spec: BoxSpec) -> Box:
         raise SandboxLost("the host went away")
 
-    async def close(self) -> None: ...
-
-
-def test_faults_of_ours_are_errors_and_are_not_remembered(train_tasks: list[Task], tmp_path: Path) -> None:
-    sandboxes: Sandboxes = LostSandboxes()
-    grader = Grader(sandboxes)
+    monkeypatch.setattr(grader.sandboxes, "create", lost)
     for _ in range(2):
-        verdict = asyncio.run(grader.grade(train_tasks[0], ""))
+        verdict = await grader.grade(train_tasks[0], "")
         assert verdict.judgement is Judgement.ERROR
         assert "the host went away" in verdict.reason
     assert grader.stats.errors == 2
-    broken = Task(**{**_fields(train_tasks[0]), "directory": tmp_path})
-    assert asyncio.run(grader.grade(broken, "")).judgement is Judgement.ERROR
-
-
-def _fields(task: Task) -> dict[str, Any]:
-    return {name: getattr(task, name) for name in Task.__dataclass_fields__}
+    assert (await grader.grade(replace(train_tasks[0], directory=tmp_path), "")).judgement is Judgement.ERROR
 
 
 def report(rows: list[Any], nonce: str = "n", status: int | None = 0, code: int = 0, **more: Any) -> ExecResult:
@@ -203,46 +170,42 @@ def test_a_host_that_gives_no_time_is_blamed_for_an_expired_clock() -> None:
     assert judge(late, CASES, "n").judgement is Judgement.ERROR
 
 
-def test_a_task_that_changes_in_place_is_graded_as_it_is(boxes: Boxes, train_tasks: list[Task], tmp_path: Path) -> None:
+async def test_a_task_that_changes_in_place_is_graded_as_it_is(
+    grader: Grader, train_tasks: list[Task], tmp_path: Path
+) -> None:
     """Its tests, its workspace, what the caller says of it, and the limits that the gate found meanwhile."""
     task = replace(train_tasks[0], directory=tmp_path / "task")
     shutil.copytree(train_tasks[0].directory, task.directory)
     solution = reference_diff(task)
     cases = task.directory / "tests/cases.json"
     asked = cases.read_bytes()
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            assert (await grader.grade(task, solution)).passed
-            rows = json.loads(asked)
-            for row in rows["cases"]:
-                row["expected"] = '"another answer"'
-            cases.write_text(json.dumps(rows))
-            assert (await grader.grade(task, solution)).judgement is Judgement.FAIL
-            cases.write_bytes(asked)
-            assert (await grader.grade(task, solution)).passed
-            said = replace(task, verifier={"type": "nobody knows it"})
-            assert (await grader.grade(said, solution)).judgement is Judgement.ERROR
-            repair = reference_repair(task)
-            file, wrong = task.directory / "environment/repo" / repair.file, repair.wrong.encode()
-            file.write_bytes(file.read_bytes().replace(wrong, wrong + b"  # another file"))
-            assert "refused" in (await grader.grade(task, solution)).reason
-            file.write_bytes(file.read_bytes().replace(b"  # another file", b""))
-            graded = grader.stats.graded
-            evidence = {"limits": {"verifier_seconds": 7.5}, "digest": gated_digest(task)}
-            (task.directory / "evidence").mkdir()
-            (task.directory / "evidence/gate.json").write_text(json.dumps(evidence))
-            assert (await grader.grade(task, solution)).passed
-            assert grader.stats.graded == graded + 1, "not remembered from under other limits"
-            assert (await grader._load(task)).task.limits.verifier_seconds == 7.5
-            assert await grader._load(task) is await grader._load(task)
-
-    asyncio.run(run())
+    assert (await grader.grade(task, solution)).passed
+    rows = json.loads(asked)
+    for row in rows["cases"]:
+        row["expected"] = '"another answer"'
+    cases.write_text(json.dumps(rows))
+    assert (await grader.grade(task, solution)).judgement is Judgement.FAIL
+    cases.write_bytes(asked)
+    assert (await grader.grade(task, solution)).passed
+    said = replace(task, verifier={"type": "nobody knows it"})
+    assert (await grader.grade(said, solution)).judgement is Judgement.ERROR
+    repair = reference_repair(task)
+    file, wrong = task.directory / "environment/repo" / repair.file, repair.wrong.encode()
+    file.write_bytes(file.read_bytes().replace(wrong, wrong + b"  # another file"))
+    assert "refused" in (await grader.grade(task, solution)).reason
+    file.write_bytes(file.read_bytes().replace(b"  # another file", b""))
+    graded = grader.stats.graded
+    evidence = {"limits": {"verifier_seconds": 7.5}, "digest": gated_digest(task)}
+    (task.directory / "evidence").mkdir()
+    (task.directory / "evidence/gate.json").write_text(json.dumps(evidence))
+    assert (await grader.grade(task, solution)).passed
+    assert grader.stats.graded == graded + 1, "not remembered from under other limits"
+    assert (await grader._load(task)).task.limits.verifier_seconds == 7.5
+    assert await grader._load(task) is await grader._load(task)
 
 
-def test_what_the_base_shows_is_asked_once_for_a_task_as_it_is(
-    boxes: Boxes, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_what_the_base_shows_is_asked_once_for_a_task_as_it_is(
+    grader: Grader, sandboxes: Sandboxes, train_tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its files, wherever they lie: the solution is among them."""
     asked: list[str] = []
@@ -256,13 +219,7 @@ def test_what_the_base_shows_is_asked_once_for_a_task_as_it_is(
     for task in tasks:
         shutil.copytree(train_tasks[0].directory, task.directory)
     (tasks[2].directory / "solution/patch.diff").write_text("another\n")
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            second = Feature.SECOND_USER in sandboxes.features
-            found = [await grader.grade(task, "", fresh=True) for task in tasks]
-            assert [verdict.evidence.sealed for verdict in found] == [second, second, False]
-            assert asked == (["one", "other"] if second else [])
-
-    asyncio.run(run())
+    second = Feature.SECOND_USER in sandboxes.features
+    found = [await grader.grade(task, "", fresh=True) for task in tasks]
+    assert [verdict.evidence.sealed for verdict in found] == [second, second, False]
+    assert asked == (["one", "other"] if second else [])

@@ -1,13 +1,7 @@
 from __future__ import annotations
 
-import random
-
-from etude.tasks import Split, function_hashes
+from etude.tasks import function_hashes
 from etude.tasks.hashes import fingerprints
-from etude.tasks.sources.microrepo import families_of
-from etude.tasks.sources.microrepo.bugs import mutations
-from etude.tasks.sources.microrepo.documents import make_document
-from etude.tasks.sources.microrepo.function import draw_function
 
 
 def test_names_numbers_and_docstrings_do_not_matter_but_operators_do() -> None:
@@ -31,30 +25,3 @@ def test_an_instance_keeps_the_numbers_and_nothing_more() -> None:
     assert instance("def f(a):\n    return a[1] + 2") != instance("def f(a):\n    return a[2] + 1")
     assert instance("def f(a):\n    return a == 'x'") == instance("def f(a):\n    return a == 'y'")
     assert instance("def f(a):\n    return True") != instance("def f(a):\n    return False")
-
-
-def hashes_of(split: Split) -> set[str]:
-    """Of every function of the split's families, sound or with any bug."""
-    found: set[str] = set()
-    for family in families_of(split):
-        for seed in range(12):
-            rng = random.Random(seed)
-            function = draw_function(family, rng)
-            found |= function_hashes(function.source)
-            for mutation in mutations(function.source, function.groups, rng):
-                found |= function_hashes(mutation.apply(function.source))
-    return found
-
-
-def test_no_function_of_one_split_is_one_of_another() -> None:
-    train, dev, test = (hashes_of(split) for split in Split)
-    assert not train & dev
-    assert not train & test
-    assert not dev & test
-    documents = set()
-    for index in range(300):
-        document = make_document(3, index)
-        if document.kind == "module":
-            documents |= function_hashes(document.text)
-    assert documents
-    assert documents <= train

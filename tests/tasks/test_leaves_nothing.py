@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
-from tests.tasks.cheats.environments import micro_environments
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import open_sandboxes
@@ -36,9 +34,10 @@ def made_ahead(process: psutil.Process) -> bool:
         return False  # It has ended meanwhile; the next look does not see it.
 
 
-def left(store: Path) -> dict[str, int]:
+def left(store: Path, theirs: list[psutil.Process]) -> dict[str, int]:
+    """`theirs`: children with the boxes of other tests."""
     own = psutil.Process()
-    children = own.children(recursive=True)
+    children = [one for child in own.children() if child not in theirs for one in (child, *child.children(True))]
     ahead = sum(map(made_ahead, children))
     assert ahead <= AHEAD, f"{ahead} shells stand ready"
     # Unlike rglob, os.walk goes on where a folder has gone meanwhile.
@@ -52,46 +51,15 @@ def left(store: Path) -> dict[str, int]:
     }
 
 
-async def settled(store: Path, wanted: dict[str, int] | None = None) -> dict[str, int]:
+async def settled(store: Path, theirs: list[psutil.Process], wanted: dict[str, int] | None = None) -> dict[str, int]:
     """Once it stays so for three seconds, or is what is wanted: shells are made ahead, and what boxes have written is
     removed, in idle time, of which a busy machine has little."""
-    seen, looks = left(store), 0
+    seen, looks = left(store, theirs), 0
     while looks < (30 if wanted is None else 600) and seen != wanted:
         await asyncio.sleep(0.1)
-        before, seen = seen, left(store)
+        before, seen = seen, left(store, theirs)
         looks = looks + 1 if seen == before else 0
     return seen
-
-
-def leave_nothing(graded: Sequence[tuple[Task, str, Judgement]], store: Path, *, warm: int, gradings: int) -> None:
-    """Each in its turn, again and again."""
-
-    async def run() -> None:
-        sandboxes = open_sandboxes(SandboxRecipe(), store)
-        grader = Grader(sandboxes)
-        turn = asyncio.Semaphore(AT_ONCE)
-
-        async def grade(number: int) -> None:
-            task, diff, judgement = graded[number % len(graded)]
-            async with turn:
-                verdict = await grader.grade(task, diff, fresh=True)
-            assert verdict.judgement is judgement, verdict
-
-        try:
-            await asyncio.gather(*map(grade, range(warm)))
-            gc.collect()
-            before, memory = await settled(store), psutil.Process().memory_info().rss
-            await asyncio.gather(*map(grade, range(gradings)))
-            gc.collect()
-            assert await settled(store, before) == before
-            assert psutil.Process().memory_info().rss - memory < 16 << 20
-            assert grader.stats.graded == warm + gradings
-        finally:
-            await sandboxes.close()
-
-    alive = len(psutil.Process().children(recursive=True))
-    asyncio.run(run())
-    assert len(psutil.Process().children(recursive=True)) == alive
 
 
 def test_a_thousand_gradings_leave_nothing_behind(train_tasks: list[Task], tmp_path: Path) -> None:
@@ -105,11 +73,31 @@ def test_a_thousand_gradings_leave_nothing_behind(train_tasks: list[Task], tmp_p
             (task, replacing(task, DAEMON), Judgement.FAIL),
         )
     ]
-    leave_nothing(graded, tmp_path / "boxes", warm=WARM, gradings=GRADINGS)
+    store = tmp_path / "boxes"
 
+    async def run() -> None:
+        sandboxes = open_sandboxes(SandboxRecipe(), store)
+        grader = Grader(sandboxes)
+        turn = asyncio.Semaphore(AT_ONCE)
 
-def test_gradings_of_dockerfiles_leave_nothing_behind(tmp_path: Path) -> None:
-    """Of eight builds each: fewer show it as well."""
-    task = next(micro for micro in micro_environments() if micro.name == "image-build").write(tmp_path)
-    graded = [(task, reference_diff(task), Judgement.PASS), (task, "", Judgement.FAIL)]
-    leave_nothing(graded, tmp_path / "boxes", warm=4, gradings=12)
+        async def grade(number: int) -> None:
+            task, diff, judgement = graded[number % len(graded)]
+            async with turn:
+                verdict = await grader.grade(task, diff, fresh=True)
+            assert verdict.judgement is judgement, verdict
+
+        try:
+            await asyncio.gather(*map(grade, range(WARM)))
+            gc.collect()
+            before, memory = await settled(store, theirs), psutil.Process().memory_info().rss
+            await asyncio.gather(*map(grade, range(GRADINGS)))
+            gc.collect()
+            assert await settled(store, theirs, before) == before
+            assert psutil.Process().memory_info().rss - memory < 16 << 20
+            assert grader.stats.graded == WARM + GRADINGS
+        finally:
+            await sandboxes.close()
+
+    theirs = psutil.Process().children()
+    asyncio.run(run())
+    assert psutil.Process().children() == theirs

@@ -44,8 +44,6 @@ from etude.text import CompactFormat, Tokenizer, parse_call
 from etude.trace.builder import TraceBuilder
 from etude.trace.trace import StopCause
 
-from .conftest import Boxes
-
 COMPACT = load_profile("compact")
 SCHEMAS = {schema.name: schema.call_schema() for schema in COMPACT.schemas()}
 
@@ -124,37 +122,38 @@ async def demonstrate(
     ("trigger", "slip", "rewrites"),
     [(0, 0.0, 1.0), (0, 0.0, 0.0), (0, 1.0, 0.0), (0, 1.0, 1.0), (150, 0.0, 1.0), (224, 1.0, 0.5)],
 )
-def test_the_oracle_solves_its_tasks(
-    boxes: Boxes, train_tasks: list[Task], tokenizer: Tokenizer, trigger: int, slip: float, rewrites: float
+async def test_the_oracle_solves_its_tasks(
+    grader: Grader,
+    sandboxes: Sandboxes,
+    train_tasks: list[Task],
+    tokenizer: Tokenizer,
+    trigger: int,
+    slip: float,
+    rewrites: float,
 ) -> None:
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            summaries = 0
-            for task in train_tasks[:8]:
-                stop, verdict, recorder, calls = await demonstrate(
-                    task, sandboxes, tokenizer, grader, trigger=trigger, slip=slip, rewrites=rewrites
-                )
-                assert stop is StopCause.FINISHED, (task.id, calls)
-                assert all(not isinstance(parse_call(call, SCHEMAS), str) for call in calls)
-                edits = [call for call in calls if call.startswith("edit")]
-                # A slip may get past the visible examples; then the hidden ones find it. It can also be left out: the
-                # notes of a full context plan the right line.
-                repair = reference_repair(task)
-                right = f"{repair.line} {repair.right}" in edits[-1].split(" ", 2)[2].split("\n")
-                assert right or slip
-                assert verdict.judgement is (Judgement.PASS if right else Judgement.FAIL), (task.id, calls)
-                assert len(edits) == 1 or slip
-                if rewrites == 0.0:
-                    assert all("\n" not in edit for edit in edits)
-                elif rewrites == 1.0 and not trigger:
-                    assert all("\n" in edit for edit in edits)
-                segments = recorder.segments()
-                assert all(len(segment.tokens) >= trigger > 0 for segment in segments[:-1])
-                summaries += len(segments) - 1
-            assert bool(summaries) == bool(trigger)
-
-    asyncio.run(run())
+    summaries = 0
+    for task in train_tasks[:8]:
+        stop, verdict, recorder, calls = await demonstrate(
+            task, sandboxes, tokenizer, grader, trigger=trigger, slip=slip, rewrites=rewrites
+        )
+        assert stop is StopCause.FINISHED, (task.id, calls)
+        assert all(not isinstance(parse_call(call, SCHEMAS), str) for call in calls)
+        edits = [call for call in calls if call.startswith("edit")]
+        # A slip may get past the visible examples; then the hidden ones find it. It can also be left out: the
+        # notes of a full context plan the right line.
+        repair = reference_repair(task)
+        right = f"{repair.line} {repair.right}" in edits[-1].split(" ", 2)[2].split("\n")
+        assert right or slip
+        assert verdict.judgement is (Judgement.PASS if right else Judgement.FAIL), (task.id, calls)
+        assert len(edits) == 1 or slip
+        if rewrites == 0.0:
+            assert all("\n" not in edit for edit in edits)
+        elif rewrites == 1.0 and not trigger:
+            assert all("\n" in edit for edit in edits)
+        segments = recorder.segments()
+        assert all(len(segment.tokens) >= trigger > 0 for segment in segments[:-1])
+        summaries += len(segments) - 1
+    assert bool(summaries) == bool(trigger)
 
 
 @pytest.mark.parametrize("notes", ["next edit", "next edit a.py 3", "next gre", "next edit a.py three return 1"])
@@ -167,17 +166,12 @@ def test_notes_that_were_cut_off_plan_nothing(train_tasks: list[Task], notes: st
     assert not isinstance(parse_call(turn.calls[0].raw, SCHEMAS), str)
 
 
-def test_the_same_seed_demonstrates_the_same_and_only_train_tasks(
-    boxes: Boxes, train_tasks: list[Task], tokenizer: Tokenizer, tmp_path: Path
+async def test_the_same_seed_demonstrates_the_same_and_only_train_tasks(
+    grader: Grader, sandboxes: Sandboxes, train_tasks: list[Task], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            first = await demonstrate(train_tasks[4], sandboxes, tokenizer, grader)
-            again = await demonstrate(train_tasks[4], sandboxes, tokenizer, grader)
-            assert first[3] == again[3]
-
-    asyncio.run(run())
+    first = await demonstrate(train_tasks[4], sandboxes, tokenizer, grader)
+    again = await demonstrate(train_tasks[4], sandboxes, tokenizer, grader)
+    assert first[3] == again[3]
     task = make_tasks(open_source("microrepo"), Split.DEV, 1, 1, tmp_path)[0]
     with pytest.raises(SplitViolation):
         OraclePolicy(task, 1)

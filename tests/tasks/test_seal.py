@@ -3,13 +3,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.sandbox.small_root import needs_busybox, write_root
-from tests.tasks.ordinary_user import as_ordinary_user, passes
 
 from etude.sandbox.contract import Box, BoxSpec, Sandboxes
 from etude.tasks.environment import Environments, Prepared
@@ -19,7 +17,6 @@ from etude.tasks.seal import Sealed, root, scan, scan_image
 from etude.tasks.seal.leftovers import find_leftovers, is_below, is_leftover
 from etude.tasks.task import Split, Task, TaskError
 
-from .conftest import Boxes
 from .leaky import FIXED, LEAKS, LINE, PATCH, leaky_task
 
 
@@ -33,91 +30,86 @@ async def sealed_box(sandboxes: Sandboxes, prepared: Prepared) -> Box:
     return await sandboxes.create(BoxSpec(prepared.image, workdir=prepared.workdir))
 
 
-def with_leaky(boxes: Boxes, folder: Path, play: Any) -> None:
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            task = leaky_task(folder)
-            await play(sandboxes, task, Environments(sandboxes))
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    return leaky_task(tmp_path_factory.mktemp("task"))
 
-    asyncio.run(run())
+
+@pytest.fixture(scope="module")
+def environments(sandboxes: Sandboxes) -> Environments:
+    return Environments(sandboxes)
 
 
 # -- the whole, on a real build
 
 
-def test_the_scan_finds_every_leak_before_sealing_and_none_after(boxes: Boxes, tmp_path: Path) -> None:
-    async def play(sandboxes: Sandboxes, task: Task, environments: Environments) -> None:
-        prepared = await environments.prepare(task)
-        needles = needles_of_task(task, prepared.files)
-        built = await sandboxes.build_image(task.directory / "environment")
-        before = await scan_image(sandboxes, built, needles)
-        found = [finding.file for finding in before.findings]
-        assert [leak for leak in LEAKS if not any(file.startswith(leak) for file in found)] == []
-        assert [file for file in found if not file.startswith(LEAKS)] == []
-        after = await environments.prove(task)
-        assert after.findings == ()
-        assert after.unread == ()
-        assert after.lines >= 4
-        assert after.removed == prepared.removed
-        assert after.scanned_files > 20
+async def test_the_scan_finds_every_leak_before_sealing_and_none_after(
+    sandboxes: Sandboxes, task: Task, environments: Environments
+) -> None:
+    prepared = await environments.prepare(task)
+    needles = needles_of_task(task, prepared.files)
+    built = await sandboxes.build_image(task.directory / "environment")
+    before = await scan_image(sandboxes, built, needles)
+    found = [finding.file for finding in before.findings]
+    assert [leak for leak in LEAKS if not any(file.startswith(leak) for file in found)] == []
+    assert [file for file in found if not file.startswith(LEAKS)] == []
+    after = await environments.prove(task)
+    assert after.findings == ()
+    assert after.unread == ()
+    assert after.lines >= 4
+    assert after.removed == prepared.removed
+    assert after.scanned_files > 20
 
-    with_leaky(boxes, tmp_path, play)
 
-
-def test_a_root_too_large_for_one_answer_is_read_in_pieces(
-    boxes: Boxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_root_too_large_for_one_answer_is_read_in_pieces(
+    sandboxes: Sandboxes, task: Task, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Down to single files, with the same result; a file larger than any piece is named."""
-
-    async def play(sandboxes: Sandboxes, task: Task, environments: Environments) -> None:
-        prepared = await environments.prepare(task)
-        needles = needles_of_task(task, prepared.files)
-        built = await sandboxes.build_image(task.directory / "environment")
-        whole = await scan_image(sandboxes, built, needles)
-        monkeypatch.setattr(root, "PIECE_FILES", 4)
-        monkeypatch.setattr(root, "PIECE_BYTES", 3000)
-        parts = await scan_image(sandboxes, built, needles)
-        assert sorted(map(str, parts.findings)) == sorted(map(str, whole.findings))
-        assert (parts.scanned_files, parts.scanned_bytes) == (whole.scanned_files, whole.scanned_bytes)
-        assert await read_prepared(sandboxes, Sealed(prepared.image, prepared.workdir, prepared.removed)) == prepared
-        monkeypatch.setattr(scan, "LARGEST", 100)
-        unread = (await scan_image(sandboxes, built, needles)).unread
-        assert "/etc/passwd" in unread
-
-    with_leaky(boxes, tmp_path, play)
+    prepared = await environments.prepare(task)
+    needles = needles_of_task(task, prepared.files)
+    built = await sandboxes.build_image(task.directory / "environment")
+    whole = await scan_image(sandboxes, built, needles)
+    monkeypatch.setattr(root, "PIECE_FILES", 4)
+    monkeypatch.setattr(root, "PIECE_BYTES", 3000)
+    parts = await scan_image(sandboxes, built, needles)
+    assert sorted(map(str, parts.findings)) == sorted(map(str, whole.findings))
+    assert (parts.scanned_files, parts.scanned_bytes) == (whole.scanned_files, whole.scanned_bytes)
+    assert await read_prepared(sandboxes, Sealed(prepared.image, prepared.workdir, prepared.removed)) == prepared
+    monkeypatch.setattr(scan, "LARGEST", 100)
+    unread = (await scan_image(sandboxes, built, needles)).unread
+    assert "/etc/passwd" in unread
 
 
-def test_the_sealed_box_is_a_checkout_as_a_person_has_it(boxes: Boxes, tmp_path: Path) -> None:
-    async def play(sandboxes: Sandboxes, task: Task, environments: Environments) -> None:
-        prepared = await environments.prepare(task)
-        box = await sealed_box(sandboxes, prepared)
-        assert await say(box, "git status --porcelain") == ""
-        assert await say(box, "git diff --stat HEAD") == ""
-        assert await say(box, "git log --all --format='%an %s'") == "Developer Initial commit\n"
-        assert await say(box, "git rev-parse --abbrev-ref HEAD") == "trunk\n"
-        assert await say(box, "git tag; git remote; git stash list; git notes list; git branch -a") == "* trunk\n"
-        assert await say(box, "git reflog | wc -l") == "1\n"
-        assert await say(box, "git fsck --unreachable --no-reflogs 2>&1") == ""
-        assert await say(box, "find .git -name '*.pack' -o -name alternates -o -name modules") == ""
-        assert await say(box, "find .git/hooks -type f ! -name '*.sample'; ls") == "docs\ngo\nlink.py\nnotes\nrides\n"
-        await say(box, "echo >> rides/fares.py && git commit -q -a -m next && git log --format=%an")
-        # Nothing that the old repository would have run has run.
-        assert not {"hooked", "monitored"} & prepared.files.keys()
-        assert prepared.workdir == "/srv/rides"
-        assert prepared.executable == {"go"}
-        assert prepared.links == {"link.py"}
-        assert prepared.files["docs/notes.bat"] == b"one\r\ntwo\r\n"
-        assert sorted(prepared.files) == [
-            ".gitattributes",
-            ".gitignore",
-            "docs/notes.bat",
-            "go",
-            "notes/seen",
-            "rides/__init__.py",
-            "rides/fares.py",
-        ]
-
-    with_leaky(boxes, tmp_path, play)
+async def test_the_sealed_box_is_a_checkout_as_a_person_has_it(
+    sandboxes: Sandboxes, task: Task, environments: Environments
+) -> None:
+    prepared = await environments.prepare(task)
+    box = await sealed_box(sandboxes, prepared)
+    assert await say(box, "git status --porcelain") == ""
+    assert await say(box, "git diff --stat HEAD") == ""
+    assert await say(box, "git log --all --format='%an %s'") == "Developer Initial commit\n"
+    assert await say(box, "git rev-parse --abbrev-ref HEAD") == "trunk\n"
+    assert await say(box, "git tag; git remote; git stash list; git notes list; git branch -a") == "* trunk\n"
+    assert await say(box, "git reflog | wc -l") == "1\n"
+    assert await say(box, "git fsck --unreachable --no-reflogs 2>&1") == ""
+    assert await say(box, "find .git -name '*.pack' -o -name alternates -o -name modules") == ""
+    assert await say(box, "find .git/hooks -type f ! -name '*.sample'; ls") == "docs\ngo\nlink.py\nnotes\nrides\n"
+    await say(box, "echo >> rides/fares.py && git commit -q -a -m next && git log --format=%an")
+    # Nothing that the old repository would have run has run.
+    assert not {"hooked", "monitored"} & prepared.files.keys()
+    assert prepared.workdir == "/srv/rides"
+    assert prepared.executable == {"go"}
+    assert prepared.links == {"link.py"}
+    assert prepared.files["docs/notes.bat"] == b"one\r\ntwo\r\n"
+    assert sorted(prepared.files) == [
+        ".gitattributes",
+        ".gitignore",
+        "docs/notes.bat",
+        "go",
+        "notes/seen",
+        "rides/__init__.py",
+        "rides/fares.py",
+    ]
 
 
 _FAMILY = """
@@ -144,8 +136,8 @@ git worktree add -q -b other /srv/tree && cd /srv/tree && echo more > docs/more 
         ("/srv/tree/docs", ["/srv/tree/.git", "/srv/main/.git"], ["more", "news", "page"]),
     ],
 )
-def test_submodules_worktrees_and_folders_of_a_repository_lose_their_stores(
-    boxes: Boxes, tmp_path: Path, workdir: str, gone: list[str], files: list[str]
+async def test_submodules_worktrees_and_folders_of_a_repository_lose_their_stores(
+    sandboxes: Sandboxes, tmp_path: Path, workdir: str, gone: list[str], files: list[str]
 ) -> None:
     directory = tmp_path / "family"
     (directory / "environment").mkdir(parents=True)
@@ -153,36 +145,31 @@ def test_submodules_worktrees_and_folders_of_a_repository_lose_their_stores(
     dockerfile = "FROM host\nWORKDIR /srv/main\nCOPY make.sh /srv/make.sh\nRUN sh /srv/make.sh\n"
     (directory / "environment/Dockerfile").write_text(dockerfile)
     task = Task("f", "", "", Split.TRAIN, "f", "", directory, config={"environment": {"workdir": workdir}})
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            prepared = await Environments(sandboxes).prepare(task)
-            assert set(gone) <= {item.path for item in prepared.removed}
-            assert sorted(prepared.files) == files
-            box = await sealed_box(sandboxes, prepared)
-            assert await say(box, "git status --porcelain --ignored") == (
-                "!! docs/news\n" if "news" in files else ""
-            ), await say(box, "git status --ignored")
-            assert await say(box, "git log --all --format=%s; git worktree list | wc -l") == "Initial commit\n1\n"
-            tracked = [path for path in files if path != "news"]
-            assert (await say(box, "git ls-files")).split() == tracked
-            assert await say(box, "find $(git rev-parse --show-toplevel) -name modules -o -name worktrees") == ""
-
-    asyncio.run(run())
+    prepared = await Environments(sandboxes).prepare(task)
+    assert set(gone) <= {item.path for item in prepared.removed}
+    assert sorted(prepared.files) == files
+    box = await sealed_box(sandboxes, prepared)
+    assert await say(box, "git status --porcelain --ignored") == ("!! docs/news\n" if "news" in files else ""), (
+        await say(box, "git status --ignored")
+    )
+    assert await say(box, "git log --all --format=%s; git worktree list | wc -l") == "Initial commit\n1\n"
+    tracked = [path for path in files if path != "news"]
+    assert (await say(box, "git ls-files")).split() == tracked
+    assert await say(box, "find $(git rev-parse --show-toplevel) -name modules -o -name worktrees") == ""
 
 
-def test_a_copy_that_sealing_does_not_know_is_found_and_named(boxes: Boxes, tmp_path: Path) -> None:
-    async def play(sandboxes: Sandboxes, task: Task, environments: Environments) -> None:
-        dockerfile = task.directory / "environment/Dockerfile"
-        dockerfile.write_text(dockerfile.read_text() + "COPY --chown=agent fixed /srv/vendored/elsewhere.txt\n")
-        (finding,) = (await environments.prove(task)).findings
-        assert str(finding) == f"/srv/vendored/elsewhere.txt holds rides/fares.py:5: {LINE}"
-
-    with_leaky(boxes, tmp_path, play)
+async def test_a_copy_that_sealing_does_not_know_is_found_and_named(
+    sandboxes: Sandboxes, tmp_path: Path, environments: Environments
+) -> None:
+    task = leaky_task(tmp_path, "COPY --chown=agent fixed /srv/vendored/elsewhere.txt\n")
+    (finding,) = (await environments.prove(task)).findings
+    assert str(finding) == f"/srv/vendored/elsewhere.txt holds rides/fares.py:5: {LINE}"
 
 
 @needs_busybox
-def test_where_the_image_has_no_git_the_history_is_squashed_elsewhere(boxes: Boxes, tmp_path: Path) -> None:
+def test_where_the_image_has_no_git_the_history_is_squashed_elsewhere(
+    sandboxes: Sandboxes, environments: Environments, loop: asyncio.Runner, tmp_path: Path
+) -> None:
     directory = tmp_path / "small"
     tar = directory / "environment/root.tar"
     tar.parent.mkdir(parents=True)
@@ -201,14 +188,12 @@ def test_where_the_image_has_no_git_the_history_is_squashed_elsewhere(boxes: Box
     task = Task("small", "", "", Split.TRAIN, "rides", "", directory, config=config)
 
     async def run() -> bytes:
-        async with boxes() as sandboxes:
-            environments = Environments(sandboxes)
-            prepared = await environments.prepare(task)
-            assert [item.path for item in prepared.removed] == ["/srv/rides/.git"]
-            assert (await environments.prove(task)).findings == ()
-            return await (await sealed_box(sandboxes, prepared)).read_tree(".")
+        prepared = await environments.prepare(task)
+        assert [item.path for item in prepared.removed] == ["/srv/rides/.git"]
+        assert (await environments.prove(task)).findings == ()
+        return await (await sealed_box(sandboxes, prepared)).read_tree(".")
 
-    copy = asyncio.run(run())
+    copy = loop.run(run())
     (tmp_path / "copy").mkdir()
     subprocess.run(["tar", "-xf", "-", "--no-same-owner", "-C", tmp_path / "copy"], input=copy, check=True)
     assert _git(tmp_path / "copy", "log", "--all", "--format=%an %s") == "Developer Initial commit\n"
@@ -219,11 +204,6 @@ def _git(folder: Path, *words: str) -> str:
     person = ["-c", "user.name=a", "-c", "user.email=a@b.example"]
     done = subprocess.run(["git", *person, *words], cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout
-
-
-@as_ordinary_user
-def test_all_of_it_as_an_ordinary_user() -> None:
-    passes("test_seal.py", "test_environment.py", options=())
 
 
 # -- what goes
@@ -272,20 +252,17 @@ def test_caches_outside_of_the_workspace_go_and_programs_stay() -> None:
     assert gone == ["/home/me/.python_history", "/root/.cache/pip", "/tmp/a", "/var/lib/apt/lists"]
 
 
-def test_an_editable_install_keeps_what_it_is_loaded_from(boxes: Boxes, tmp_path: Path) -> None:
-    async def play(sandboxes: Sandboxes, task: Task, environments: Environments) -> None:
-        dockerfile = task.directory / "environment/Dockerfile"
-        lines = (
-            "RUN mkdir -p rides.egg-info && echo rides > rides.egg-info/top_level.txt && "
-            "echo /srv/rides > /srv/lib/site-packages/easy-install.pth && echo ignored >> .git/info/exclude\n"
-        )
-        dockerfile.write_text(dockerfile.read_text() + lines)
-        prepared = await environments.prepare(task)
-        assert "rides.egg-info/top_level.txt" in prepared.files
-        box = await sealed_box(sandboxes, prepared)
-        assert await say(box, "git status --porcelain") == ""
-
-    with_leaky(boxes, tmp_path, play)
+async def test_an_editable_install_keeps_what_it_is_loaded_from(
+    sandboxes: Sandboxes, tmp_path: Path, environments: Environments
+) -> None:
+    lines = (
+        "RUN mkdir -p rides.egg-info && echo rides > rides.egg-info/top_level.txt && "
+        "echo /srv/rides > /srv/lib/site-packages/easy-install.pth && echo ignored >> .git/info/exclude\n"
+    )
+    prepared = await environments.prepare(leaky_task(tmp_path, lines))
+    assert "rides.egg-info/top_level.txt" in prepared.files
+    box = await sealed_box(sandboxes, prepared)
+    assert await say(box, "git status --porcelain") == ""
 
 
 _COPIES = """
@@ -298,36 +275,28 @@ cp /srv/wheels/*.whl vendor/rides-1.0-py3-none-any.whl && git add package.json v
 """
 
 
-def test_copies_of_equal_bytes_stay_and_others_go(boxes: Boxes, tmp_path: Path) -> None:
-    async def play(sandboxes: Sandboxes, task: Task, environments: Environments) -> None:
-        dockerfile = task.directory / "environment/Dockerfile"
-        lines = "RUN <<end\n" + _COPIES + "end\n"
-        dockerfile.write_text(dockerfile.read_text() + lines)
-        prepared = await environments.prepare(task)
-        gone = [item.path for item in prepared.removed]
-        assert "/srv/a/site-packages/rides" not in gone
-        assert "/srv/a/site-packages/rides/__pycache__" in gone
-        assert {"/srv/b/dist-packages/rides", "/srv/b/dist-packages/rides-1.0.dist-info"} <= set(gone)
-        assert "/srv/c/node_modules/@we/rides-js" in gone
-        assert "vendor/rides-1.0-py3-none-any.whl" in prepared.files
-        # What the repository itself tracks is not removed, but found.
-        blob, wheel = [finding.file for finding in (await environments.prove(task)).findings]
-        assert wheel == "/srv/rides/vendor/rides-1.0-py3-none-any.whl!rides/fares.py"
-        assert blob.startswith("/srv/rides/.git/objects/")
-
-    with_leaky(boxes, tmp_path, play)
+async def test_copies_of_equal_bytes_stay_and_others_go(
+    sandboxes: Sandboxes, tmp_path: Path, environments: Environments
+) -> None:
+    task = leaky_task(tmp_path, f"RUN <<end\n{_COPIES}end\n")
+    prepared = await environments.prepare(task)
+    gone = [item.path for item in prepared.removed]
+    assert "/srv/a/site-packages/rides" not in gone
+    assert "/srv/a/site-packages/rides/__pycache__" in gone
+    assert {"/srv/b/dist-packages/rides", "/srv/b/dist-packages/rides-1.0.dist-info"} <= set(gone)
+    assert "/srv/c/node_modules/@we/rides-js" in gone
+    assert "vendor/rides-1.0-py3-none-any.whl" in prepared.files
+    # What the repository itself tracks is not removed, but found.
+    blob, wheel = [finding.file for finding in (await environments.prove(task)).findings]
+    assert wheel == "/srv/rides/vendor/rides-1.0-py3-none-any.whl!rides/fares.py"
+    assert blob.startswith("/srv/rides/.git/objects/")
 
 
-def test_an_image_without_a_shell_is_refused_by_name(boxes: Boxes, tmp_path: Path) -> None:
+async def test_an_image_without_a_shell_is_refused_by_name(sandboxes: Sandboxes, tmp_path: Path) -> None:
     directory = tmp_path / "bare"
     (directory / "environment/root/srv/work").mkdir(parents=True)
     (directory / "environment/root/srv/work/a.txt").write_text("a")
     config = {"environment": {"workdir": "/srv/work"}, "metadata": {"etude": {"environment": {"archive": "root"}}}}
     task = Task("bare", "", "", Split.TRAIN, "bare", "", directory, config=config)
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            with pytest.raises(TaskError, match="bare/environment: the image cannot be sealed"):
-                await Environments(sandboxes).prepare(task)
-
-    asyncio.run(run())
+    with pytest.raises(TaskError, match="bare/environment: the image cannot be sealed"):
+        await Environments(sandboxes).prepare(task)

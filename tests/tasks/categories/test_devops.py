@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.tasks import Task, TaskError, open_verifier, read_task, write_task
+from etude.tasks import Split, Task, TaskError, make_tasks, open_source, open_verifier
 from etude.tasks.verifiers.archives import ArchiveError, members_of
 from etude.tasks.verifiers.script import Artifact, difference
 
-from ..conftest import Boxes
-from .grading import gated, graded, one_task, workspace
+from ..cheats.playing import written
+from ..conftest import Grade
+from .grading import graded, solution, workspace
 
 Files = st.dictionaries(
     st.from_regex(r"[a-z]{1,8}(/[a-z]{1,8}){0,2}", fullmatch=True), st.binary(max_size=200), max_size=5
@@ -85,26 +86,22 @@ def test_what_an_artifact_must_hold() -> None:
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     folder = tmp_path_factory.mktemp("devops")
-    return next(
-        found for index in range(40) if (found := one_task("devops", folder, index=index)).kind.startswith("sh")
-    )
+    made = make_tasks(open_source("devops"), Split.TRAIN, 10, 1, folder)
+    return next(task for task in made if task.kind.startswith("sh"))
 
 
 @pytest.mark.slow
-def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
+def test_ways_to_cheat_fail(grade: Grade, task: Task) -> None:
     files = workspace(task)
     name = next(path for path in files if path.endswith("/__init__.py") and not path.startswith("tests")).split("/")[0]
     version = files["VERSION"].strip()
-    solved = (task.directory / "solution/patch.diff").read_text()
-    script = "".join(line[1:] for line in solved.splitlines(keepends=True) if line[0] == "+" and line[:3] != "+++")
+    script = solution(task)["build.sh"]
     head, _, program = script.partition("python3 -B - <<'END'\n")
     found = graded(
-        boxes,
+        grade,
         replace(task, verifier={**task.verifier, "seconds": 4}),
         {
             "honest": {"build.sh": script},
-            "always succeeds": {"build.sh": "exit 0\n"},
-            "always fails": {"build.sh": "exit 1\n"},
             "builds and never tests": {"build.sh": "python3 -B - <<'END'\n" + program},
             "builds whatever the tests say": {"build.sh": script.replace("exit 1", "true").replace("set -eu", "")},
             "knows what it has seen": {
@@ -123,15 +120,9 @@ def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
     assert "limit" in found["sleeps"].reason
 
 
-def test_a_malformed_task_is_named(task: Task, tmp_path: Path) -> None:
-    bad = read_task(task.directory, {task.split})
-    bad.directory = tmp_path / "bad"
-    for products, said in ((b"[]", "products that succeed"), (b'[{"name": 1}]', "name")):
-        write_task(bad, {"environment/repo/a": b"", "tests/products.json": products})
+def test_a_malformed_task_is_named(tmp_path: Path) -> None:
+    (bad,) = written(tmp_path, "script-build")
+    for products, said in (("[]", "products that succeed"), ('[{"name": 1}]', "name")):
+        (bad.directory / "tests/products.json").write_text(products)
         with pytest.raises(TaskError, match=rf"products\.json.*{said}"):
             open_verifier(bad)
-
-
-@pytest.mark.soak
-def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path) -> None:
-    gated(boxes, tmp_path, "devops")

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.tasks import Judgement, Task
-from etude.tasks.change import change_of
 from etude.tasks.verifiers.documentation.claims import claims_of, wrong_with
 from etude.tasks.verifiers.documentation.examples import Step, of_docstring, of_text
 from etude.tasks.verifiers.documentation.interface import public_of, without_docstrings
 
-from ..conftest import Boxes
-from .grading import gated, graded, one_task, sealing, workspace
+from ..conftest import Grade
+from .grading import graded, one_task, solution, workspace
 
 SECTIONS = '''
 def cut(text, size=3, *more, end=""):
@@ -135,9 +133,9 @@ def example(solved: str, name: str, shown: str) -> str:
     return "\n".join([*lines[:first], *(f"    {line}" for line in shown.split("\n")), *lines[end:]])
 
 
-def test_cheats_fail(boxes: Boxes, task: Task) -> None:
+def test_cheats_fail(grade: Grade, seals: bool, task: Task) -> None:
     path = next(path for path in workspace(task) if path.endswith(".py"))
-    solved = solution(task, path)
+    solved = solution(task)[path]
     name, answer = called(path.removesuffix(".py"), solved)
     shown = {
         "nothing shown": f'>>> _ = {name}("aab", 1)',
@@ -159,7 +157,7 @@ def test_cheats_fail(boxes: Boxes, task: Task) -> None:
     states["no code"] = {path: solved + "def (\n"}
     states["README is wrong"] = {path: solved, "README.md": "```python\nassert 1 == 2\n```\n"}
     states["README of one's own"] = {"README.md": f"```python\ndef {name}(x): return 1\nassert {name}(2) == 1\n```\n"}
-    found = graded(boxes, task, states)
+    found = graded(grade, task, states)
     for key, verdict in found.items():
         assert verdict.judgement is Judgement.FAIL, (key, verdict)
     assert "something else" in found["only its type"].reason
@@ -171,16 +169,9 @@ def test_cheats_fail(boxes: Boxes, task: Task) -> None:
         },
         "comments": {path: "# A comment.\n" + solved},
     }
-    for key, verdict in graded(boxes, task, honest).items():
+    for key, verdict in graded(grade, task, honest).items():
         assert verdict.passed, (key, verdict)
-        assert verdict.evidence.sealed == sealing(boxes)
-
-
-def solution(task: Task, path: str) -> str:
-    """The reference's text of a file."""
-    before = {path: text.encode() for path, text in workspace(task).items()}
-    changed = change_of((task.directory / "solution/patch.diff").read_text(), before, lambda path: False)
-    return (changed.files[path] or b"").decode()
+        assert verdict.evidence.sealed == seals
 
 
 def called(module: str, source: str) -> tuple[str, object]:
@@ -190,8 +181,3 @@ def called(module: str, source: str) -> tuple[str, object]:
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     name = next(node.name for node in functions if node.name[0] != "_" and len(node.args.args) == 2)
     return name, names[name]("aab", 1)
-
-
-@pytest.mark.soak
-def test_ten_tasks_pass_the_gate(boxes: Boxes, tmp_path: Path) -> None:
-    gated(boxes, tmp_path, "documentation")

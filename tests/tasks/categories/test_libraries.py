@@ -22,7 +22,7 @@ def test_every_split_has_libraries_and_a_source_takes_them_in_turn(tmp_path) -> 
         assert families == mine
 
 
-@pytest.mark.parametrize("source", ["testing", "documentation", "refactor"])
+@pytest.mark.parametrize("source", ["debugging", "features", "testing", "documentation", "refactor"])
 def test_equal_seeds_make_equal_tasks_and_others_do_not(source, tmp_path) -> None:
     first, again, other = (open_source(source).make(Split.DEV, 0, seed, tmp_path) for seed in (5, 5, 6))
     assert first == again

@@ -19,8 +19,8 @@ from etude.tasks.categories.testing import draw_mutants
 from etude.tasks.categories.trial import exit_codes
 from etude.tasks.verifiers.mutation import chance, load_mutants, mutants_of, rewritten
 
-from ..conftest import Boxes
-from .grading import diff_to, gated, graded, one_task, verdicts, workspace
+from ..conftest import Grade
+from .grading import diff_to, graded, one_task, workspace
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,7 +82,7 @@ def suite(body: str, head: str = "import unittest") -> dict[str, str | None]:
     return {"tests/test_it.py": f"{head}\n\n\nclass T(unittest.TestCase):\n    def test_it(self):\n{indented}"}
 
 
-def test_cheats_fail(boxes: Boxes, task: Task) -> None:
+def test_cheats_fail(grade: Grade, task: Task) -> None:
     module = next(path for path in workspace(task) if "/" not in path).removesuffix(".py")
     reference = (task.directory / "solution/patch.diff").read_text()
     touching = reference + diff_to(task, {f"{module}.py": "raise SystemExit\n"})
@@ -97,14 +97,14 @@ def test_cheats_fail(boxes: Boxes, task: Task) -> None:
         "traces": suite("sys.settrace(None)", "import sys\nimport unittest"),
         "elsewhere": {"checks.py": "x = 1\n"},
     }
-    found = graded(boxes, task, states)
+    found = graded(grade, task, states)
     for name, verdict in found.items():
         wanted = (Judgement.FAIL, Judgement.SUSPECT) if name == "a coin" else (Judgement.FAIL,)
         assert verdict.judgement in wanted, (name, verdict)
     assert found["asserts nothing"].evidence.score == 0
     assert "may not say this" in found["hashes the source"].reason
     assert found["elsewhere"].evidence.touched_protected == ("checks.py",)
-    honest = verdicts(boxes, task, {"honest": touching})["honest"]
+    (honest,) = grade(task, touching)
     assert honest.passed
     assert honest.evidence.touched_protected == (f"{module}.py",)
     assert honest.evidence.score == 1.0
@@ -136,7 +136,7 @@ def open_task(task: Task) -> Task:
     return replace(task, verifier={**task.verifier, "any_code": True, "rewrites": 3, "threshold": 0.7})
 
 
-def test_where_tests_may_say_anything_rewrites_catch_who_hashes_the_source(boxes: Boxes, open_task: Task) -> None:
+def test_where_tests_may_say_anything_rewrites_catch_who_hashes_the_source(grade: Grade, open_task: Task) -> None:
     files = workspace(open_task)
     path = next(path for path in files if "/" not in path)
     module = path.removesuffix(".py")
@@ -148,14 +148,14 @@ def test_where_tests_may_say_anything_rewrites_catch_who_hashes_the_source(boxes
         "ends well": suite("os._exit(0)", head),
         "forges rows": suite("[os.write(fd, b'x {}\\n') for fd in range(3, 20)]", "import os, unittest"),
     }
-    found = graded(boxes, open_task, states)
+    found = graded(grade, open_task, states)
     assert found["hashes"].judgement is Judgement.SUSPECT
     assert not found["hashes"].evidence.sealed
     assert not any(verdict.passed for verdict in found.values()), found
 
 
 @pytest.mark.slow
-def test_known_who_undoes_the_rewrites_passes_where_tests_may_say_anything(boxes: Boxes, open_task: Task) -> None:
+def test_known_who_undoes_the_rewrites_passes_where_tests_may_say_anything(grade: Grade, open_task: Task) -> None:
     """Known: a suite that reads the source and knows the rewrites. It is why such a task is not sealed."""
     files = workspace(open_task)
     path = next(path for path in files if "/" not in path)
@@ -165,17 +165,12 @@ def test_known_who_undoes_the_rewrites_passes_where_tests_may_say_anything(boxes
     head = f"import ast, sys, unittest\nimport {module}\n{SHAPE}"
     body = f"self.assertEqual(shape(open({module}.__file__).read()), {known['shape'](files[path])!r})"
     cheat = suite(body, head)
-    assert graded(boxes, open_task, {"cheat": cheat})["cheat"].passed
+    assert graded(grade, open_task, {"cheat": cheat})["cheat"].passed
     closed = replace(open_task, verifier={"type": "mutation"})
-    assert graded(boxes, closed, {"cheat": cheat})["cheat"].judgement is Judgement.FAIL
+    assert graded(grade, closed, {"cheat": cheat})["cheat"].judgement is Judgement.FAIL
 
 
 def test_a_wrong_setting_is_named(task: Task) -> None:
     for wrong in ({"threshold": 2.0}, {"rewrites": 0}, {"folder": ""}):
         with pytest.raises(TaskError, match=f"metadata.etude.verifier.{next(iter(wrong))}"):
             open_verifier(replace(task, verifier={"type": "mutation", **wrong}))
-
-
-@pytest.mark.soak
-def test_ten_tasks_pass_the_gate(boxes: Boxes, tmp_path: Path) -> None:
-    gated(boxes, tmp_path, "testing")

@@ -8,7 +8,6 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -18,12 +17,11 @@ from etude.tasks import Judgement, Task, TaskError, open_verifier
 from etude.tasks.categories.libraries import NAMES, draw_library
 from etude.tasks.categories.refactor import with_copies
 from etude.tasks.categories.trial import exit_codes
-from etude.tasks.change import change_of
 from etude.tasks.verifiers.refactor import Measures, measure
 from etude.tasks.verifiers.refactor.interface import changes, hiding
 
-from ..conftest import Boxes
-from .grading import gated, graded, one_task, workspace
+from ..conftest import Grade
+from .grading import graded, one_task, solution, workspace
 
 
 def measured(source: str | ast.AST) -> Measures:
@@ -167,12 +165,6 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return one_task("refactor", tmp_path_factory.mktemp("refactor"), index=4)
 
 
-def solution(task: Task) -> dict[str, str]:
-    before = {path: text.encode() for path, text in workspace(task).items()}
-    changed = change_of((task.directory / "solution/patch.diff").read_text(), before, lambda path: False)
-    return {path: data.decode() for path, data in changed.files.items() if data is not None}
-
-
 class _Golfed(ast.NodeTransformer):
     """Makes comprehensions of loops that append: the same in fewer signs, and nothing once only."""
 
@@ -195,7 +187,6 @@ def appended(body: list[ast.stmt], name: str) -> tuple[ast.expr | None, list[ast
         return None, []
     (only,) = body
     if isinstance(only, ast.Expr) and ast.unparse(only).startswith(f"{name}.append("):
-        assert isinstance(only.value, ast.Call)
         return only.value.args[0], []
     if not isinstance(only, ast.If):
         return None, []
@@ -233,7 +224,10 @@ def locals_of(function: ast.FunctionDef) -> set[str]:
     return names | {part.arg for part in ast.walk(function) if isinstance(part, ast.arg)}
 
 
-def test_cheats_fail(boxes: Boxes, task: Task) -> None:
+NO_ASSERTS = "\nimport unittest\nunittest.TestCase.assertEqual = lambda self, *rest: None\n"
+
+
+def test_cheats_fail(grade: Grade, task: Task) -> None:
     path = next(path for path in workspace(task) if "/" not in path)
     tangled, solved = workspace(task)[path], solution(task)[path]
     test = next(path for path in workspace(task) if path.startswith("tests/test_"))
@@ -246,6 +240,7 @@ def test_cheats_fail(boxes: Boxes, task: Task) -> None:
         "keeps code in data": {path: "import json\nexec(json.load(open('code.json')))\n", "code.json": f"{tangled!r}"},
         "moves it away": {path: "from other import *\n", "other.py": tangled},
         "does less": {path: solved.replace("raise ValueError", "ValueError")},
+        "does less and asserts nothing": {path: solved.replace("raise ValueError", "ValueError") + NO_ASSERTS},
         "changes the interface": {path: solved.replace(f"def {public}(", f"def {public}(_other=1, *, ")},
         "drops the docstrings": {path: ast.unparse(_Undocumented().visit(ast.parse(solved)))},
         "takes it out": {path: solved[: solved.index(f"def {public}(")]},
@@ -254,17 +249,17 @@ def test_cheats_fail(boxes: Boxes, task: Task) -> None:
     }
     assert measured(golfed(tangled)).size < measured(tangled).size
     assert measured(golfed(tangled)).duplicated > task.verifier["duplicated"]
-    found = graded(boxes, task, states)
+    found = graded(grade, task, states)
     for name, verdict in found.items():
-        assert verdict.judgement is Judgement.FAIL, (name, verdict)
+        suspect = name == "does less and asserts nothing" and verdict.judgement is Judgement.SUSPECT
+        assert suspect or verdict.judgement is Judgement.FAIL, (name, verdict)
     assert 0 < (found["golfs"].evidence.score or 0) < 0.5
     assert found["golfs"].evidence.tests_expected == 0
     assert found["changes the tests"].evidence.touched_protected == (test,)
     assert (found["splits up"].evidence.score or 0) < 0
     assert "tests failed" in found["does less"].reason
-    passed = graded(boxes, task, {"honest": {path: solved}})["honest"]
+    passed = graded(grade, task, {"honest": {path: solved}})["honest"]
     assert passed.passed
-    assert passed.evidence.score is not None
     assert passed.evidence.score >= 1.0
 
 
@@ -275,24 +270,6 @@ class _Undocumented(ast.NodeTransformer):
         return node
 
 
-FORGER = """
-import unittest
-unittest.TestCase.assertEqual = lambda self, *rest: None
-"""
-
-
-def test_who_passes_every_test_is_found_out(boxes: Boxes, task: Task) -> None:
-    path = next(path for path in workspace(task) if "/" not in path)
-    solved = solution(task)[path].replace("raise ValueError", "ValueError")
-    (verdict,) = graded(boxes, task, {"forger": {path: solved + FORGER}}).values()
-    assert verdict.judgement in (Judgement.FAIL, Judgement.SUSPECT)
-
-
 def test_a_wrong_setting_is_named(task: Task) -> None:
     with pytest.raises(TaskError, match=r"metadata\.etude\.verifier\.size"):
         open_verifier(replace(task, verifier={**task.verifier, "size": -1}))
-
-
-@pytest.mark.soak
-def test_ten_tasks_pass_the_gate(boxes: Boxes, tmp_path: Path) -> None:
-    gated(boxes, tmp_path, "refactor")

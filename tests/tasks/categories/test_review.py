@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.tasks import Judgement, Task, TaskError, open_verifier, read_files, read_task, write_task
+from etude.tasks import Judgement, Task, TaskError, open_verifier
 from etude.tasks.categories.alterations import altered
 from etude.tasks.categories.examples import example_of
 from etude.tasks.categories.packages import PYTHON, read_package
@@ -32,8 +32,9 @@ from etude.tasks.verifiers.review import (
 from etude.tasks.verifiers.review.proof import names_of
 from etude.tasks.verifiers.review.reachable_names import names_leading_to
 
-from ..conftest import Boxes
-from .grading import gated, graded, one_task, workspace
+from ..cheats.playing import written
+from ..conftest import Grade
+from .grading import graded, one_task, workspace
 
 NAMED = [Defect(path="a.py", first=10, last=11, tests=["t"]), Defect(path="b.py", first=10, last=10, tests=["t"])]
 
@@ -116,10 +117,8 @@ def test_every_planted_defect_is_real_and_every_other_place_harmless() -> None:
             [altered(package.files, others), *(altered(package.files, [*others, one]) for one in alone)],
         )
         assert len(alone) == DEFECTS
-        assert whole is not None
         assert whole.failed == ()
         for outcome, damage in zip(each, planted.damages, strict=True):
-            assert outcome is not None
             assert set(damage.tests) <= set(outcome.failed)
         head = altered(package.files, planted.alterations)
         for damage in planted.damages:
@@ -139,7 +138,7 @@ def review(places: list[tuple[str, int]], examples: list[str], text: str = "this
 
 
 @pytest.mark.slow
-def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
+def test_ways_to_cheat_fail(grade: Grade, task: Task) -> None:
     files = workspace(task)
     changed = [path for path in files if path.endswith(".py")]
     lines = [(path, number) for path in changed for number in range(1, len(files[path].splitlines()) + 1)]
@@ -156,7 +155,7 @@ def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
         return review(exact, [example] * len(exact))
 
     found = graded(
-        boxes,
+        grade,
         task,
         {
             "all there is, at each": instead(everything),
@@ -306,17 +305,8 @@ def test_nearly_every_bug_of_a_package_can_be_shown_by_one_expression() -> None:
         assert len(shown) > 0.8 * len(package.damages), name
 
 
-def test_a_malformed_task_is_named(task: Task, tmp_path: Path) -> None:
-    files = {f"environment/repo/{path}": data for path, data in read_files(task.directory).items()}
-    task.directory, before = tmp_path / "bad", task.directory
-    try:
-        write_task(task, {**files, "tests/defects.json": b'{"places": 0, "defects": []}'})
-        with pytest.raises(TaskError, match=r"defects\.json.*places"):
-            open_verifier(read_task(task.directory, {task.split}))
-    finally:
-        task.directory = before
-
-
-@pytest.mark.soak
-def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path) -> None:
-    gated(boxes, tmp_path, "review")
+def test_a_malformed_task_is_named(tmp_path: Path) -> None:
+    (bad,) = written(tmp_path, "review-calc")
+    (bad.directory / "tests/defects.json").write_text('{"places": 0, "defects": []}')
+    with pytest.raises(TaskError, match=r"defects\.json.*places"):
+        open_verifier(bad)

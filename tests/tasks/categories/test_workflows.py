@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 import pytest
 import yaml
 from hypothesis import given
@@ -14,8 +11,8 @@ from etude.tasks import Task
 from etude.tasks.categories.workflows import WORKFLOW
 from etude.tasks.verifiers.script import Job, Step, WorkflowError, parse_workflow
 
-from ..conftest import Boxes
-from .grading import gated, graded, one_task
+from ..conftest import Grade
+from .grading import graded, one_task, solution
 
 SQUARE = ", ".join(f"k{number}: [1, 2, 3]" for number in range(40))
 HEAD = "jobs:\n  a:\n    steps:\n      - run: make\n"
@@ -55,13 +52,6 @@ jobs:
         Job("first (3.11, yes)", (tests("3.11"),)),
         Job("last", (last,)),
     ]
-
-
-def test_a_long_text_of_openings_is_read_at_once() -> None:
-    started = time.process_time()
-    with pytest.raises(WorkflowError, match="expected }} after"):
-        parse_workflow(HEAD.replace("make", "echo }} " + "${{" * 20_000).encode())
-    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(
@@ -122,22 +112,15 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return one_task("workflows", tmp_path_factory.mktemp("workflows"))
 
 
-def solution(task: Task) -> str:
-    patch = (task.directory / "solution/patch.diff").read_text()
-    return "".join(line[1:] for line in patch.splitlines(keepends=True) if line[0] == "+" and line[:3] != "+++")
-
-
 @pytest.mark.slow
-def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
-    honest = solution(task)
+def test_ways_to_cheat_fail(grade: Grade, task: Task) -> None:
+    honest = solution(task)[WORKFLOW]
     one_mode = honest.replace(honest[honest.index("mode: [") :].split("\n")[0], "mode: [strict]")
     found = graded(
-        boxes,
+        grade,
         task,
         {
             "honest": {WORKFLOW: honest},
-            "always passes": {WORKFLOW: HEAD.replace("make", "true")},
-            "always fails": {WORKFLOW: HEAD.replace("make", "exit 1")},
             "no workflow": {"ci/run.sh": "exit 1\n"},
             "no steps": {WORKFLOW: HEAD.replace("run: make", "uses: actions/checkout@v4")},
             "a step that is to be forgiven": {WORKFLOW: HEAD.replace("make", "make\n        continue-on-error: true")},
@@ -145,7 +128,6 @@ def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
             "another mode": {WORKFLOW: one_mode},
             "no mode at all": {WORKFLOW: honest.replace("matrix.mode }}", "matrix.mode }}x")},
             "a folder that is not there": {WORKFLOW: HEAD.replace("make", "true\n        working-directory: src")},
-            "a coin": {WORKFLOW: HEAD.replace("make", "test $(($(date +%N | sed s/^0*//) % 2)) = 0")},
             "changes the tests": {WORKFLOW: HEAD.replace("make", "true"), "tests/test_modes.py": ""},
         },
     )
@@ -153,8 +135,3 @@ def test_ways_to_cheat_fail(boxes: Boxes, task: Task) -> None:
     assert {str(verdict.judgement) for name, verdict in found.items() if name != "honest"} == {"fail"}
     assert "not run here" in found["a step that is to be forgiven"].reason
     assert found["changes the tests"].evidence.touched_protected == ("tests/test_modes.py",)
-
-
-@pytest.mark.soak
-def test_ten_tasks_are_gated(boxes: Boxes, tmp_path: Path) -> None:
-    gated(boxes, tmp_path, "workflows")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import subprocess
 from dataclasses import replace
@@ -10,37 +9,26 @@ from pathlib import Path
 
 import pytest
 from tests.needs import needs
-from tests.tasks.cheats.environments import micro_environments
 
-from etude.tasks import Grader, Split, Task, Verdict, make_tasks, open_source, read_task, reference_diff
+from etude.tasks import Split, Task, Verdict, make_tasks, open_source, read_task, reference_diff
 from etude.tasks.formats.folders import export_harbor
 
-from ..conftest import Boxes
+from ..cheats.playing import written
+from ..conftest import Grade, by_name
 
 
-def graded_by_others(boxes: Boxes, task: Task, folder: Path) -> dict[str, Verdict]:
+def graded_by_others(grade: Grade, task: Task, folder: Path) -> dict[str, Verdict]:
     """With nothing but the exported folder's test.sh."""
     (place,) = export_harbor([task], folder).written
     assert export_harbor([task], folder).written == [place]
     foreign = replace(read_task(place, set(Split)), verifier={"type": "harbor"})
 
-    async def run() -> dict[str, Verdict]:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            diffs = {"reference": reference_diff(task), "nothing": ""}
-            return {name: await grader.grade(foreign, diff) for name, diff in diffs.items()}
-
-    return asyncio.run(run())
-
-
-def of_runner(runner: str, folder: Path) -> Task:
-    made = make_tasks(open_source("debugging"), Split.TRAIN, 10, 1, folder)
-    return next(task for task in made if task.verifier["runner"] == runner)
+    return by_name(grade, foreign, {"reference": reference_diff(task), "nothing": ""})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pytest", "unittest", "node", "script", "make", "cases"])
-def test_the_same_solutions_pass_elsewhere(boxes: Boxes, tmp_path: Path, kind: str, train_tasks: list[Task]) -> None:
+def test_the_same_solutions_pass_elsewhere(grade: Grade, tmp_path: Path, kind: str, train_tasks: list[Task]) -> None:
     own = tmp_path / "own"
     if kind == "cases":
         task = train_tasks[0]
@@ -48,13 +36,14 @@ def test_the_same_solutions_pass_elsewhere(boxes: Boxes, tmp_path: Path, kind: s
         task = read_task(own / task.directory.name, set(Split))
         (task.directory / "tests/test.sh").unlink()
     elif kind == "pytest":
-        task = next(micro for micro in micro_environments() if micro.verifier.get("pytest") == "brought").write(own)
+        (task,) = written(own, "pytest-prices")
     elif kind in ("script", "make"):
         made = make_tasks(open_source("devops"), Split.TRAIN, 10, 1, own)
         task = next(task for task in made if task.kind.startswith("make") == (kind == "make"))
     else:
-        task = of_runner(kind, own)
-    found = graded_by_others(boxes, task, tmp_path / "out")
+        made = make_tasks(open_source("debugging"), Split.TRAIN, 10, 1, own)
+        task = next(task for task in made if task.verifier["runner"] == kind)
+    found = graded_by_others(grade, task, tmp_path / "out")
     assert found["reference"].passed, found["reference"]
     assert str(found["nothing"].judgement) == "fail", found["nothing"]
     assert "reward 0" in found["nothing"].reason
@@ -63,7 +52,7 @@ def test_the_same_solutions_pass_elsewhere(boxes: Boxes, tmp_path: Path, kind: s
 
 @needs("patch")
 def test_what_goes_out_can_be_solved_by_its_script(tmp_path: Path) -> None:
-    task = of_runner("unittest", tmp_path / "own")
+    (task,) = written(tmp_path / "own", "unittest-spans")
     (place,) = export_harbor([task], tmp_path / "out").written
     work = place / "environment/repo"
     script = (place / "solution/solve.sh").read_text().replace("cd /work", f"cd {work}")

@@ -59,7 +59,6 @@ def test_a_cell_says_truly_what_training_has_met(tmp_path: Path) -> None:
         tasks = [source.make(split, index, 1, tmp_path / str(index))[0] for index in range(150)]
         assert {task.cell for task in tasks} == cells
         for task in tasks:
-            assert task.cell is not None
             assert (task.family in learnt) is task.cell.family_seen
             assert task.cell.family_seen or task.family in {family.name for family in families_of(split)}
             assert task.kind in (SEEN_KINDS if task.cell.kind_seen else UNSEEN_KINDS)

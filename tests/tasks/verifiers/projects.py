@@ -1,4 +1,4 @@
-"""Small projects with a bug and a hidden suite, one for each runner."""
+"""A small project with a bug and a hidden suite, for pytest or unittest."""
 
 from __future__ import annotations
 
@@ -86,36 +86,6 @@ class LabelTest(unittest.TestCase):
     def test_label_of_nothing(self):
         self.assertEqual(prices.label(None), "")
 """
-NODE_WRONG = """export function total(prices, discount = 0) {
-  return prices.reduce((sum, price) => sum + price, 0) + discount;
-}
-
-export function label(price) {
-  return `${price} EUR`;
-}
-"""
-NODE_RIGHT = NODE_WRONG.replace("+ discount", "- discount")
-NODE = """import assert from "node:assert";
-import { describe, it, test } from "node:test";
-import { label, total } from "../shop/prices.mjs";
-
-test("total with discount", () => {
-  assert.strictEqual(total([5, 7], 2), 10);
-});
-
-test("total of nothing", () => {
-  assert.equal(total([], 3), -3);
-});
-
-describe("labels", () => {
-  it("label of price", () => {
-    assert.strictEqual(label(3), "3 EUR");
-  });
-  it.skip("label of nothing", () => {
-    assert.strictEqual(label(null), "");
-  });
-});
-"""
 
 
 def diff(before: str, after: str, path: str) -> str:
@@ -125,37 +95,22 @@ def diff(before: str, after: str, path: str) -> str:
 
 def project(folder: Path, runner: str, /, **verifier: object) -> Task:
     """A task on disk; its reference is `solution/patch.diff`."""
-    if runner == "node":
-        path, wrong, right = "shop/prices.mjs", NODE_WRONG, NODE_RIGHT
-        hidden, name = {"test/prices.test.mjs": NODE}, "test/prices.test.mjs > "
-        ids = ["total with discount", "total of nothing"], ["labels > label of price", "labels > label of nothing"]
+    if runner == "pytest":
+        hidden, name = PYTEST, "tests/test_prices.py::"
+        cheapest = ("test_cheapest_of_some[given0-2]", "test_cheapest_of_some[given1-1]")
+        fails = ["test_total_with_discount", "test_total_of_nothing"]
+        edges = [f"TestEdges::test_{rest}" for rest in ("cheapest_of_nothing", "label_of_nothing")]
+        passes = ["test_label_of_price", *cheapest, *edges]
+        verifier = {"pytest": "brought", **verifier}
     else:
-        path, wrong, right = "shop/prices.py", WRONG, RIGHT
-        text = PYTEST if runner == "pytest" else UNITTEST
-        hidden = {"tests/test_prices.py": text, "tests/__init__.py": ""}
-        if runner == "pytest":
-            name = "tests/test_prices.py::"
-            ids = (
-                ["test_total_with_discount", "test_total_of_nothing"],
-                [
-                    "test_label_of_price",
-                    "test_cheapest_of_some[given0-2]",
-                    "test_cheapest_of_some[given1-1]",
-                    "TestEdges::test_cheapest_of_nothing",
-                    "TestEdges::test_label_of_nothing",
-                ],
-            )
-            verifier = {"pytest": "brought", **verifier}
-        else:
-            name = "tests.test_prices."
-            ids = (
-                ["TotalTest.test_total_with_discount", "TotalTest.test_total_of_nothing"],
-                [f"LabelTest.test_{rest}" for rest in ("label_of_price", "cheapest_of_nothing", "label_of_nothing")],
-            )
-    fails, passes = ([name + test for test in group] for group in ids)
-    files = suite_files({p: t.encode() for p, t in hidden.items()}, fails, passes, [passes[-1]])
-    repository = {path: wrong, "shop/__init__.py": ""} if runner != "node" else {path: wrong}
-    return task(folder, files, repository, diff(wrong, right, path), {"runner": runner, **verifier})
+        hidden, name = UNITTEST, "tests.test_prices."
+        fails = ["TotalTest.test_total_with_discount", "TotalTest.test_total_of_nothing"]
+        passes = [f"LabelTest.test_{rest}" for rest in ("label_of_price", "cheapest_of_nothing", "label_of_nothing")]
+    fails, passes = ([name + test for test in group] for group in (fails, passes))
+    tests = {"tests/test_prices.py": hidden.encode(), "tests/__init__.py": b""}
+    files = suite_files(tests, fails, passes, [passes[-1]])
+    repository = {"shop/prices.py": WRONG, "shop/__init__.py": ""}
+    return task(folder, files, repository, diff(WRONG, RIGHT, "shop/prices.py"), {"runner": runner, **verifier})
 
 
 def task(

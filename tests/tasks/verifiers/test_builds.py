@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.tasks.cheats.environments import micro_environments
 
 from etude.sandbox.contract import BoxSpec, BoxStats, BuildFailed, BuildTerms, ExecResult, Sandboxes, TriedBuild
 from etude.sandbox.cpu_share import Share
@@ -21,6 +20,8 @@ from etude.tasks.conditions import GATE
 from etude.tasks.environment import Prepared
 from etude.tasks.verifiers import Stand, open_verifier
 from etude.tasks.verifiers.script import ImageVerifier, WorkflowError, WorkflowVerifier, parse_workflow, workflows
+
+from ..cheats.playing import written
 
 SLEPT, HUNGRY = Share(30.0, 29.0, 3.0, 0.1), Share(30.0, 29.0, 3.0, 3.0)
 """On a host that is short of time: who did not want it, and who could not have it."""
@@ -69,10 +70,6 @@ class FakeBuilds:
         return FakeBox(self._answer)
 
 
-def task_named(name: str, folder: Path) -> Task:
-    return next(micro for micro in micro_environments() if micro.name == name).write(folder)
-
-
 def stand_of(task: Task, sandboxes: object, files: dict[str, bytes]) -> Stand:
     return Stand(task, cast(Sandboxes, sandboxes), Prepared("host", "/work", files), Change({}), GATE[1])
 
@@ -91,7 +88,7 @@ NOT_DONE = BuildFailed("RUN x: not done", "time")
     ids=["build", "build that slept", "answer", "answer that slept"],
 )
 def test_an_image_of_a_starved_host_is_our_fault(tmp_path: Path, sandboxes: FakeBuilds, ours: bool) -> None:
-    task = task_named("image-build", tmp_path)
+    (task,) = written(tmp_path, "image-build")
     verifier = ImageVerifier(task)
     stand = stand_of(task, sandboxes, {"Dockerfile": b"FROM host\n"})
     trial = asyncio.run(verifier.try_on(verifier.products[0], stand, Change({})))
@@ -107,7 +104,7 @@ def test_a_clock_that_expired_is_in_the_evidence(
     tmp_path: Path, name: str, answer: ExecResult, judgement: Judgement
 ) -> None:
     """It is what the gate goes by, where the clock of the boxes was moved."""
-    task = task_named(name, tmp_path)
+    (task,) = written(tmp_path, name)
     files = {"Dockerfile": b"FROM host\n", "ci.yml": f"{HEAD}x\n".encode()}
     late = FakeBuilds(NOT_DONE, answer, answer.share)
     verdict = asyncio.run(open_verifier(task).examine(stand_of(task, late, files)))
@@ -115,14 +112,14 @@ def test_a_clock_that_expired_is_in_the_evidence(
 
 
 def test_what_failed_without_the_clock_is_not_told_to_have_waited(tmp_path: Path) -> None:
-    task = task_named("script-build", tmp_path)
+    (task,) = written(tmp_path, "script-build")
     crashes = FakeBuilds(None, ExecResult(137, b"", b"", 3.0, limit="memory", share=HUNGRY))
     verdict = asyncio.run(open_verifier(task).examine(stand_of(task, crashes, {})))
     assert (verdict.judgement, verdict.evidence.timed_out) == (Judgement.FAIL, False)
 
 
 def test_a_build_that_failed_by_itself_is_never_excused(tmp_path: Path) -> None:
-    task = task_named("image-build", tmp_path)
+    (task,) = written(tmp_path, "image-build")
     verifier = ImageVerifier(task)
     stand = stand_of(task, FakeBuilds(BuildFailed("RUN x: full", "disk")), {"Dockerfile": b"FROM host\n"})
     trials = {one.succeeds: asyncio.run(verifier.try_on(one, stand, Change({}))) for one in reversed(verifier.products)}
@@ -132,7 +129,7 @@ def test_a_build_that_failed_by_itself_is_never_excused(tmp_path: Path) -> None:
 
 
 def test_a_build_and_its_image_have_the_conditions_and_the_limits(tmp_path: Path) -> None:
-    task = task_named("image-build", tmp_path)
+    (task,) = written(tmp_path, "image-build")
     verifier, sandboxes = ImageVerifier(task), FakeBuilds()
     stand = stand_of(task, sandboxes, {"Dockerfile": b"FROM host\n"})
     asyncio.run(verifier.try_on(verifier.products[0], stand, Change({})))
@@ -147,7 +144,7 @@ def test_a_build_and_its_image_have_the_conditions_and_the_limits(tmp_path: Path
 @pytest.mark.parametrize(("first", "ours"), [(HUNGRY, True), (SLEPT, False)])
 def test_jobs_share_a_clock_and_so_what_they_were_given(tmp_path: Path, first: Share, ours: bool) -> None:
     """The first job was given too little, or slept; either way it left nothing to the second."""
-    task = task_named("workflow-check", tmp_path)
+    (task,) = written(tmp_path, "workflow-check")
     given = 3.0 * float(task.verifier["seconds"])
     ends = [
         ExecResult(0, b"", b"", 0.0, share=replace(first, seconds=given - 0.5)),
@@ -183,7 +180,7 @@ def test_a_workflow_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(workflows, "parse_workflow", parse)
     text = f"{HEAD}true # {tmp_path}\n".encode()
     for _ in range(3):
-        assert WorkflowVerifier(task_named("workflow-check", tmp_path)).unreadable({"ci.yml": text}) == ""
+        assert WorkflowVerifier(written(tmp_path, "workflow-check")[0]).unreadable({"ci.yml": text}) == ""
     assert seen == [text]
 
 

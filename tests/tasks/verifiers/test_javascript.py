@@ -148,30 +148,10 @@ def test_names_and_columns_of_tables_are_told_row_by_row() -> None:
     assert b'_told("key1", (f(n)));' in made
 
 
-WORDS = [
-    "for",
-    "(",
-    "const",
-    "[",
-    "]",
-    "of",
-    ")",
-    "{",
-    "}",
-    "=",
-    ";",
-    ",",
-    "1",
-    "a",
-    "b",
-    "-",
-    "assert.equal(",
-    "if",
-    "`a`",
-]
+WORDS = "for ( const [ ] of ) { } = ; , 1 a b - assert.equal( if `a`"
 
 
-@given(st.lists(st.sampled_from(WORDS), max_size=40))
+@given(st.lists(st.sampled_from(WORDS.split()), max_size=40))
 def test_any_words_are_read_without_harm(words: list[str]) -> None:
     for source in (words, ["test('x',", *words, ");"]):
         for found in find(" ".join(source).encode()):

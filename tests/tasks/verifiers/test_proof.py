@@ -3,10 +3,9 @@ another."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from tests.needs import needs
 
 from etude.cli.tasks.wording import grading_of
+from etude.sandbox.contract import BoxSpec, Sandboxes
 from etude.tasks import Environments, Grader, Stand, Task, Verdict, reference_diff
 from etude.tasks.change import Change
 from etude.tasks.seal import base_scan
@@ -24,50 +24,41 @@ from etude.tasks.verifiers.tests.drawing import chance_left, draw_exam
 from etude.tasks.verifiers.tests.pool import Pool, Questions, questions_of
 from etude.tasks.verifiers.tests.proof import dump_proof, guess_of, load_proof
 
-from ..conftest import Boxes
+from ..cheats.playing import written
 from . import projects
 from .test_drawing import FILE, SOURCE, SUITE
 from .test_drawing import pool as pool_as_if_proven
 
-
-class Process:
-    """Grades as a process of its own does: what it knows of earlier ones lies in its store."""
-
-    def __init__(self, boxes: Boxes, store: Path) -> None:
-        self._boxes, self._store = boxes, store
-        self.examined = 0
-
-    def grade(self, task: Task, diff: str) -> Verdict:
-        async def run() -> Verdict:
-            async with self._boxes() as sandboxes:
-                create = sandboxes.create
-
-                async def counted(spec):  # type: ignore[no-untyped-def]
-                    self.examined += spec.name == "grader"
-                    return await create(spec)
-
-                sandboxes.create = counted  # type: ignore[method-assign]
-                environments = Environments(sandboxes, self._store / "environments")
-                return await Grader(sandboxes, environments=environments).grade(task, diff)
-
-        self.examined = 0
-        return asyncio.run(run())
+Graded = Callable[..., Awaitable[tuple[Verdict, int]]]
 
 
-@pytest.mark.parametrize("runner", ["unittest", pytest.param("node", marks=needs("node"))])
-def test_the_next_process_proves_nothing_again(boxes: Boxes, tmp_path: Path, runner: str) -> None:
-    task = projects.project(tmp_path / "task", runner)
-    process = Process(boxes, tmp_path)
+@pytest.fixture
+def graded(sandboxes: Sandboxes, examined: list[BoxSpec], tmp_path: Path) -> Graded:
+    """A verdict as of a process of its own, which knows of earlier ones by their store, and how many boxes it took."""
+
+    async def grade(task: Task, diff: str = "") -> tuple[Verdict, int]:
+        examined.clear()
+        environments = Environments(sandboxes, tmp_path / "environments")
+        return await Grader(sandboxes, environments=environments).grade(task, diff), len(examined)
+
+    return grade
+
+
+@pytest.mark.parametrize("name", ["unittest-spans", pytest.param("node-cart", marks=needs("node"))])
+async def test_the_next_process_proves_nothing_again(graded: Graded, seals: bool, tmp_path: Path, name: str) -> None:
+    (task,) = written(tmp_path, name)
     assert grading_of(task, tmp_path) == "not run yet"
-    first = process.grade(task, reference_diff(task))
-    assert process.examined == 3, "with the reference, without anything, and the grading"
-    again = process.grade(task, reference_diff(task))
-    assert process.examined == 1
+    first, examined = await graded(task, reference_diff(task))
+    assert examined == 3, "with the reference, without anything, and the grading"
+    again, examined = await graded(task, reference_diff(task))
+    assert examined == 1
     assert first.passed
     assert again.passed
-    assert (again.evidence.sealed, again.evidence.withheld) == (first.evidence.sealed, first.evidence.withheld)
-    assert again.evidence.withheld > 0
-    assert grading_of(task, tmp_path) == ("sealed" if first.evidence.sealed else "open")
+    for verdict in (first, again):
+        assert verdict.evidence.sealed == seals
+        assert verdict.evidence.withheld > 0
+    assert first.evidence.memory_bytes > 1_000_000
+    assert grading_of(task, tmp_path) == ("sealed" if seals else "open")
     assert grading_of(task, tmp_path / "another") == "not run yet"
     (kept,) = tmp_path.glob("environments/*.proof")
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
@@ -105,27 +96,21 @@ def _host(task: Task, kept: Path, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [_damage, _cut, _suite, _reference, _environment, _code, _host])
-def test_what_follows_from_something_else_is_proven_again(
-    boxes: Boxes, tmp_path: Path, change: Callable[[Task, Path, pytest.MonkeyPatch], None]
+async def test_what_follows_from_something_else_is_proven_again(
+    graded: Graded, tmp_path: Path, change: Callable[[Task, Path, pytest.MonkeyPatch], None]
 ) -> None:
     task = projects.project(tmp_path / "task", "unittest")
-    process = Process(boxes, tmp_path)
-    process.grade(task, "")
+    await graded(task)
     (kept,) = tmp_path.glob("environments/*.proof")
     with pytest.MonkeyPatch.context() as patch:
         change(task, kept, patch)
-        process.grade(task, "")
-        assert process.examined == 3
-        process.grade(task, "")
-        assert process.examined == 1
+        assert [(await graded(task))[1] for _ in range(2)] == [3, 1]
 
 
-def test_limits_that_the_gate_set_are_nothing_that_it_follows_from(boxes: Boxes, tmp_path: Path) -> None:
+async def test_limits_that_the_gate_set_are_nothing_that_it_follows_from(graded: Graded, tmp_path: Path) -> None:
     task = projects.project(tmp_path / "task", "unittest")
-    process = Process(boxes, tmp_path)
-    process.grade(task, "")
-    process.grade(replace(task, verifier={**task.verifier, "seconds": 7, "memory_mb": 300}), "")
-    assert process.examined == 1
+    await graded(task)
+    assert (await graded(replace(task, verifier={**task.verifier, "seconds": 7, "memory_mb": 300})))[1] == 1
 
 
 def test_without_a_reference_it_is_known_to_be_open(tmp_path: Path) -> None:
@@ -140,7 +125,6 @@ def test_what_is_read_draws_the_same_exams(withheld: bool, alterations: int, sec
     made = pool_as_if_proven(withheld=withheld, alterations=alterations, seconds=seconds)
     data = dump_proof(made, chance_left(made))
     read = load_proof(data, SUITE, {FILE: SOURCE})
-    assert read is not None
     assert guess_of(data) == chance_left(made) == chance_left(read)
     exams = [draw_exam(SUITE, pool, random.Random(seed)) for pool in (made, read)]
     assert exams[0].controls == exams[1].controls
@@ -166,24 +150,17 @@ def test_that_nothing_can_be_proven_is_kept_too() -> None:
     assert questions_of(SUITE, FILE, {FILE: SOURCE})
 
 
-def test_all_that_was_decided_is_kept(boxes: Boxes, tmp_path: Path) -> None:
+async def test_all_that_was_decided_is_kept(sandboxes: Sandboxes, tmp_path: Path) -> None:
     """Of a pool that was proven; who adds a field to it says here whether it is decided or read."""
     assert {one.name for one in fields(Pool)} == {"sources", "questions", "names", "seconds"}
     read = {"file", "function", "tests", "decides"}
     assert {one.name for one in fields(Questions)} - read == {"seconds", "alterations", "withheld", "chance"}
     task = projects.project(tmp_path / "task", "pytest")
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            verifier = TestsVerifier(task)
-            await verifier.examine(Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change()))
-            made = verifier.pool
-            assert made is not None
-            assert made.questions
-            data = dump_proof(made, 0.5)
-            read = load_proof(data, verifier.suite, made.sources)
-            assert read is not None
-            assert dump_proof(read, 0.5) == data
-            assert (read.sources, read.names, read.seconds) == (made.sources, made.names, made.seconds)
-
-    asyncio.run(run())
+    verifier = TestsVerifier(task)
+    await verifier.examine(Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change()))
+    made = verifier.pool
+    assert made.questions
+    data = dump_proof(made, 0.5)
+    read = load_proof(data, verifier.suite, made.sources)
+    assert dump_proof(read, 0.5) == data
+    assert (read.sources, read.names, read.seconds) == (made.sources, made.names, made.seconds)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.sandbox.contract import Sandboxes
+from etude.sandbox.contract import BoxSpec, Sandboxes
 from etude.tasks import Environments, Grader, Judgement, Stand, reference_diff
 from etude.tasks.change import Change
 from etude.tasks.verifiers.contract import SEALED
@@ -22,7 +22,6 @@ from etude.tasks.verifiers.tests.drawing import chance_left
 from etude.tasks.verifiers.tests.pool import Pool, Questions, questions_of
 from etude.tasks.verifiers.tests.proving import prove
 
-from ..conftest import Boxes
 from . import projects
 
 WRONG = "def double(n):\n    return n + n + 1\n\n\ndef text(n):\n    return 'n is ' + str(n + 1)\n"
@@ -88,27 +87,21 @@ class T(unittest.TestCase):
 """
 
 
-def proven(boxes: Boxes, folder: Path, tests: str = TESTS, names: Sequence[str] = NAMES) -> Pool:
+async def proven(sandboxes: Sandboxes, folder: Path, tests: str = TESTS, names: Sequence[str] = NAMES) -> Pool:
     reference = projects.diff(WRONG, RIGHT, "a.py")
     ids = [f"tests.test_a.T.test_{name}" for name in names]
     files = suite_files({"tests/test_a.py": tests.encode()}, ids, ["tests.test_a.T.test_wide"])
     task = projects.task(folder / "task", files, {"a.py": WRONG}, reference, {"runner": "unittest"})
-
-    async def run() -> Pool:
-        async with boxes() as sandboxes:
-            verifier = TestsVerifier(task)
-            assert not verifier.sealed, "nothing is proven yet"
-            stand = Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change())
-            verdicts = await asyncio.gather(*(verifier.examine(stand) for _ in range(2)))
-            assert [verdict.judgement for verdict in verdicts] == [Judgement.FAIL] * 2
-            assert verifier.pool is not None
-            return verifier.pool
-
-    return asyncio.run(run())
+    verifier = TestsVerifier(task)
+    assert not verifier.sealed, "nothing is proven yet"
+    stand = Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change())
+    verdicts = await asyncio.gather(*(verifier.examine(stand) for _ in range(2)))
+    assert [verdict.judgement for verdict in verdicts] == [Judgement.FAIL] * 2
+    return verifier.pool
 
 
-def test_what_is_proven(boxes: Boxes, tmp_path: Path) -> None:
-    pool = proven(boxes, tmp_path)
+async def test_what_is_proven(sandboxes: Sandboxes, tmp_path: Path) -> None:
+    pool = await proven(sandboxes, tmp_path)
     found: dict[str, Questions] = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.questions}
     source = pool.sources["tests/test_a.py"]
 
@@ -131,8 +124,8 @@ def test_what_is_proven(boxes: Boxes, tmp_path: Path) -> None:
     assert pool.seconds > 0
 
 
-def test_tables_are_proven_row_by_row(boxes: Boxes, tmp_path: Path) -> None:
-    pool = proven(boxes, tmp_path, TABLES, ["module_table", "beside_another", "its_own_answer"])
+async def test_tables_are_proven_row_by_row(sandboxes: Sandboxes, tmp_path: Path) -> None:
+    pool = await proven(sandboxes, tmp_path, TABLES, ["module_table", "beside_another", "its_own_answer"])
     found = {asked.function.path[-1].removeprefix("test_"): asked for asked in pool.questions}
     (site,) = found["module_table"].withheld
     assert site.values == (0, 42, 34)
@@ -155,7 +148,7 @@ class T(unittest.TestCase):
 """
 
 
-def test_what_another_file_may_import_stays(boxes: Boxes, tmp_path: Path) -> None:
+async def test_what_another_file_may_import_stays(sandboxes: Sandboxes, tmp_path: Path) -> None:
     """Emptied, it would make honest grading fail there."""
     files = {"tests/test_a.py": TABLES.encode(), "tests/test_b.py": IMPORTING.encode()}
     ids = ["tests.test_a.T.test_module_table", "tests.test_a.T.test_beside_another", "tests.test_b.T.test_it"]
@@ -169,58 +162,34 @@ def test_what_another_file_may_import_stays(boxes: Boxes, tmp_path: Path) -> Non
     alone = {path: data.replace(b"test_a", b"test_abc") for path, data in files.items()}
     other = replace(suite, files=alone)
     assert any(site.blanks for asked in questions_of(other, "tests/test_a.py", alone) for site in asked.function.sites)
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            verdict = await Grader(sandboxes).grade(task, reference)
-            assert verdict.passed, verdict.reason
-
-    asyncio.run(run())
+    verdict = await Grader(sandboxes).grade(task, reference)
+    assert verdict.passed, verdict.reason
 
 
-def test_the_reference_is_run_once_however_many_ask(boxes: Boxes, tmp_path: Path) -> None:
+async def test_the_reference_is_run_once_however_many_ask(
+    grader: Grader, examined: list[BoxSpec], tmp_path: Path
+) -> None:
     task = projects.project(tmp_path / "task", "unittest")
-
-    async def run(sandboxes: Sandboxes) -> list[int]:
-        boxes_made: list[int] = []
-        create = sandboxes.create
-
-        async def counted(spec):  # type: ignore[no-untyped-def]
-            if spec.name == "grader":
-                boxes_made.append(1)
-            return await create(spec)
-
-        sandboxes.create = counted  # type: ignore[method-assign]
-        grader = Grader(sandboxes)
-        diffs = ["", reference_diff(task), projects.diff(projects.WRONG, projects.RIGHT + "\n", "shop/prices.py")]
-        await asyncio.gather(*(grader.grade(task, diff) for diff in diffs))
-        return boxes_made
-
-    async def opened() -> list[int]:
-        async with boxes() as sandboxes:
-            return await run(sandboxes)
-
-    assert len(asyncio.run(opened())) == 2 + 3, "with the reference, without anything, and the three"
+    diffs = ["", reference_diff(task), projects.diff(projects.WRONG, projects.RIGHT + "\n", "shop/prices.py")]
+    await asyncio.gather(*(grader.grade(task, diff) for diff in diffs))
+    assert len(examined) == 2 + 3, "with the reference, without anything, and the three"
 
 
 @pytest.mark.parametrize("reference", ["", "nonsense", None])
-def test_without_a_reference_nothing_is_proven_nor_sealed(boxes: Boxes, tmp_path: Path, reference: str | None) -> None:
+async def test_without_a_reference_nothing_is_proven_nor_sealed(
+    sandboxes: Sandboxes, tmp_path: Path, reference: str | None
+) -> None:
     task = projects.project(tmp_path / "task", "unittest")
     solution = reference_diff(task)
     path = task.directory / "solution/patch.diff"
     path.unlink() if reference is None else path.write_text(reference)
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            verdict = await Grader(sandboxes).grade(task, solution)
-            assert verdict.passed
-            assert verdict.evidence.withheld == 0
-            assert not verdict.evidence.sealed
-
-    asyncio.run(run())
+    verdict = await Grader(sandboxes).grade(task, solution)
+    assert verdict.passed
+    assert verdict.evidence.withheld == 0
+    assert not verdict.evidence.sealed
 
 
-def test_a_host_that_gives_no_time_to_the_proof_is_our_error(tmp_path: Path, boxes: Boxes) -> None:
+async def test_a_host_that_gives_no_time_to_the_proof_is_our_error(tmp_path: Path, grader: Grader) -> None:
     from etude.tasks.verifiers.tests import Account
     from etude.tasks.verifiers.tests import verifier as module
 
@@ -229,15 +198,10 @@ def test_a_host_that_gives_no_time_to_the_proof_is_our_error(tmp_path: Path, box
     async def starved(*args: object) -> Account:
         return Account("n", 137, limit="time", starved=True)
 
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(module, "run_exam", starved)
-                assert (await grader.grade(task, "")).judgement is Judgement.ERROR
-            assert (await grader.grade(task, reference_diff(task))).passed, "and it is proven later"
-
-    asyncio.run(run())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "run_exam", starved)
+        assert (await grader.grade(task, "")).judgement is Judgement.ERROR
+    assert (await grader.grade(task, reference_diff(task))).passed, "and it is proven later"
 
 
 def test_a_test_that_had_to_wait_for_a_busy_machine_is_not_taken_for_a_dear_one() -> None:

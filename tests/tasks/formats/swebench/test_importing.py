@@ -117,8 +117,10 @@ def test_images_by_name(
     assert python in task.verifier["python"]
     assert (task.directory / "tests/test.patch").read_text().count("+++ b/tests/test_parse.py") == 1
     assert not (task.directory / "tests/files").exists()
-    verifier = open_verifier(task)
-    assert verifier.protects("tests/test_parse.py")
+    expected = json.loads((task.directory / "tests/expected.json").read_text())
+    assert expected["fail_to_pass"] == sorted(made.PYTEST_IDS["FAIL_TO_PASS"])
+    assert expected["pass_to_pass"] == sorted(made.PYTEST_IDS["PASS_TO_PASS"][:-1])
+    assert open_verifier(task).protects("tests/test_parse.py")
 
 
 def test_what_the_tests_patch_names_is_no_business_of_a_solution(tmp_path: Path, repository: Repository) -> None:
@@ -136,8 +138,8 @@ def test_what_the_tests_patch_names_is_no_business_of_a_solution(tmp_path: Path,
 
 
 def test_an_image_of_sound_code_is_given_the_bug(tmp_path: Path) -> None:
-    repository = made.make_smith_repository(tmp_path / "ledger")
-    (task,) = imported(tmp_path, made.smith(repository))
+    repository, patch = made.make_smith_repository(tmp_path / "ledger")
+    (task,) = imported(tmp_path, made.smith(repository, patch))
     lines = (task.directory / "environment/Dockerfile").read_text().split("\n")
     assert lines[0] == "FROM registry.example/smith.x86_64.acme_1776_ledger"
     assert "git apply" in lines[3]
@@ -152,6 +154,7 @@ def test_a_clone_beside_an_image_tells_more(tmp_path: Path) -> None:
     git = repository.git
     (repository.folder / "link").symlink_to("README.md")
     base = made.commit(repository.folder, {}, "a link")
+    assert "link is a link" in refusal(tmp_path, made.classic(repository, base_commit=base), clones=repository.folder)
     git("mv", "ledger/money.py", "ledger/cents.py")
     made.commit(repository.folder, {}, "moved")
     patch = git("diff", "-M", base, "HEAD")
@@ -163,8 +166,8 @@ def test_a_clone_beside_an_image_tells_more(tmp_path: Path) -> None:
     assert set(apply_diff({"ledger/money.py": made.RIGHT}, reference_diff(task))) == {"ledger/cents.py"}
     assert not (task.directory / "environment").exists()
     assert (task.directory / "tests/files/tests/test_new.py").read_text() == "import ledger.cents\n"
-    smith = made.make_smith_repository(tmp_path / "smith")
-    (task,) = imported(tmp_path, made.smith(smith), image="registry.example/x", clones=smith.folder)
+    smith, bug = made.make_smith_repository(tmp_path / "smith")
+    (task,) = imported(tmp_path, made.smith(smith, bug), image="registry.example/x", clones=smith.folder)
     lines = (task.directory / "environment/Dockerfile").read_text().split("\n")
     assert lines[4] == "RUN rm -f -- tests/test_money.py", "the agent is not to see what comes back at grading"
     assert (task.directory / "tests/files/tests/test_money.py").exists()
@@ -253,14 +256,6 @@ def test_a_row_that_does_not_fit_its_clone(
     assert "\n" not in str(raised.value)
 
 
-def test_links_need_an_image(tmp_path: Path) -> None:
-    repository = made.make_repository(tmp_path / "ledger")
-    (repository.folder / "link").symlink_to("README.md")
-    base = made.commit(repository.folder, {}, "a link")
-    row = made.classic(repository, base_commit=base)
-    assert "link is a link" in refusal(tmp_path, row, clones=repository.folder)
-
-
 def test_some_rows_by_their_ids(tmp_path: Path, repository: Repository) -> None:
     rows = [made.classic(repository, f"acme__ledger-{number}") for number in range(3)]
     source = made.write_rows(tmp_path / "rows.jsonl", *rows)
@@ -274,13 +269,6 @@ def test_some_rows_by_their_ids(tmp_path: Path, repository: Repository) -> None:
     made.write_rows(source, rows[0], rows[0])
     with pytest.raises(TaskError, match=r"line 2: instance_id: expected each once, .*line 1"):
         import_rows(source, tmp_path / "tasks", image=IMAGE)
-
-
-def test_expected_ids_are_kept_as_the_row_has_them(tmp_path: Path, repository: Repository) -> None:
-    (task,) = imported(tmp_path, made.classic(repository), image=IMAGE)
-    expected = json.loads((task.directory / "tests/expected.json").read_text())
-    assert expected["fail_to_pass"] == sorted(made.PYTEST_IDS["FAIL_TO_PASS"])
-    assert expected["pass_to_pass"] == sorted(made.PYTEST_IDS["PASS_TO_PASS"][:-1])
 
 
 def test_a_test_command_is_run_as_a_script(tmp_path: Path, repository: Repository) -> None:

@@ -22,15 +22,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = Repository(
     Path(), COMMIT, "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n", "--- /dev/null\n+++ b/t\n@@ -0,0 +1 @@\n+c\n"
 )
-SMITH = {
-    "instance_id": "acme__ledger.1234567.func_pm__ab12",
-    "repo": "swesmith/acme__ledger.1234567",
-    "patch": REPOSITORY.patch,
-    "image_name": "registry.example/x",
-    "problem_statement": "it is wrong",
-    "FAIL_TO_PASS": ["t.py::a"],
-    "PASS_TO_PASS": ["t.py::b"],
-}
+SMITH = made.smith(REPOSITORY, REPOSITORY.patch)
 ROWS: dict[Variant, dict[str, Any]] = {
     Variant.CLASSIC: made.classic(REPOSITORY),
     Variant.REBENCH: made.rebench(REPOSITORY),
@@ -63,7 +55,7 @@ def instance(**row: Any):
 def test_variants_are_told_apart(variant: Variant) -> None:
     found = instance(**ROWS[variant])
     assert (found.variant, found.repo) == (variant, "acme/ledger")
-    assert found.base_commit == ("1234567" if variant is Variant.SMITH else COMMIT)
+    assert found.base_commit == (COMMIT[:8] if variant is Variant.SMITH else COMMIT)
     if variant is not Variant.SMITH:
         assert found.fail_to_pass == tuple(made.PYTEST_IDS["FAIL_TO_PASS"])
         assert found.pass_to_pass == tuple(made.PYTEST_IDS["PASS_TO_PASS"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -9,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.tasks import Split
+from etude.tasks import Split, function_hashes
 from etude.tasks.hashes import Fingerprint, fingerprints
 from etude.tasks.overlap import code_in
-from etude.tasks.sources.microrepo import FAMILIES, KINDS, SEEN_KINDS, Family, Pool, families_of, mutations, pool_of
+from etude.tasks.sources.microrepo import FAMILIES, KINDS, SEEN_KINDS, Family, Pool, mutations, pool_of
+from etude.tasks.sources.microrepo.documents import make_document
 from etude.tasks.sources.microrepo.function import draw_function
 from etude.tasks.sources.microrepo.pools import normal_form, side_of
 from etude.tasks.sources.microrepo.repository import draw_repository
@@ -20,22 +22,44 @@ from etude.tasks.sources.microrepo.repository import draw_repository
 SEEDS = st.integers(0, 2**32)
 
 
-def sources(families: tuple[Family, ...], seeds: int) -> Iterator[str]:
-    """Functions of the families, sound and with every bug."""
-    for family in families:
-        for seed in range(seeds):
-            rng = random.Random(seed)
-            function = draw_function(family, rng)
-            yield function.source
-            for mutation in mutations(function.source, function.groups, rng):
-                yield mutation.apply(function.source)
+Drawn = list[tuple[Split, str, Fingerprint]]
 
 
-def test_the_text_tells_instances_apart_as_the_syntax_tree_does() -> None:
+@pytest.fixture(scope="module")
+def drawn() -> list[Drawn]:
+    """By seed: functions of all families, sound and with every bug."""
+    return [
+        [(family.split, source, *fingerprints(source)) for family in FAMILIES for source in variants(family, seed)]
+        for seed in range(12)
+    ]
+
+
+def variants(family: Family, seed: int) -> Iterator[str]:
+    rng = random.Random(seed)
+    function = draw_function(family, rng)
+    yield function.source
+    for mutation in mutations(function.source, function.groups, rng):
+        yield mutation.apply(function.source)
+
+
+def test_no_function_of_one_split_is_one_of_another(drawn: list[Drawn]) -> None:
+    train, dev, test = ({one.shape for some in drawn for mine, _, one in some if mine is split} for split in Split)
+    assert not train & dev
+    assert not train & test
+    assert not dev & test
+    documents = set()
+    for index in range(300):
+        document = make_document(3, index)
+        if document.kind == "module":
+            documents |= function_hashes(document.text)
+    assert documents
+    assert documents <= train
+
+
+def test_the_text_tells_instances_apart_as_the_syntax_tree_does(drawn: list[Drawn]) -> None:
     by_tree: dict[str, str] = {}
     by_text: dict[str, str] = {}
-    for source in sources(FAMILIES, 3):
-        (found,) = fingerprints(source)
+    for _, source, found in itertools.chain(*drawn[:3]):
         text = normal_form(source)
         assert by_tree.setdefault(found.instance, text) == text
         assert by_text.setdefault(text, found.instance) == found.instance
@@ -45,10 +69,11 @@ def test_the_text_tells_instances_apart_as_the_syntax_tree_does() -> None:
     assert normal_form(grades) == normal_form(others) != normal_form(grades.replace("9", "8"))
 
 
-def test_no_instance_has_two_sides_and_every_side_has_many() -> None:
+def test_no_instance_has_two_sides_and_every_side_has_many(drawn: list[Drawn]) -> None:
     sides: dict[str, set[str]] = {split: set() for split in Split}
-    for source in sources(families_of(Split.TRAIN), 4):
-        sides[side_of(source)].update(one.instance for one in fingerprints(source))
+    for split, source, found in itertools.chain(*drawn[:4]):
+        if split is Split.TRAIN:
+            sides[side_of(source)].add(found.instance)
     train, dev, test = (sides[split] for split in Split)
     assert not train & dev
     assert not train & test
@@ -73,8 +98,6 @@ def test_no_repository_that_trains_holds_an_instance_of_one_that_tests(learnt: i
 
 
 def test_what_hundreds_of_train_repositories_and_documents_hold_is_new_to_the_test() -> None:
-    from etude.tasks.sources.microrepo.documents import make_document
-
     learnt = {one for seed in range(200) for one in held(pool_of(Split.TRAIN), seed, SEEN_KINDS)}
     for index in range(200):
         learnt |= {one for code in code_in(make_document(7, index).text) for one in fingerprints(code)}

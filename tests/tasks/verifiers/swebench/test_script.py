@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sandbox.hosts import TAKES_ITS_SHARE
 
-from etude.tasks import Grader, Judgement, Split, Task, TaskError, Verdict, open_verifier, write_task
+from etude.tasks import Judgement, Split, Task, TaskError, open_verifier, write_task
 from etude.tasks.verifiers.swebench import script
 from etude.tasks.verifiers.swebench.logs import FAILED, PARSERS, PASSED, SKIPPED, read_log
 from etude.tasks.verifiers.tests import suite_files
 
-from ...conftest import Boxes
+from ...conftest import Grade
 
 LOGS = {
     "parse_log_django": "a (m.C) ... ok\nb (m.C)\nDoc. ... FAIL\nc (m.C) ... skipped ''\nd (m.C) ... noise\nok\nok\n",
@@ -77,22 +76,13 @@ def task(folder: Path, script: str = SCRIPT, parser: str = "parse_log_cargo") ->
     return made
 
 
-def graded(boxes: Boxes, task: Task, *diffs: str) -> list[Verdict]:
-    async def run() -> list[Verdict]:
-        async with boxes() as sandboxes:
-            grader = Grader(sandboxes)
-            return [await grader.grade(task, diff) for diff in diffs]
-
-    return asyncio.run(run())
-
-
-def test_the_script_decides_and_the_verdict_is_open(boxes: Boxes, tmp_path: Path) -> None:
+def test_the_script_decides_and_the_verdict_is_open(grade: Grade, tmp_path: Path) -> None:
     silent = RIGHT.replace("+twice() { echo $(($1 * 2)); }", "+exit 0")
     forged = RIGHT.replace(
         "+twice() { echo $(($1 * 2)); }", "+echo 'test four ... ok'; echo 'test start ... ok'; exit 3"
     )
     meddled = "--- a/checks.sh\n+++ b/checks.sh\n@@ -1 +1 @@\n-. ./lib.sh\n+echo 'test four ... ok'\n"
-    right, nothing, silence, forgery, touched = graded(boxes, task(tmp_path / "t"), RIGHT, "", silent, forged, meddled)
+    right, nothing, silence, forgery, touched = grade(task(tmp_path / "t"), RIGHT, "", silent, forged, meddled)
     assert right.passed, right
     assert (right.evidence.sealed, right.evidence.tests_passed) == (False, 2)
     assert nothing.evidence.failed_tests == ("four",)
@@ -101,9 +91,9 @@ def test_the_script_decides_and_the_verdict_is_open(boxes: Boxes, tmp_path: Path
     assert (touched.judgement, touched.evidence.touched_protected) == (Judgement.FAIL, ("checks.sh",))
 
 
-def test_a_script_that_does_not_come_to_its_end_passes_nothing(boxes: Boxes, tmp_path: Path) -> None:
+def test_a_script_that_does_not_come_to_its_end_passes_nothing(grade: Grade, tmp_path: Path) -> None:
     stopped = SCRIPT.replace("sh checks.sh", "sh checks.sh; exit 0")
-    (verdict,) = graded(boxes, task(tmp_path / "t", stopped), RIGHT)
+    (verdict,) = grade(task(tmp_path / "t", stopped), RIGHT)
     assert verdict.judgement is Judgement.FAIL
     assert "did not come to the end" in verdict.reason
 
@@ -117,7 +107,7 @@ def test_a_script_that_does_not_come_to_its_end_passes_nothing(boxes: Boxes, tmp
     ],
 )
 def test_a_clock_that_expires_is_the_hosts_only_where_it_gave_no_time(
-    boxes: Boxes,
+    grade: Grade,
     tmp_path: Path,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
@@ -127,7 +117,7 @@ def test_a_clock_that_expires_is_the_hosts_only_where_it_gave_no_time(
 ) -> None:
     request.getfixturevalue(host)
     monkeypatch.setattr(script, "wall", lambda seconds: 1.0)
-    (verdict,) = graded(boxes, task(tmp_path / "t", SCRIPT.replace("sh checks.sh", waits)), RIGHT)
+    (verdict,) = grade(task(tmp_path / "t", SCRIPT.replace("sh checks.sh", waits)), RIGHT)
     assert (verdict.judgement, verdict.evidence.timed_out) == (judgement, True)
 
 
@@ -138,29 +128,27 @@ def test_what_a_script_must_have(tmp_path: Path) -> None:
         open_verifier(task(tmp_path / "b", parser="parse_log_x"))
 
 
-def test_tests_that_the_script_does_not_bring_are_laid_over_the_workspace(boxes: Boxes, tmp_path: Path) -> None:
+def test_tests_that_the_script_does_not_bring_are_laid_over_the_workspace(grade: Grade, tmp_path: Path) -> None:
     patch, (_, rest) = SCRIPT.split("EOF")[1].lstrip("'\n"), SCRIPT.rsplit("EOF\n", 1)
     made = task(tmp_path / "t", f"#!/bin/bash\n{rest}".replace(": '>", "echo '>"))
     (made.directory / "tests/test.patch").write_text(patch)
-    right, nothing = graded(boxes, made, RIGHT, "")
+    right, nothing = grade(made, RIGHT, "")
     assert right.passed, right
     assert nothing.evidence.failed_tests == ("four",)
     assert open_verifier(made).protects("checks.sh/in/the/way")
     (made.directory / "tests/test.patch").write_text(patch.replace(" . ./lib.sh", " . ./other.sh"))
-    (verdict,) = graded(boxes, made, RIGHT)
+    (verdict,) = grade(made, RIGHT)
     assert verdict.judgement is Judgement.ERROR
     assert "tests/test.patch is no diff of the workspace" in verdict.reason
 
 
-def test_a_script_that_cannot_begin_is_no_fail(boxes: Boxes, tmp_path: Path) -> None:
-    (verdict,) = graded(
-        boxes, task(tmp_path / "t", SCRIPT.replace("set -ux", "test -d /testbed || exit 4\nset -ux")), RIGHT
-    )
+def test_a_script_that_cannot_begin_is_no_fail(grade: Grade, tmp_path: Path) -> None:
+    (verdict,) = grade(task(tmp_path / "t", SCRIPT.replace("set -ux", "test -d /testbed || exit 4\nset -ux")), RIGHT)
     assert verdict.judgement is Judgement.ERROR
     assert "not even without a change (code 4)" in verdict.reason
     # Where it is the change that keeps it from beginning, that is the change's doing.
     begins = task(tmp_path / "u", SCRIPT.replace("set -ux", ". ./lib.sh\nset -ux"))
-    (verdict,) = graded(boxes, begins, RIGHT.replace("+twice() { echo $(($1 * 2)); }", "+exit 5"))
+    (verdict,) = grade(begins, RIGHT.replace("+twice() { echo $(($1 * 2)); }", "+exit 5"))
     assert verdict.judgement is Judgement.FAIL
 
 
