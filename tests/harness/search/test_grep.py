@@ -25,7 +25,6 @@ from tests.harness.search.trees import (
     RULE_FILES,
     RULES,
     TEXTS,
-    outcome,
     same,
     write,
 )
@@ -368,7 +367,3 @@ def test_a_ripgrep_that_hangs_or_dies_is_no_answer(folder):
             Ripgrep(program).search(os.fsencode(folder), PROBE, seconds=0.3)
     with pytest.raises(SearchFailed, match="cannot search"):
         RIPGREP.search(os.fsencode(folder / "nowhere"), PROBE)
-
-
-def test_outcomes_of_both_are_compared():
-    assert outcome(RIPGREP.search, b"/", Pattern("(")) == "bad pattern"
