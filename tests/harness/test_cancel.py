@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.harness.test_sessions import BOX, FULL, HARNESS, REQUEST, STEPS, Following, repository
+from tests.harness.parts import repository
+from tests.harness.test_sessions import BOX, FULL, HARNESS, REQUEST, STEPS, Following
 
 from etude.harness import (
     Budgets,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.harness.parts import SAMPLE
+from tests.harness.parts import SAMPLE, repository
 
 from etude.harness import (
     ApplyConflict,
@@ -75,13 +75,6 @@ class Following:
 
     def count(self, text: str) -> int:
         return self._words.count(text)
-
-
-def repository(folder: Path) -> Path:
-    for path, data in SAMPLE.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(data)
-    return folder
 
 
 def as_it_was(session: ChatSession) -> tuple[object, str]:

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from tests.contract.sandbox.ends import first_process_above
-from tests.harness.parts import SAMPLE, open_boxes
-from tests.harness.test_sessions import BOX, HARNESS, REQUEST, STEPS, Following, as_it_was, repository
+from tests.harness.parts import SAMPLE, open_boxes, repository
+from tests.harness.test_sessions import BOX, HARNESS, REQUEST, STEPS, Following, as_it_was
 from tests.harness.tools.test_terminal_tools import Bench, in_boxes
 from tests.needs import needs
 
