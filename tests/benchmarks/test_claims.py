@@ -157,7 +157,9 @@ def test_rows_are_concluded_told_and_drawn(claim, tmp_path) -> None:
 
 
 @by_name
-def test_rows_of_some_arms_and_seeds_are_no_mistake(claim, tmp_path) -> None:
+def test_rows_of_some_arms_and_seeds_are_no_mistake(claim, tmp_path, monkeypatch) -> None:
+    """Their pictures are made and not rendered: that takes seconds, and whole ones are."""
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, dpi: None)
     everything = rows_of(claim)
     for kept in (everything[:1], everything[:4], everything[-1:], rows_of(claim, (2,))):
         rows = Rows(kept, claim.name)

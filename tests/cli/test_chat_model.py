@@ -88,6 +88,7 @@ def test_a_script_has_the_agent_of_a_run_work_in_a_folder(run: RunPaths, folder:
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_yes_applies_it(at_terminal, folder: Path, scratch: Path) -> None:
     before = contents(folder)
     terminal = at_terminal(SAMPLE_TASK, "--folder", folder, "--stage", "sft")
