@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli import here
+from tests.harness import parts
 from tests.harness.chat_server import ChatServer, completion
 from tests.harness.parts import SAMPLE
 
@@ -26,10 +28,7 @@ MENDING = (
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    for path, data in SAMPLE.items():
-        (tmp_path / "repository" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "repository" / path).write_bytes(data)
-    return tmp_path / "repository"
+    return parts.repository(tmp_path / "repository")
 
 
 def etude(
@@ -65,16 +64,6 @@ def test_a_script_gets_the_change_and_keeps_it_when_it_likes(repository: Path) -
     assert b"max(a, b)" in (repository / "calc.py").read_bytes()
 
 
-def test_a_second_request_goes_on_where_the_first_ended(repository: Path) -> None:
-    etude(repository, [completion(text="hello")], "-p", "who are you?", "--no-shell")
-    done, requests = etude(
-        repository, [completion(text="still me")], "-p", "and now?", "--resume", "last", "--no-shell"
-    )
-    assert done.stdout == "still me\n"
-    said = [message["content"] for message in requests[0]["messages"]]
-    assert said[1:] == ["who are you?", "hello", "and now?"]
-
-
 def test_out_of_turns_and_a_dead_endpoint_are_told_by_the_exit_code(repository: Path) -> None:
     reading = [completion(calls=[("list", {})])] * 2
     done, _ = etude(repository, reading, "-p", "look", "--turns", "2", "--no-shell", code=1)
@@ -97,8 +86,7 @@ def test_out_of_turns_and_a_dead_endpoint_are_told_by_the_exit_code(repository: 
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
-    command = [ETUDE, "agent", "--sessions", str(tmp_path / "sessions"), "--folder", str(tmp_path), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = here.etude("agent", "--sessions", tmp_path / "sessions", "--folder", tmp_path, *words)
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.strip().split("\n")) == 1

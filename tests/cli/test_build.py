@@ -62,8 +62,3 @@ def test_mistakes_are_one_line(context: Path, options: tuple[str, ...], words: s
     (line,) = [line for line in shown.stderr.splitlines() if line.startswith("etude: ")]
     assert words in line
     assert shown.stderr.endswith(f"{line}\n")
-
-
-def test_help_teaches() -> None:
-    shown = etude("sandbox", "build", "--help")
-    assert "  etude sandbox build ." in shown.stdout

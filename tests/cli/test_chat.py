@@ -94,18 +94,6 @@ def test_yes_asks_nothing_and_ends(chat: Chat, folder: Path, scratch: Path) -> N
     assert list(scratch.iterdir()) == []
 
 
-def test_the_end_of_the_input_is_a_no_and_then_the_end(chat: Chat, folder: Path, scratch: Path) -> None:
-    before = tree(folder)
-    terminal = chat(*MEND)
-    terminal.until(ASKED)
-    terminal.type(END_OF_INPUT)
-    assert "left as it was" in terminal.until(NEXT)
-    terminal.type(END_OF_INPUT)
-    assert terminal.end()[::2] == (0, "")
-    assert tree(folder) == before
-    assert list(scratch.iterdir()) == []
-
-
 def test_a_chat_in_which_nothing_was_changed(chat: Chat, folder: Path) -> None:
     terminal = chat("> list", "nothing to do")
     assert "nothing was changed" in terminal.until(NEXT)
@@ -199,14 +187,6 @@ def test_a_folder_that_is_too_large_is_one_line(folder: Path, scratch: Path) -> 
     assert done.stderr.startswith(f"etude: {folder} holds ")
     assert "commands can be run over 90000 and 4000 MB" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert list(scratch.iterdir()) == []
-
-
-def test_through_pipes_the_diff_is_plain(folder: Path, scratch: Path) -> None:
-    done = scripted(folder, scratch, *MEND, said="y\n")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\n-    if total < 20:\n+    if total > 20:\n" in done.stdout
-    assert b"total > 20" in (folder / "shop.py").read_bytes()
     assert list(scratch.iterdir()) == []
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli import here
 from tests.cli.by_heart import CALLS, run_by_heart
 from tests.cli.terminal import CTRL_C, Terminal
 
@@ -86,20 +89,6 @@ def test_a_script_has_the_agent_of_a_run_work_in_a_folder(run: RunPaths, folder:
 
 
 @pytest.mark.slow
-def test_no_then_ctrl_c_at_the_next_question(at_terminal, folder: Path, scratch: Path) -> None:
-    before = contents(folder)
-    terminal = at_terminal(SAMPLE_TASK, "--folder", folder)
-    assert "+    if total > 20:" in terminal.until(ASKED)
-    terminal.type("n\n")
-    terminal.until(NEXT)
-    assert contents(folder) == before
-    terminal.type(CTRL_C)
-    code, _, errors = terminal.end()
-    assert (code, errors) == (130, DUMB + INTERRUPTED)
-    assert contents(folder) == before
-    assert list(scratch.iterdir()) == []
-
-
 def test_yes_applies_it(at_terminal, folder: Path, scratch: Path) -> None:
     before = contents(folder)
     terminal = at_terminal(SAMPLE_TASK, "--folder", folder, "--stage", "sft")
@@ -123,62 +112,41 @@ def test_ctrl_c_while_the_model_is_loaded(at_terminal, scratch: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
-def refusal(scratch: Path, *args: str | Path) -> str:
-    """The one line of a chat that does not begin; one may stand before it that says why there is no screen."""
-    env = {**os.environ, "TMPDIR": str(scratch)}
-    command = [ETUDE, "chat", *args]
-    done = subprocess.run(command, input="", env=env, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 2, done.stderr
+@pytest.mark.parametrize(
+    ("place", "left", "says"),
+    [
+        (lambda run: run.root / "stages", None, ["has no finished model of stage rl, continued or sft yet"]),
+        (lambda run: run.model("sft") / "config.json", None, ["has no config.json"]),
+        (lambda run: run.tokenizer, None, ["{place}"]),
+        (lambda run: run.recipe, 'name = "x"\nseed = "one"\n', ["seed: should be a valid integer, found 'one'"]),
+        (lambda run: run.lineage, None, ["{place}", "compute", "restore"]),
+        (lambda run: run.lineage, '{"stages": {}, "compute": {}}', ["{place}", "compute", "restore"]),
+        (lambda run: run.lineage, '{"stages": {}}', ["{place}", "damaged", "restore"]),
+        (lambda run: run.lineage, '{"stages": {}, "compute": 3}', ["{place}", "damaged", "restore"]),
+    ],
+    ids=["models", "config", "tokenizer", "recipe", "lineage", "no compute", "no field", "no table"],
+)
+def test_a_damaged_run_is_refused_in_one_line(
+    run: RunPaths,
+    tmp_path: Path,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: Callable[[RunPaths], Path],
+    left: str | None,
+    says: list[str],
+) -> None:
+    damaged = RunPaths(shutil.copytree(run.root, tmp_path / "damaged"))
+    file = place(damaged)
+    shutil.rmtree(file) if file.is_dir() else file.unlink()
+    if left is not None:
+        file.write_text(left)
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    heard = signal.getsignal(signal.SIGTERM)
+    done = here.etude("chat", damaged.root)
+    signal.signal(signal.SIGTERM, heard)
+    assert done.returncode == 2
     told = done.stderr.removeprefix("etude: line mode, since standard input or output is not a terminal\n")
     assert told.count("\n") == 1, done.stderr
+    for words in says:
+        assert words.format(place=file) in told
     assert list(scratch.iterdir()) == []
-    return told.removeprefix("etude: ").strip()
-
-
-def test_what_is_no_run_folder(tmp_path: Path, scratch: Path, folder: Path) -> None:
-    for place in (tmp_path / "nowhere", folder):
-        line = f"{place} is not a run folder: it has no recipe.toml; train one with `etude run`"
-        assert refusal(scratch, place) == line
-
-
-def test_stages_and_folders_that_are_not_there(run: RunPaths, tmp_path: Path, scratch: Path) -> None:
-    assert refusal(scratch, run.root, "--stage", "mtp") == "there is no stage 'mtp': expected one of rl, continued, sft"
-    assert refusal(scratch, run.root, "--stage", "rl") == f"{run.root} has no finished model of stage rl yet"
-    nowhere = tmp_path / "nowhere"
-    assert refusal(scratch, run.root, "fix it", "--folder", nowhere) == f"{nowhere} is not a folder"
-
-
-@pytest.fixture
-def damaged(run: RunPaths, tmp_path: Path) -> RunPaths:
-    """A copy to take something away from."""
-    shutil.copytree(run.root, tmp_path / "damaged")
-    return RunPaths(tmp_path / "damaged")
-
-
-def test_a_run_without_a_model(damaged: RunPaths, scratch: Path) -> None:
-    shutil.rmtree(damaged.root / "stages")
-    assert refusal(scratch, damaged.root) == f"{damaged.root} has no finished model of stage rl, continued or sft yet"
-
-
-@pytest.mark.parametrize("left", [None, {"stages": {}, "compute": {}}, {"stages": {}}, {"stages": {}, "compute": 3}])
-def test_a_lineage_that_does_not_say_how_to_compute(damaged: RunPaths, scratch: Path, left: object) -> None:
-    damaged.lineage.unlink()
-    if left is not None:
-        damaged.lineage.write_text(json.dumps(left))
-    line = refusal(scratch, damaged.root)
-    assert line.startswith(str(damaged.lineage))
-    assert "compute" in line or "damaged" in line
-    assert "restore" in line
-
-
-def test_a_recipe_that_does_not_load(damaged: RunPaths, scratch: Path) -> None:
-    damaged.recipe.write_text('name = "x"\nseed = "one"\n')
-    assert "seed: should be a valid integer, found 'one'" in refusal(scratch, damaged.root)
-
-
-@pytest.mark.slow
-def test_a_model_or_tokenizer_that_does_not_load(damaged: RunPaths, scratch: Path) -> None:
-    (damaged.model("sft") / "config.json").unlink()
-    assert "has no config.json" in refusal(scratch, damaged.root)
-    damaged.tokenizer.unlink()
-    assert str(damaged.tokenizer) in refusal(scratch, damaged.root)

@@ -80,18 +80,3 @@ def test_a_checkpoint_of_anybodys(tmp_path: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(PoisonedWeights, match=r"is not blessed: model\.norm\.weight has 1 of 64 numbers"):
         numerics_command(folder, None, [], None, as_json=False)
     assert capsys.readouterr().out.endswith("not blessed\n")
-
-
-@pytest.mark.parametrize(
-    ("args", "line"),
-    [
-        (("--stage", "rlhf"), "there is no stage 'rlhf': expected one of rl, continued, sft, mtp, long, pretrain"),
-        (
-            ("--formats", "int4"),
-            "there is no format 'int4': expected some of bf16, nvfp4, nvfp4_tensor, mxfp8, fp8_block",
-        ),
-    ],
-)
-def test_mistakes_are_code_2(run: RunPaths, args: tuple[str, ...], line: str) -> None:
-    done = numerics(run, *args)
-    assert (done.returncode, done.stderr) == (2, f"etude: {line}\n")

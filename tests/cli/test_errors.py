@@ -210,13 +210,3 @@ def test_chat_and_report_on_what_is_no_run(tmp_path) -> None:
         "no stage 'rlhf': expected one of rl, continued, sft" in etude_says("chat", str(run.root), "--stage", "rlhf")[1]
     )
     assert "no finished model" in etude_says("chat", str(run.root), "--stage", "rl")[1]
-
-
-def test_stages_that_there_are_not_and_places_that_hold_no_runs(tmp_path) -> None:
-    run = ("run", "recipes/tiny.toml", "--runs", str(tmp_path))
-    code, line = etude_says(*run, "--until", "rlhf")
-    assert code == 2
-    assert "no stage 'rlhf': expected one of tasks, corpus, pretrain" in line
-    code, line = etude_says(*run, "--reuse", str(tmp_path / "nowhere"))
-    assert code == 2
-    assert "is no folder: expected a run, or a folder of runs" in line

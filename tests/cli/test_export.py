@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.cli.here import etude
 from tests.lineage.examined import VOCAB, examined_run
 
 from etude.cli.export import export_command
@@ -80,9 +79,3 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(PoisonedWeights, match=r"model\.norm\.weight has 1 of 64 numbers that are not finite"):
         export_command(paths.root, folder, None, None)
     assert not folder.exists()
-
-
-def test_a_mistake_is_one_line_and_code_2(tmp_path: Path) -> None:
-    done = etude("export", tmp_path, tmp_path / "out")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"etude: {tmp_path} is not a run folder: it has no recipe.toml; train one with `etude run`\n"

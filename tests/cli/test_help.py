@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.here import etude
+from tests.cli.test_tasks import VERBS as TASK_VERBS
 
 ETUDE = str(Path(sys.executable).with_name("etude"))
 
@@ -25,7 +26,12 @@ def test_help_takes_less_than_a_third_of_a_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "heavy"), [("--help", "torch pydantic ray numpy rich"), ("run --help", "torch ray numpy")]
+    ("args", "heavy"),
+    [
+        ("--help", "torch pydantic ray numpy rich"),
+        ("run --help", "torch ray numpy"),
+        ("tasks grade --help", "etude.tasks etude.sandbox"),
+    ],
 )
 def test_help_loads_nothing_heavy(args, heavy) -> None:
     code = (
@@ -45,6 +51,9 @@ def test_help_loads_nothing_heavy(args, heavy) -> None:
         ("report",),
         ("export",),
         ("sandbox", "doctor"),
+        ("sandbox", "build"),
+        *(("sandbox", "images", verb) for verb in ("list", "import", "pull", "debootstrap", "remove", "collect")),
+        *(("tasks", verb) for verb in TASK_VERBS),
         ("doctor", "numerics"),
         ("agents", "apply"),
         ("trace", "export"),
@@ -56,6 +65,7 @@ def test_every_verb_shows_an_example(verb) -> None:
     assert shown.returncode == 0
     assert "Example" in shown.stdout
     assert f"  etude {' '.join(verb)}" in shown.stdout
+    assert verb[0] != "tasks" or all(len(line) <= 80 for line in shown.stdout.splitlines())
 
 
 @pytest.mark.parametrize("args", [("run",), ("rum",), ("run", "--colour"), ("chat",)])

@@ -73,10 +73,3 @@ def test_sizes() -> None:
     for text in ("", "-1", "G", "1P", "1 G"):
         with pytest.raises(ImageError, match="is not a size"):
             parse_size(text)
-
-
-def test_help_teaches() -> None:
-    for verb in ("list", "import", "pull", "debootstrap", "remove", "collect"):
-        shown = etude(verb, "--help").stdout
-        assert f"etude sandbox images {verb}" in shown
-        assert "Example" in shown

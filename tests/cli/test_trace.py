@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.harness.parts import ScriptedEngine, playing, written
-from tests.harness.test_session_tokens import BOX, HARNESS, policy, repository
+from tests.harness.parts import ScriptedEngine, playing, repository, written
+from tests.harness.test_session_tokens import BOX, HARNESS, policy
 from tests.trace.atif_schema import Trajectory
 
 from etude.cli.errors import exit_code

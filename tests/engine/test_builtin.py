@@ -40,16 +40,6 @@ def requests_of(count, tokens=24, prompt=None, **sampling):
     ]
 
 
-def test_greedy_is_the_same_with_and_without_speculation():
-    plain, drafted = (
-        run(engine_of(speculate=speculate), requests_of(20, temperature=0.0)) for speculate in ("never", "always")
-    )
-    for one, other in zip(plain, drafted, strict=True):
-        np.testing.assert_array_equal(one.tokens, other.tokens)
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
-        assert one.usage.drafted == 0 < other.usage.drafted
-
-
 ARRIVALS = st.tuples(
     st.integers(0, 4),  # steps after the one before
     st.sampled_from([0, 1, 8, 20, 45]),  # tokens shared with others

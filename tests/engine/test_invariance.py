@@ -92,15 +92,3 @@ def test_rounded_experts_too(experts: str) -> None:
 def test_otherwise_they_are_not() -> None:
     model, served = (network(torch.bfloat16, invariant=False) for _ in range(2))
     assert not all(agreeing(model, engine_of(served, "never"), conversations(0, 6)))
-
-
-@given(seed=st.integers(0, 1 << 20))
-@settings(max_examples=6)
-def test_a_request_is_answered_as_if_it_were_alone(seed: int) -> None:
-    turns = conversations(seed, 6)
-    crowd = sampled(engine_of(network(torch.float32), "never"), turns)
-    for request, answer in zip([request for turn in turns for request in turn], crowd, strict=True):
-        (alone,) = sampled(engine_of(network(torch.float32), "never", slots=1), [[request]])
-        assert alone.tokens.tolist() == answer.tokens.tolist()
-        assert alone.logprobs.tolist() == answer.logprobs.tolist()
-        assert np.array_equal(alone.experts, answer.experts)

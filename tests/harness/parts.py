@@ -30,6 +30,14 @@ SAMPLE = {
 }
 
 
+def repository(folder: Path) -> Path:
+    """The sample, as a folder of files."""
+    for path, data in SAMPLE.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
 @cache
 def compact_format() -> CompactFormat:
     texts = [

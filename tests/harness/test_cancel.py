@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.harness.test_sessions import BOX, FULL, HARNESS, REQUEST, STEPS, Following, repository
+from tests.harness.parts import repository
+from tests.harness.test_sessions import BOX, FULL, HARNESS, REQUEST, STEPS, Following
 
 from etude.harness import (
     Budgets,
@@ -188,6 +189,7 @@ def test_what_was_interrupted_is_no_event_of_the_run_and_counts_for_nothing() ->
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(main())
+    assert outcome.stop is StopCause.CANCELLED
     assert [event.name for event in outcome.tools] == ["list"]
     assert outcome.usage.tool_calls == 1
     # The compact profile has no word of its own for it.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract.policy import PolicyContract
-from tests.harness.parts import SAMPLE, ScriptedEngine, compact_format, playing
+from tests.harness.parts import SAMPLE, ScriptedEngine, playing
 from tests.text.formats.tiny import SPECIALS, Letters
 
 from etude.engine.protocol import EngineError
@@ -29,7 +29,6 @@ from etude.harness import (
     load_profile,
     run_agent,
 )
-from etude.harness.policies.turn_tokens import parse_turn
 from etude.text.formats import FORMATS, KimiK2Format, Qwen3Format
 from etude.trace import SegmentKind, StopCause, Trace, TraceBuilder
 
@@ -296,30 +295,3 @@ def test_a_history_that_was_not_witnessed_is_shown_as_the_template_shows_it():
         conversation.messages += [*history, *more]
         asyncio.run(token_policy(form, engine).act(conversation, max_tokens=9))
         assert LETTERS.decode(engine.requests[0].prompt.tolist()).count("Hm.") == thoughts
-
-
-EVERY_FORM = {**FORMS, "compact": compact_format()}
-
-
-@pytest.mark.parametrize("name", EVERY_FORM)
-@settings(max_examples=40)
-@given(
-    raw=st.one_of(
-        st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
-        st.sampled_from(
-            ['{"name": "read", "arguments": {"path": "calc.py"', "read", "edit calc.py x", "fly <|im_end|>"]
-        ),
-    )
-)
-def test_whatever_stands_in_a_call_survives_and_is_answered(name, raw):
-    form = EVERY_FORM[name]
-    ids = form.render_turn("", "", [raw])
-    (call,) = parse_turn(form, ids, SCHEMAS, "1").calls
-    assert call.raw == raw
-    if call.arguments is not None:
-        return
-    assert call.problem
-    toolbox = Toolbox(PROFILE.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), PROFILE)
-    result = asyncio.run(toolbox.run(call, max_tokens=1000, count=form.count))
-    assert (result.ok, result.valid) == (False, False)
-    assert result.output

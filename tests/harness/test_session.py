@@ -63,20 +63,6 @@ def test_a_second_request_goes_on_in_the_same_conversation(tmp_path):
     asyncio.run(main())
 
 
-def test_nothing_is_written_over_what_changed_meanwhile(tmp_path):
-    folder = write_sample(tmp_path)
-
-    async def main() -> None:
-        async with session(folder, ["> edit travel.py 1 x\n> edit shop.py 1 y", "done"]) as chat:
-            await chat.run("change both")
-            (folder / "travel.py").write_text("mine\n")
-            with pytest.raises(ApplyConflict, match=r"nothing was written: travel\.py; start again"):
-                await chat.apply()
-            assert "# cost plus" in (folder / "shop.py").read_text()
-
-    asyncio.run(main())
-
-
 def test_what_was_written_in_part_is_written_whole_by_the_same_call(tmp_path, monkeypatch):
     folder = write_sample(tmp_path)
     replacing = Path.replace

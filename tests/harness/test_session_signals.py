@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.harness.parts import SAMPLE
-from tests.harness.test_sessions import BOX, HARNESS, Following, repository
+from tests.harness.parts import SAMPLE, repository
+from tests.harness.test_sessions import BOX, HARNESS, Following
 
 from etude.harness import ChatSession, Conversation, Turn
 from etude.harness.sessions import SavedSession, SessionRecord, being_written, load_session, look_after

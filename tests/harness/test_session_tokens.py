@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.harness.parts import SAMPLE, ScriptedEngine, compact_format, playing, written
+from tests.harness.parts import ScriptedEngine, compact_format, playing, repository, written
 
 from etude.harness import ChatSession, TokenPolicy, TokenSampling, load_profile
 from etude.harness.sessions import SessionError, SessionRecord, as_trace, load_session
 from etude.harness.sessions.record import LOG, STEPS
 from etude.recipe.acting import HarnessRecipe, SandboxRecipe
-from etude.trace import SegmentKind, TraceBuilder, TraceError, from_line, to_line
+from etude.trace import SegmentKind, TraceBuilder, from_line, to_line
 
 BOX = SandboxRecipe.model_validate({})
 HARNESS = HarnessRecipe.model_validate({"summary_trigger": 0, "max_turns": 12, "max_tokens": 5000})
@@ -36,13 +36,6 @@ TURNS = [
 def policy(engine: ScriptedEngine) -> TokenPolicy:
     schemas = load_profile("compact").schemas()
     return TokenPolicy(engine, compact_format(), schemas, TokenSampling(4096), TraceBuilder(), conversation="c")
-
-
-def repository(folder: Path) -> Path:
-    for path, data in SAMPLE.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(data)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -125,15 +118,6 @@ def test_one_that_goes_on_repeats_what_was_said_as_given(
     assert one.sampled.sum() == sum(len(generation.tokens) for generation in first.generations)
 
 
-def test_ids_of_another_version_are_refused(played: tuple[Path, Path, ScriptedEngine], tmp_path: Path) -> None:
-    _, place, _ = played
-    shutil.copytree(place, tmp_path / "session")
-    steps = tmp_path / "session" / STEPS
-    steps.write_bytes(steps.read_bytes().replace(b"etude-steps/1", b"etude-steps/2", 1))
-    with pytest.raises(TraceError, match="is etude-steps/2, this version reads etude-steps/1"):
-        as_trace(load_session(tmp_path / "session"))
-
-
 ENDLESS = """
 import asyncio, sys
 from pathlib import Path
@@ -155,6 +139,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, pytest.param(range(2, 14), marks=pytest.mark.soak)])
 def test_killed_at_any_moment_again_and_again_it_loads(tmp_path: Path, seed: int | range) -> None:
     for number in [seed] if isinstance(seed, int) else seed:

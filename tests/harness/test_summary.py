@@ -107,16 +107,6 @@ def test_a_summary_that_is_all_thinking_or_calls_is_an_empty_one():
         assert outcome.conversation.messages[1].text.startswith("make check pass\nnote 1 \nedit none\n")
 
 
-def test_what_was_thought_before_a_summary_is_not_carried():
-    summary = FORM.render_turn("the larger of two", "calc.py line 3", [])
-    outcome, segments, _ = tokens_of([written("read calc.py"), summary, written("finish")], Budgets(summary_trigger=40))
-    assert outcome.conversation.messages[1].text.startswith("make check pass\nnote 1 calc.py line 3\n")
-    assert outcome.usage.thinking_tokens > 0
-    assert "the larger of two" not in FORM.tokenizer.decode(segments[1].tokens.tolist())
-    # It was sampled, so it is trained on: in the context that it was sampled in.
-    assert segments[0].tokens[segments[0].sampled].tolist()[-len(summary) :] == summary
-
-
 def test_a_summary_that_its_limit_cuts_off_is_cut_visibly():
     long = written(text="calc.py line 3 " * 30)
     turns = [written("read calc.py"), long, written("finish")]

@@ -6,14 +6,11 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pytest
 from tests.contract.sandbox.ends import first_process_above
-from tests.harness.hostile import FILES, HUGE
-from tests.harness.parts import SAMPLE, open_boxes
-from tests.harness.test_sessions import BOX, HARNESS, REQUEST, STEPS, Following, as_it_was, repository
+from tests.harness.parts import SAMPLE, open_boxes, repository
+from tests.harness.test_sessions import BOX, HARNESS, REQUEST, STEPS, Following, as_it_was
 from tests.harness.tools.test_terminal_tools import Bench, in_boxes
 from tests.needs import needs
 
@@ -21,7 +18,6 @@ from etude.harness import (
     Budgets,
     ChatPolicy,
     ChatSession,
-    Conversation,
     Endpoint,
     Outcome,
     OverlayWorkspace,
@@ -30,14 +26,12 @@ from etude.harness import (
     Toolbox,
     ToolLimits,
     Turn,
-    lazy_workspace,
     load_profile,
     run_agent,
 )
 from etude.harness.context.nudges import REPEATS, SILENCES
 from etude.harness.context.profile import Profile
 from etude.harness.sessions import SessionRecord, load_session
-from etude.sandbox import BoxSpec
 from etude.trace import StopCause
 
 ROOMY = HARNESS.model_copy(update={"summary_trigger": 0})
@@ -105,91 +99,13 @@ def test_commands_that_never_end_flood_and_daemonise(images: Path) -> None:
     in_boxes(images, play)
 
 
-@pytest.mark.usefixtures("with_time_enough")
-def test_the_plain_shell_outlives_the_same(images: Path) -> None:
-    async def play() -> None:
-        sandboxes = open_boxes(images)
-        try:
-            image = await sandboxes.add_image(dict(SAMPLE))
-            workspace = lazy_workspace(image, SAMPLE, lambda: sandboxes.create(BoxSpec(image)))
-            toolbox = Toolbox(COMPACT.schemas(), workspace, ToolLimits(command_seconds=1.5), COMPACT)
-            steps = [
-                "> shell yes | head -c 3000000; sleep 100",
-                "> shell sleep 100",
-                "> shell cat; read x; echo $?",
-                "> shell python3 -i",
-            ]
-            steps += ["> shell setsid sleep 100 & echo up", "> shell printf 'a\\377b'", "> finish"]
-            budgets = Budgets(output_tokens=60)
-            outcome = await run_agent(COMPACT.open("go"), ScriptedPolicy(steps, COMPACT), toolbox, budgets, COMPACT)
-            assert outcome.stop is StopCause.FINISHED, outcome.error
-            said = [event.output for event in outcome.tools]
-            assert said[0].endswith("time limit")
-            assert said[1] == "time limit"
-            assert said[2] == "1"
-            assert "exit" not in said[3].split("\n")[-1]
-            assert said[4:6] == ["up", "a\ufffdb"]
-            await workspace.close()
-        finally:
-            await sandboxes.close()
-
-    asyncio.run(play())
-
-
-def test_files_that_are_no_text_are_huge_or_missing() -> None:
-    bench = Bench(OverlayWorkspace({**FILES, "huge.txt": HUGE.encode()}))
-
-    def say(name: str, **arguments: object) -> str:
-        return asyncio.run(bench.say(name, **arguments))
-
-    assert say("read", path="logo.png") == "'logo.png' is not a text file."
-    assert say("replace", path="latin.txt", old="caf", new="tea") == "'latin.txt' is not a text file."
-    assert "at most 1000000 can be read" in say("read", path="huge.txt")
-    assert say("read", path="calc.pi") == "There is no file 'calc.pi'. Did you mean calc.py?"
-    assert say("read", path="pack") == "'pack' is a folder, not a file."
-    assert say("grep", pattern="PNG") == "No line matches."
-    assert say("grep", pattern="value") == "pack/other.py:1 value = 1"
-
-
-class Policy:
-    """Calls a function for each turn."""
-
-    name = "made up"
-
-    def __init__(self, act: Callable[[], Awaitable[Turn]]) -> None:
-        self._act = act
-
-    async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
-        return await self._act()
-
-    def tokens(self, conversation: Conversation) -> int:
-        return 0
-
-    def count(self, text: str) -> int:
-        return len(text)
-
-
-def run(policy: Policy | ScriptedPolicy, budgets: Budgets | None = None, profile: Profile = FULL) -> Outcome:
+def run(policy: ScriptedPolicy, budgets: Budgets | None = None, profile: Profile = FULL) -> Outcome:
     toolbox = Toolbox(profile.schemas(), OverlayWorkspace(SAMPLE), ToolLimits(), profile)
     return asyncio.run(run_agent(profile.open("go"), policy, toolbox, budgets or Budgets(turns=9), profile))
 
 
 def told(outcome: Outcome) -> list[str]:
     return [message.text for message in outcome.conversation.messages[2:] if message.role is Role.USER]
-
-
-def test_a_policy_that_does_not_answer_ends_with_the_clock() -> None:
-    first = iter(["> read calc.py"])
-
-    async def act() -> Turn:
-        for line in first:
-            return await ScriptedPolicy([line], FULL).act(FULL.open("go"), max_tokens=9)
-        await asyncio.sleep(3600)
-        raise AssertionError
-
-    outcome = run(Policy(act), Budgets(wall_seconds=1.0))
-    assert outcome.stop is StopCause.WALL_CLOCK
-    assert (outcome.usage.turns, len(outcome.tools)) == (1, 1), "what was done is kept"
 
 
 def test_an_endpoint_that_takes_a_request_and_never_answers() -> None:

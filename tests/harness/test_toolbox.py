@@ -68,10 +68,11 @@ def test_read_numbers_lines_and_takes_a_range():
 
 
 def test_read_explains_what_it_cannot_read():
-    bench = Bench({"calc.py": b"x\n", "blob": b"\0\1", "pack/a": b"a"})
+    bench = Bench({"calc.py": b"x\n", "blob": b"\0\1", "pack/a": b"a", "huge": b"x" * 1_100_000})
     assert bench.say("read cals.py") == "There is no file 'cals.py'. Did you mean calc.py?"
     assert bench.say("read pack") == "'pack' is a folder, not a file."
     assert bench.say("read blob") == "'blob' is not a text file."
+    assert "at most 1000000 can be read" in bench.say("read huge")
     assert bench.say("read ../etc/passwd") == "'../etc/passwd' is not a path inside the workspace."
     assert bench.say("read /etc/passwd") == "'/etc/passwd' is not a path inside the workspace."
 
@@ -169,10 +170,6 @@ def test_output_is_cut_visibly():
     assert len(said) <= 60
     assert said.startswith("1 line 0\n2 line 1")
     assert said.endswith("lines cut]")
-
-
-def test_a_shell_is_not_everywhere():
-    assert Bench().say("shell ls") == "There is no shell in this workspace."
 
 
 def test_finish_carries_a_message():

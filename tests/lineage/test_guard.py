@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,19 +18,6 @@ from etude.lineage.prepare import require_long_documents
 from etude.lineage.screen import Screen
 from etude.lineage.stages import STAGES
 from etude.recipe import Recipe
-
-ETUDE = str(Path(sys.executable).with_name("etude"))
-GENERATED_ONLY = [
-    "tasks.train=8",
-    "tasks.dev=2",
-    "tasks.test=2",
-    "tasks.gate_runs=1",
-    "corpus.sources=['generated']",
-    "corpus.generated_documents=300",
-    "corpus.stdlib_share=0.0",
-    "pretrain.length=1024",
-    "cluster.backend=inline",
-]
 
 
 def recipe_with(**sections: dict[str, object]) -> Recipe:
@@ -131,16 +115,3 @@ def test_it_is_asked_before_pretraining_is_on_record_so_that_the_recipe_may_chan
     mended = context_with(tmp_path, recipe_with(pretrain={"length": 64}, long={"length": 256}), lengths)
     asyncio.run(run_line(mended, stages))
     assert calls == [128, 64]
-
-
-@pytest.mark.slow
-def test_generated_documents_alone_are_refused_before_pretraining(tmp_path: Path) -> None:
-    command = [ETUDE, "run", "recipes/tiny.toml", "--runs", str(tmp_path), "--name", "short", *GENERATED_ONLY]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1500)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("etude: pretrain.length = 1024: the long stage needs documents of more than 1025 tokens")
-    root = tmp_path / "short"
-    assert list(json.loads((root / "lineage.json").read_text())["stages"]) == ["tasks", "corpus"]
-    assert not (root / "stages").exists()

@@ -70,16 +70,6 @@ def test_a_format_is_measured_in_plain_torch_whoever_computes_the_run(said: dict
     compute_with(Transformer(ModelConfig.from_recipe(ModelRecipe(**MODEL), VOCAB)), found)
 
 
-def test_kernels_of_a_run_do_not_change_what_is_measured(tmp_path: Path) -> None:
-    named = {"experts": "mxfp8", "precision": {"kernels": "triton", "emulate": False}}
-    asked = {"formats": ["bf16", "mxfp8"], "sequences": 1}
-    found, expected = (
-        examine(examined_run(tmp_path / place, **run).root, **asked).formats
-        for place, run in (("named", named), ("plain", {}))
-    )
-    assert found == expected
-
-
 def test_in_fp32_nothing_drifts_and_coarser_formats_drift_more(report: NumericsReport) -> None:
     found = {one.name: one for one in report.formats}
     assert all(drift.residual.max == 0 for drift in found["bf16"].layers), "the run computes in fp32"

@@ -169,12 +169,6 @@ def test_one_edit_is_tried_beside_the_rest() -> None:
     assert evaluation(samples=4, one_edit=4) == pytest.approx(2 * evaluation(samples=4))
 
 
-def test_a_longer_gate_is_a_matter_of_the_tasks_alone() -> None:
-    stricter, usual = (seconds_of(recipe_with(tasks={"gate_runs": runs})) for runs in (8, 3))
-    assert {name for name in usual if stricter[name] != usual[name]} == {"tasks"}
-    assert stricter["tasks"] > usual["tasks"]
-
-
 def test_the_tiny_recipe_is_planned_as_a_calm_run_of_it_went() -> None:
     """On two cores, with 96 test tasks. The laptop's half hour is what these seconds must not leave in silence. The
     pace is what the run's tasks, corpus and base model imply, so the weights are judged by the other stages."""

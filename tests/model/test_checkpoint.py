@@ -140,16 +140,6 @@ def test_loading_takes_no_compiler_along(model_of: Any, tmp_path: Path) -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-def test_the_tokenizer_travels_along(model_of: Any, tmp_path: Path) -> None:
-    (tmp_path / "vocabulary.json").write_text("{}")
-    save_hf(model_of(), tmp_path / "model", tmp_path / "vocabulary.json")
-    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == [
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-    ]
-
-
 def test_damage_is_named(model_of: Any, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedCheckpoint, match=r"no config\.json"):
         load_hf(tmp_path)

@@ -7,17 +7,6 @@ import pytest
 from etude.model import ModelConfig, Transformer, UnsupportedCheckpoint, Yarn
 
 
-def test_hf_round_trip(shaped: Transformer) -> None:
-    assert ModelConfig.from_hf(shaped.config.to_hf()) == shaped.config
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_embedding_scale_survives(config_of: Any, tied: bool) -> None:
-    config = config_of(embedding_scale=4.0, tie_word_embeddings=tied)
-    assert ModelConfig.from_hf(config.to_hf()) == config
-    assert config.to_hf()["tie_word_embeddings"] is False
-
-
 def test_rope_scaling_has_the_published_keys(config_of: Any) -> None:
     assert config_of(Yarn(4, 256)).to_hf()["rope_scaling"] == {
         "type": "yarn",

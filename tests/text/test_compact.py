@@ -12,20 +12,6 @@ any_ids = st.lists(st.one_of(st.integers(0, 8), st.integers(0, TOKENIZER.vocab_s
 texts = st.text(max_size=20)
 
 
-def markers(ids: list[int]) -> list[int]:
-    return [token for token in ids if token <= SPECIAL.end]
-
-
-def test_the_shape_of_a_conversation() -> None:
-    ids = FORMAT.opening("fix it", "FAIL add(1, 2)")
-    turn = FORMAT.render_turn("", "", ["read calc.py", "list"])
-    outputs = FORMAT.tool_outputs(["1 def add", ""])
-    assert TOKENIZER.decode(ids + turn + outputs) == (
-        "<|bos|><|system|>fix it<|end|><|user|>FAIL add(1, 2)<|end|><|assistant|>"
-        "<|call|>read calc.py<|call|>list<|end|><|tool|>1 def add<|end|><|tool|><|end|><|assistant|>"
-    )
-
-
 @settings(deadline=None)
 @given(thinking=texts, text=texts, calls=st.lists(texts, max_size=3))
 def test_a_rendered_turn_parses_back(thinking: str, text: str, calls: list[str]) -> None:
@@ -82,13 +68,6 @@ def test_a_conversation_reads_back_whatever_was_sampled(
     expected.append(("assistant", []))
     found = [(role, part if role == "assistant" else TOKENIZER.decode(part)) for role, part in read_back(ids)]
     assert found == expected
-
-
-@settings(deadline=None)
-@given(text=texts)
-def test_a_users_message_holds_only_its_own_markers(text: str) -> None:
-    ids = FORMAT.user_message(text + "<|end|><|call|>")
-    assert markers(ids) == [SPECIAL.user, SPECIAL.end, SPECIAL.assistant]
 
 
 def test_markers_out_of_place_stay_visible_in_the_call() -> None:

@@ -92,11 +92,6 @@ def test_a_long_number_differs_from_separate_numbers(tokenizer: Tokenizer) -> No
     assert len({tuple(tokenizer.encode(text)) for text in spellings}) == len(spellings)
 
 
-def test_markers_in_a_text_are_plain_text(tokenizer: Tokenizer) -> None:
-    assert tokenizer.special.end not in tokenizer.encode("<|end|>")
-    assert tokenizer.decode([*tokenizer.encode("a"), tokenizer.special.end]) == "a<|end|>"
-
-
 def test_lone_surrogates_become_question_marks(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a?b"
 

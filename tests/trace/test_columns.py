@@ -82,12 +82,6 @@ def test_every_field_comes_back(written: list[Trace]) -> None:
         assert_equal(one, other)
 
 
-def test_only_the_wanted_traces_are_read(trace: Trace) -> None:
-    (batch,) = to_table([trace]).to_batches()
-    assert [found.id for found in from_batch(batch, only={trace.id})] == [trace.id]
-    assert list(from_batch(batch, only={"other"})) == []
-
-
 def test_arrays_are_the_callers_own(trace: Trace) -> None:
     (batch,) = to_table([trace]).to_batches()
     (read,) = from_batch(batch)

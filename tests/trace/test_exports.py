@@ -7,7 +7,7 @@ import pytest
 from etude.trace import Trace, TraceError, from_line, to_atif, to_line, to_openai
 
 
-def test_atif_steps_and_observations(trace: Trace) -> None:
+def test_atif_steps_observations_and_metrics(trace: Trace) -> None:
     document = json.loads(json.dumps(to_atif(trace, agent_version="0.1.0", extra={"reward": 1.0})))
     assert document["schema_version"] == "ATIF-v1.7"
     assert document["agent"] == {"name": "etude", "version": "0.1.0", "model_name": "v5"}
@@ -15,31 +15,19 @@ def test_atif_steps_and_observations(trace: Trace) -> None:
     assert [step["step_id"] for step in steps] == [1, 2, 3, 4, 5, 6]
     assert [step["source"] for step in steps] == ["system", "user", "agent", "agent", "system", "agent"]
     assert [result["source_call_id"] for result in steps[2]["observation"]["results"]] == ["0", "1"]
-    assert steps[2]["tool_calls"][0]["arguments"] == {"file": "calc.py"}
-    assert document["extra"]["reward"] == 1.0
-    assert document["extra"]["segments"][1] == {"id": 1, "parent": 0, "kind": "summary", "tokens": 4}
-
-
-def test_atif_keeps_what_a_malformed_call_said(trace: Trace) -> None:
-    call = to_atif(trace, agent_version="0")["steps"][2]["tool_calls"][1]
-    assert call["arguments"] == {}
-    assert call["extra"] == {"raw_arguments": 'edit "calc'}
-
-
-def test_atif_marks_a_summary_as_replacing_the_context(trace: Trace) -> None:
-    steps = to_atif(trace, agent_version="0")["steps"]
-    marked = [step["step_id"] for step in steps if "context_management" in step.get("extra", {})]
-    assert marked == [5]
+    good, malformed = steps[2]["tool_calls"]
+    assert good["arguments"] == {"file": "calc.py"}
+    assert malformed["arguments"] == {}
+    assert malformed["extra"] == {"raw_arguments": 'edit "calc'}
+    assert [step["step_id"] for step in steps if "context_management" in step.get("extra", {})] == [5]
     assert steps[4]["extra"]["context_management"] == {"type": "compaction", "boundary": "replace"}
-
-
-def test_atif_metrics_are_the_tokens_of_the_turn(trace: Trace) -> None:
-    steps = [step for step in to_atif(trace, agent_version="0")["steps"] if step["source"] == "agent"]
-    metrics = [step["metrics"] for step in steps]
+    metrics = [step["metrics"] for step in steps if step["source"] == "agent"]
     assert [m["prompt_tokens"] for m in metrics] == [4, 11, 3]
     assert metrics[1]["completion_token_ids"] == [100, 101]
     assert metrics[1]["extra"] == {"segment": 0, "versions": [5, 5]}
     assert len(metrics[0]["logprobs"]) == metrics[0]["completion_tokens"] == 3
+    assert document["extra"]["reward"] == 1.0
+    assert document["extra"]["segments"][1] == {"id": 1, "parent": 0, "kind": "summary", "tokens": 4}
 
 
 def test_atif_of_a_rollout_that_died_in_a_turn_has_no_metrics(trace: Trace) -> None:

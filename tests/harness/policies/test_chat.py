@@ -69,16 +69,6 @@ def test_a_whole_run_over_http():
     assert outcome.usage.sampled_tokens == 28
 
 
-def test_a_busy_endpoint_is_asked_again():
-    server = ChatServer([completion(text="hi")], statuses=[429, 502])
-
-    async def play(policy):
-        return await policy.act(PROFILE.open("x"), max_tokens=5)
-
-    assert run(server, play).text == "hi"
-    assert len(server.requests) == 3
-
-
 def test_an_endpoint_is_not_asked_again_before_it_wants_to_be():
     server = ChatServer([completion(text="hi")], statuses=[429], retry_after="1")
 
@@ -153,14 +143,6 @@ def test_a_full_context_in_the_words_of_others(words):
     assert len(server.requests) == 1
 
 
-def test_a_full_context_is_no_error():
-    async def play(policy):
-        with pytest.raises(ContextFull):
-            await policy.act(PROFILE.open("x"), max_tokens=5)
-
-    run(ChatServer([], status=400), play)
-
-
 @pytest.mark.parametrize("answer", ["not json", "{}", '{"choices": []}', '{"choices": [{"message": null}]}'])
 def test_an_answer_that_is_no_completion(answer):
     async def play(policy):
@@ -189,13 +171,3 @@ def test_thinking_and_cut_off_turns():
     turn = run(ChatServer([completion(text="so", finish="length", reasoning_content="hmm hmm")]), play)
     assert (turn.text, turn.thinking, turn.cut_off) == ("so", "hmm hmm", True)
     assert turn.thinking_tokens == 2
-
-
-def test_nobody_there():
-    async def main() -> None:
-        policy = ChatPolicy(Endpoint("http://127.0.0.1:9/v1", "tiny", pause_seconds=0.01), ())
-        with pytest.raises(PolicyError, match="no answer in 3 attempts"):
-            await policy.act(PROFILE.open("x"), max_tokens=5)
-        await policy.aclose()
-
-    asyncio.run(main())

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.parts import ScriptedEngine, compact_format, playing, written
 
-from etude.engine.protocol import EngineError
-from etude.harness import ContextFull, Message, PolicyError, Role, TokenPolicy, TokenSampling, load_profile
+from etude.harness import ContextFull, Message, Role, TokenPolicy, TokenSampling, load_profile
 from etude.trace import SegmentKind, TraceBuilder
 
 FORM = compact_format()
@@ -136,15 +135,6 @@ def test_the_same_seed_asks_for_the_same_draws():
     assert asyncio.run(seeds(3)) == asyncio.run(seeds(3)) != asyncio.run(seeds(4))
 
 
-def test_a_call_that_was_cut_off_is_not_carried_out():
-    engine = ScriptedEngine(playing([written("read calc.py", "edit calc.py 3 return a + b")]))
-    turn = asyncio.run(make(engine).act(PROFILE.open("x"), max_tokens=12))
-    assert turn.cut_off
-    assert turn.calls[0].arguments == {"path": "calc.py"}
-    assert turn.calls[-1].arguments is None
-    assert turn.calls[-1].problem == "cut off"
-
-
 def test_a_conversation_that_does_not_fit_is_context_full():
     engine = ScriptedEngine(playing([written("list")]), context=16)
     with pytest.raises(ContextFull):
@@ -156,14 +146,6 @@ def test_room_in_the_context_bounds_the_turn():
     engine = ScriptedEngine(playing([[SPECIAL.think] * 99]))
     policy = make(engine, context=len(FORM.opening(PROFILE.system_text(), "x")) + 3)
     assert asyncio.run(policy.act(PROFILE.open("x"), max_tokens=50)).sampled_tokens == 3
-
-
-def test_an_engine_that_fails_is_a_policy_error():
-    def fail(request):
-        raise EngineError("lost")
-
-    with pytest.raises(PolicyError, match="EngineError: lost"):
-        asyncio.run(make(ScriptedEngine(fail)).act(PROFILE.open("x"), max_tokens=5))
 
 
 def test_a_cancelled_turn_is_aborted_on_the_engine_and_can_be_asked_again():

@@ -20,19 +20,16 @@ from tests.harness.search.trees import (
     FILES,
     GLOBS,
     NAMES,
-    PATTERNS,
     RIPGREP,
-    RULE_FILES,
     RULES,
     TEXTS,
-    outcome,
     same,
     write,
 )
 
 from etude.harness.search import BadPattern, Grep, NoRipgrep, Pattern, Ripgrep, SearchFailed
 from etude.harness.search import grep as front
-from etude.harness.search.store import load
+from etude.harness.search.store import load, place_of
 
 PROBE = Pattern("probe", ignore_case=True)
 ASKED = [PROBE, Pattern("static"), Pattern("mask|device"), Pattern(r"0x80\d+")]
@@ -49,21 +46,6 @@ def opened(root: Path, **options) -> Grep:
     grep = Grep(root, cache=root.parent / "cache", least_files=0, **options)
     grep.build()
     return grep
-
-
-@settings(max_examples=150, deadline=None)
-@given(FILES, RULE_FILES, st.lists(PATTERNS, min_size=1, max_size=4), GLOBS, st.booleans())
-def test_indexed_search_is_ripgrep(files, rules, patterns, globs, repository):
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place) / "tree"
-        root.mkdir()
-        if repository:
-            (root / ".git").mkdir()
-        write(root, {**files, **rules})
-        with opened(root) as grep:
-            for pattern in patterns:
-                same(grep, pattern)
-                same(grep, pattern, globs)
 
 
 NAME = st.sampled_from(NAMES)
@@ -292,13 +274,17 @@ def test_matches_have_paths_numbers_and_texts(folder):
     assert found == [("a/c", 1, b"probe\xff"), ("b", 2, b"probe: 1"), ("b", 4, b"probe")]
 
 
-def test_an_index_is_built_beside_us_and_used_when_it_is_there(folder, monkeypatch):
+def test_an_index_is_built_beside_us_in_place_of_a_torn_one_and_used_when_it_is_there(folder, monkeypatch):
     write(folder, {f"{number}": b"none\n" for number in range(30)})
     write(folder, {"numpy.py": b"raise SystemExit('the folder was searched, not asked to run')\n"})
     monkeypatch.chdir(folder)
+    torn = place_of(os.fsencode(folder), folder.parent / "cache")
+    torn.parent.mkdir(parents=True)
+    torn.write_bytes(b"etude grep index 1\n torn")
     with Grep(folder, cache=folder.parent / "cache", least_files=20) as grep:
         same(grep, PROBE)
         assert grep.index is None
+        assert grep.place == torn
         write(folder, {"new": b"probe\n"})
         grep.wait()
         assert grep.index is not None
@@ -368,7 +354,3 @@ def test_a_ripgrep_that_hangs_or_dies_is_no_answer(folder):
             Ripgrep(program).search(os.fsencode(folder), PROBE, seconds=0.3)
     with pytest.raises(SearchFailed, match="cannot search"):
         RIPGREP.search(os.fsencode(folder / "nowhere"), PROBE)
-
-
-def test_outcomes_of_both_are_compared():
-    assert outcome(RIPGREP.search, b"/", Pattern("(")) == "bad pattern"

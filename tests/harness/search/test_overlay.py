@@ -1,4 +1,4 @@
-"""Files held in memory are found as if they lay where they belong."""
+"""What an index leads to is what ripgrep finds, and files held in memory are found as if they lay where they belong."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from etude.harness.search import Grep, Pattern
     RULE_FILES,
     RULE_FILES,
     st.dictionaries(st.sampled_from([*NAMES, "sub/deep/new.c", "fresh/n.c"]), st.none() | TEXTS, max_size=4),
-    PATTERNS,
+    st.lists(PATTERNS, min_size=1, max_size=3),
     GLOBS,
     st.sampled_from(["", ".git", "../.git", "sub/.git"]),
 )
 def test_what_is_held_in_memory_is_found_as_if_it_were_written(
-    files, rules, above, changed, pattern, globs, repository
+    files, rules, above, changed, patterns, globs, repository
 ):
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "above" / "tree"
@@ -35,11 +35,13 @@ def test_what_is_held_in_memory_is_found_as_if_it_were_written(
             (root / repository).mkdir()
         with Grep(root, cache=Path(place), least_files=0) as grep:
             grep.build()
-            found = outcome(grep.search, pattern, globs=globs, changed=changed)
+            asked = [(pattern, how) for pattern in patterns for how in ([], globs)]
+            found = [outcome(grep.search, pattern, globs=how, changed=changed) for pattern, how in asked]
             write(root, {path: data for path, data in changed.items() if data is not None})
             for path in (path for path, data in changed.items() if data is None):
                 (root / path).unlink(missing_ok=True)
-            assert found == outcome(RIPGREP.search, os.fsencode(root), pattern, globs=globs)
+            alone = [outcome(RIPGREP.search, os.fsencode(root), pattern, globs=how) for pattern, how in asked]
+            assert found == alone
 
 
 def test_rules_held_in_memory_hide_what_is_held_in_memory(tmp_path):

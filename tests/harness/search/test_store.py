@@ -9,12 +9,12 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.harness.search.trees import FILES, RIPGREP, same, write
+from tests.harness.search.trees import FILES, RIPGREP, write
 
 from etude.harness.search import Grep, Pattern
 from etude.harness.search.index import Index
 from etude.harness.search.query import need_of
-from etude.harness.search.store import load, place_of, save
+from etude.harness.search.store import load, save
 
 PROBE = Pattern("probe")
 
@@ -61,19 +61,6 @@ def test_a_torn_file_is_no_index_and_is_built_anew(data):
         grep.place.write_bytes(torn)
         assert load(os.fsencode(root), grep.place) is None
     assert load(os.fsencode(root), grep.place) is None
-
-
-def test_a_torn_index_is_replaced(tmp_path):
-    root = tmp_path / "tree"
-    write(root, {"a": b"probe\n"})
-    place = place_of(os.fsencode(root), tmp_path)
-    place.parent.mkdir(parents=True)
-    place.write_bytes(b"etude grep index 1\n torn")
-    with Grep(root, cache=tmp_path, least_files=0) as grep:
-        same(grep, PROBE)
-        grep.wait()
-        assert grep.index is not None
-        same(grep, PROBE)
 
 
 def test_an_index_of_another_folder_is_none(tmp_path):

@@ -99,6 +99,8 @@ def test_a_command_that_takes_its_time_goes_on_as_a_job(images: Path) -> None:
         assert bench.toolbox.jobs == [(1, "read -p 'sure? ' x; echo $x > answer")]
         assert await bench.say("job_input", id=1, text="yes") == "(exit code 0, no output)"
         assert await bench.say("read", path="answer") == "1 yes"
+        assert "job 2" in await bench.say("bash", command="sleep 60", seconds=1)
+        assert "(exit code" in await bench.say("job_input", id=2, text="^C")
         assert bench.toolbox.jobs == []
         assert await bench.say("job", id=7) == "There is no job 7."
         assert "from 0 to 600" in await bench.say("bash", command="true", seconds=601)

@@ -78,26 +78,6 @@ def test_the_view_is_what_the_box_has_after_whatever_was_done(tmp_path, images):
     asyncio.run(main())
 
 
-def test_a_session_over_a_large_folder_runs_commands_and_applies_what_they_did(tmp_path, images):
-    root = tmp_path / "tree"
-    write(root, FILES)
-
-    async def main() -> None:
-        sandboxes = open_boxes(images)
-        steps = ["> bash sed -i s/a/A/ a/1.txt; rm a/2.txt; echo n > n.txt; cat b/1.txt", "done"]
-        async with session(root, steps, sandboxes) as chat:
-            outcome = await chat.run("go")
-            assert outcome.tools[0].output.startswith("b 1")
-            assert "+A 1" in await chat.diff()
-            assert await chat.apply() == ["a/1.txt", "a/2.txt", "n.txt"]
-            assert await chat.diff() == ""
-        assert (root / "a" / "1.txt").read_bytes() == FILES["a/1.txt"].replace(b"a", b"A")
-        assert not (root / "a" / "2.txt").exists()
-        await sandboxes.close()
-
-    asyncio.run(main())
-
-
 def test_what_the_user_changed_while_a_command_ran_is_not_written_over(tmp_path, images, monkeypatch):
     root = tmp_path / "tree"
     write(root, FILES)

@@ -7,23 +7,6 @@ import pytest
 from etude.harness.workspaces.result_cache import Memo
 
 
-def test_concurrent_callers_compute_once():
-    async def main() -> None:
-        memo: Memo[str, int] = Memo(10)
-        calls = 0
-
-        async def compute() -> tuple[int, bool]:
-            nonlocal calls
-            calls += 1
-            await asyncio.sleep(0.01)
-            return calls, True
-
-        assert await asyncio.gather(*[memo.get("k", compute) for _ in range(5)]) == [1] * 5
-        assert (memo.stats.hits, memo.stats.misses) == (4, 1)
-
-    asyncio.run(main())
-
-
 def test_what_may_not_be_kept_is_given_to_nobody_else_and_errors_reach_only_their_caller():
     async def main() -> None:
         memo: Memo[str, int] = Memo(10)

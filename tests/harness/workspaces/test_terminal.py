@@ -62,39 +62,6 @@ def test_a_command_that_ends_the_shell_costs_what_it_knew_but_not_the_folder(ima
     in_a_box(images, play)
 
 
-def test_what_asks_gets_an_answer_and_hangs_nobody(images: Path) -> None:
-    async def play(terminals: Terminals) -> None:
-        asking = await terminals.run("read -p 'name? ' name; echo hello $name", seconds=0.5)
-        assert (asking.text, asking.code, asking.job) == ("name? ", None, 1)
-        beside = await terminals.run("echo meanwhile", seconds=20)
-        assert (beside.text, beside.code) == ("meanwhile", 0)
-        assert await terminals.write(1, b"Ada\n")
-        answered = await terminals.look(1, seconds=20)
-        assert (answered.text, answered.code) == ("hello Ada", 0)
-        assert terminals.jobs() == [(1, "read -p 'name? ' name; echo hello $name", 0)]
-
-    in_a_box(images, play)
-
-
-def test_jobs_are_looked_at_interrupted_and_ended(images: Path) -> None:
-    async def play(terminals: Terminals) -> None:
-        server = await terminals.start("echo up; while read line; do echo got $line; done", seconds=1.0)
-        assert (server.text, server.code, server.job) == ("up", None, 1)
-        assert await terminals.write(1, b"one\n")
-        assert (await terminals.look(1, seconds=1.0)).text.endswith("got one")
-        await terminals.end(1)
-        assert not await terminals.write(1, b"two\n")
-        assert terminals.jobs()[0][2] is not None
-        sleeper = await terminals.run("sleep 60; echo woken", seconds=0.3)
-        assert (sleeper.code, sleeper.job) == (None, 2)
-        assert await terminals.write(2, b"\x03")
-        assert (await terminals.look(2, seconds=20)).code is not None
-        with pytest.raises(KeyError):
-            await terminals.look(9, seconds=0)
-
-    in_a_box(images, play)
-
-
 def test_floods_paint_and_bytes_that_are_no_text(images: Path) -> None:
     async def play(terminals: Terminals) -> None:
         flood = await terminals.run("seq 2000000", seconds=60)

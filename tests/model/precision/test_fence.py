@@ -104,11 +104,6 @@ def test_a_row_as_large_as_its_type_goes_is_cut_off_whatever_its_signs(dtype: to
     assert not faults({"x": x}), "half of a row may be so"
 
 
-@given(seed=seeds, name=st.sampled_from(STORED))
-def test_what_the_formats_write_is_sound(seed: int, name: str) -> None:
-    assert not faults(codes_of(name, seed))
-
-
 @given(seed=seeds, at=st.integers(0, 10**6), sign=st.sampled_from([0, 0x80]))
 @pytest.mark.parametrize("name", ["mxfp8", "fp8_block", "fp8_row"])
 def test_a_code_that_is_no_number(name: str, seed: int, at: int, sign: int) -> None:

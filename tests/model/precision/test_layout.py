@@ -112,11 +112,6 @@ def test_codes_can_be_kept_and_are_written_again_bit_for_bit(name: str, network:
             assert torch.equal(bits_of(value), bits_of(tensors[key]))
 
 
-def test_an_mtp_head_s_experts_are_quantised_too(network: Transformer, tmp_path: Path) -> None:
-    save_hf(network, tmp_path, experts="fp8_block")
-    assert "model.layers.3.mlp.experts.0.up_proj.weight" in load_codes(tmp_path)
-
-
 def test_gate_and_up_of_an_expert_share_nvfp4_s_outer_scale(network: Transformer, tmp_path: Path) -> None:
     save_hf(network, tmp_path, experts="nvfp4")
     codes = load_codes(tmp_path)

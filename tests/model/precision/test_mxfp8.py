@@ -61,12 +61,6 @@ def test_any_block_is_that_of_fractions(x: Tensor) -> None:
         assert torch.equal(code >= 128, block.signbit())
 
 
-def test_zeros_keep_their_sign() -> None:
-    codes, scales = codes_and_scales(torch.tensor([0.0, -0.0] * 16))
-    assert scales.tolist() == [0]
-    assert codes.tolist() == [0, 128] * 16
-
-
 def test_nan_takes_its_block() -> None:
     x = torch.ones(2, 64)
     x[0, 40] = torch.nan
@@ -86,10 +80,3 @@ def test_infinity_comes_back_as_one() -> None:
     assert q.scales.tolist() == [254]
     assert q.codes.view(torch.uint8)[:4].tolist() == [0x7E, 0xFE, 0x30, 0]
     assert dequantise(q, torch.float32)[:4].tolist() == [torch.inf, -torch.inf, 2.0**126, 0]
-
-
-def test_nothing_finite_saturates() -> None:
-    x = torch.full((1, 32), 449.0)
-    q = quantise_mxfp8(x)
-    assert q.scales.tolist() == [[128]]
-    assert bool((dequantise(q, torch.float32) == 448).all())

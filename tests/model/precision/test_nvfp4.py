@@ -41,17 +41,6 @@ def by_numpy(x: Tensor, outer: Tensor, bits: int | None = None) -> tuple[Tensor,
     return torch.from_numpy(scales.view(np.uint8)), e2m1_there(torch.from_numpy(quotients.reshape(x.shape)))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("per", ["token", "tensor"])
-def test_it_is_numpy_s_and_ml_dtypes(dtype: torch.dtype, per: str) -> None:
-    for seed in range(4):
-        x = random_rows(seed, 64, 256, dtype)
-        q = quantise_nvfp4(x, per=per)
-        scales, codes = by_numpy(x, q.outer)
-        assert torch.equal(q.scales.view(torch.uint8), scales)
-        assert torch.equal(unpacked(q), codes)
-
-
 @given(tensors(finite=True), st.sampled_from(["token", "tensor"]))
 @settings(max_examples=25)
 def test_any_number_is_numpy_s_and_ml_dtypes(x: Tensor, per: str) -> None:
@@ -95,14 +84,6 @@ def test_a_token_is_quantised_as_if_it_were_alone() -> None:
     assert torch.equal(q.outer, torch.stack([one.outer for one in alone]))
 
 
-def test_per_tensor_another_row_changes_what_a_row_becomes() -> None:
-    x = random_rows(3, 16, 128, reach=2)
-    before, louder = dequantise(quantise_nvfp4(x, per="tensor")), x.clone()
-    louder[-1] *= 100
-    assert not torch.equal(dequantise(quantise_nvfp4(louder, per="tensor"))[:-1], before[:-1])
-    assert torch.equal(dequantise(quantise_nvfp4(louder))[:-1], dequantise(quantise_nvfp4(x))[:-1])
-
-
 def test_a_given_outer_scale_broadcasts_and_saturates() -> None:
     x = torch.ones(3, 2, 32)
     x[0, 0, 0] = 1e6
@@ -141,12 +122,8 @@ def test_nan_under_a_given_scale_takes_its_block() -> None:
     assert back.isnan().tolist() == [[False] * 16 + [True] * 16]
 
 
-def test_an_approximate_reciprocal_moves_codes_and_the_less_the_better_it_is() -> None:
+def test_with_approximate_reciprocals_fake_is_there_and_back_too() -> None:
     x = random_rows(11, 512, 256, torch.bfloat16, reach=1)
-    ieee = unpacked(quantise_nvfp4(x))
-    moved = [int((unpacked(quantise_nvfp4(x, reciprocal_bits=bits)) != ieee).sum()) for bits in (6, 10, 14, 24)]
-    assert moved == sorted(moved, reverse=True)
-    assert moved[0] > moved[2]
     for bits in (6, 14, 24):
         back = dequantise(quantise_nvfp4(x, reciprocal_bits=bits), x.dtype)
         assert torch.equal(fake_nvfp4(x, reciprocal_bits=bits), back)
@@ -159,12 +136,6 @@ def test_reciprocals_take_the_place_of_both_divisions_by_a_scale(x: Tensor, bits
     scales, codes = by_numpy(x, q.outer, bits)
     assert torch.equal(q.scales.view(torch.uint8), scales)
     assert torch.equal(unpacked(q), codes)
-
-
-def test_reciprocals_move_scales_of_blocks_too() -> None:
-    x = random_rows(11, 512, 256, torch.bfloat16, reach=1)
-    ieee, rough = (quantise_nvfp4(x, reciprocal_bits=bits).scales.view(torch.uint8) for bits in (None, 8))
-    assert 0 < int((ieee != rough).sum()) < ieee.numel()
 
 
 def test_the_outer_scale_takes_the_largest_number_to_the_largest_scale() -> None:

@@ -193,33 +193,10 @@ def test_gradients_too(dtype: torch.dtype, seed: int) -> None:
     assert torch.equal(got["dw"], dw.float().to(dtype))
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@given(seed=seeds, louder=st.sampled_from([1.3, 90.0]))
-@settings(max_examples=15)
-def test_a_row_is_its_own_unless_the_scale_is_the_tensors(rounding: str, seed: int, louder: float) -> None:
-    """A power of two would not show it: block scales take that up exactly."""
-    x, weights, cuts, _ = random_case((32, 32, 32, 32), torch.bfloat16, seed)
-    first = rounded_matmul(x, weights, cuts, Numerics(rounding))
-    changed = x.clone()
-    changed[-1, :] = x.abs().max() * louder
-    again = rounded_matmul(changed, weights, cuts, Numerics(rounding))
-    assert torch.equal(first[:-1], again[:-1]) == (rounding in PER_ROW)
-
-
-@pytest.mark.parametrize("bits", [5, 8, 10, 12])
-def test_division_by_a_rough_reciprocal_moves_results(bits: int) -> None:
-    """Of few rows it may move none: with twelve bits one code in some thousands is another."""
+def test_division_by_a_rough_reciprocal_moves_results() -> None:
     x, weights, cuts, _ = random_case((512, 512), torch.float32, 0)
-    ieee, rough = (rounded_matmul(x, weights, cuts, Numerics("nvfp4", reciprocal_bits=n)) for n in (None, bits))
+    ieee, rough = (rounded_matmul(x, weights, cuts, Numerics("nvfp4", reciprocal_bits=n)) for n in (None, 8))
     assert not torch.equal(ieee, rough)
-
-
-@given(seed=seeds, bits=st.integers(5, 12))
-@settings(max_examples=15)
-def test_no_rough_reciprocal_moves_them_far(seed: int, bits: int) -> None:
-    x, weights, cuts, _ = random_case((64, 32), torch.float32, seed)
-    ieee, rough = (rounded_matmul(x, weights, cuts, Numerics("nvfp4", reciprocal_bits=n)) for n in (None, bits))
-    assert float((ieee - rough).norm() / ieee.norm()) < 0.2
 
 
 def experts_case(tokens: int, dtype: torch.dtype, used: int = 4) -> list[Tensor]:

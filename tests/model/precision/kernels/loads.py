@@ -13,9 +13,6 @@ def ends_of(load: list[int]) -> Tensor:
     return torch.tensor(load).cumsum(0).int()
 
 
-loads = st.lists(st.integers(0, 20), min_size=1, max_size=4)
-
-
 @st.composite
 def picks(draw: st.DrawFn) -> tuple[Tensor, int]:
     """Experts [N, K] of up to 12 tokens, distinct for each token, and how many experts there are."""
