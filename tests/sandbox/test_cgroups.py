@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contract.sandbox.support import output_until
+from tests.contract.sandbox.support import in_loop, output_until
 from tests.sandbox.as_nobody import for_root, run_as_nobody
 
 from etude.sandbox import Box, BoxSpec, EmbeddedSandboxes, Feature, Limits, SandboxError
@@ -260,26 +260,22 @@ def test_boxes_share_the_cores_evenly(tmp_path: Path) -> None:
 
 
 @needs_cgroups
-def test_all_users_of_a_box_share_its_processes(tmp_path: Path) -> None:
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path)
-        if Feature.ROOT_USER not in sandboxes.features or "pids" not in (sandboxes.cgroups or HAVE).controllers:
-            await sandboxes.close()
-            pytest.skip("no second user, or no cgroup of processes")
-        box = await sandboxes.create(BoxSpec("host", limits=Limits(processes=12)))
-        code = (
-            "import os, time\nn = 0\n"
-            "for uid in range(2000, 2010):\n"
-            " for _ in range(10):\n"
-            "  try:\n   if os.fork() == 0: os.setuid(uid); time.sleep(20); os._exit(0)\n   n += 1\n"
-            "  except OSError: pass\n"
-            "print(n)\n"
-        )
-        made = await box.exec(["python", "-c", code], timeout=10, user="root")
-        assert 0 < int(made.stdout) <= 12, made
+@in_loop
+async def test_all_users_of_a_box_share_its_processes(sandboxes: EmbeddedSandboxes) -> None:
+    if Feature.ROOT_USER not in sandboxes.features or "pids" not in (sandboxes.cgroups or HAVE).controllers:
         await sandboxes.close()
-
-    asyncio.run(body())
+        pytest.skip("no second user, or no cgroup of processes")
+    box = await sandboxes.create(BoxSpec("host", limits=Limits(processes=12)))
+    code = (
+        "import os, time\nn = 0\n"
+        "for uid in range(2000, 2010):\n"
+        " for _ in range(10):\n"
+        "  try:\n   if os.fork() == 0: os.setuid(uid); time.sleep(20); os._exit(0)\n   n += 1\n"
+        "  except OSError: pass\n"
+        "print(n)\n"
+    )
+    made = await box.exec(["python", "-c", code], timeout=10, user="root")
+    assert 0 < int(made.stdout) <= 12, made
 
 
 @for_root

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sandbox.as_nobody import for_root, pytest_as_nobody
 from tests.sandbox.test_cgroups import HOARD
 
 from etude.sandbox import Box, BoxSpec, EmbeddedSandboxes, Limits
@@ -138,12 +137,6 @@ def test_only_segments_without_a_process_count(rows: list[tuple[int, int, int]])
 
 def test_the_kernels_own_table_is_understood() -> None:
     assert detached() >= 0
-
-
-@for_root
-@pytest.mark.slow
-def test_all_of_this_holds_for_an_ordinary_user() -> None:
-    pytest_as_nobody("test_memory.py", options=["-k", "hoard_ends or counts_once"])
 
 
 def test_what_the_kernel_refuses_for_a_moment_is_asked_for_again() -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 
 import pytest
 from tests.contract.sandbox.support import in_loop, ok
 from tests.sandbox.oci_engine import OwnEngine, own_engine
-from tests.sandbox.small_root import needs_busybox, static_busybox
+from tests.sandbox.small_root import needs_busybox, write_root
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import (
@@ -45,21 +45,6 @@ async def until(condition, patience: float = 60.0) -> None:
 async def nothing_of(engine: Engine, owner: Owner) -> bool:
     kinds = [await engine.names_with(kind, OWNER) for kind in ("containers", "volumes")]
     return not any((found.get("Labels") or {}).get(OWNER) == str(owner) for kind in kinds for found in kind)
-
-
-def busybox_root(folder: Path) -> Path:
-    """The smallest root file system with a shell: one static program, no C library, no Python."""
-    busybox = static_busybox()
-    if busybox is None:
-        pytest.skip("needs a static busybox")
-    for name in ("bin", "tmp", "etc"):
-        (folder / name).mkdir(parents=True)
-    (folder / "bin/busybox").write_bytes(busybox.read_bytes())
-    (folder / "bin/busybox").chmod(0o755)
-    for name in ("sh", "ls", "cat", "id", "stat", "pwd", "touch", "sleep"):
-        (folder / "bin" / name).symlink_to("busybox")
-    (folder / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nweb:x:70:70::/srv:/bin/sh\n")
-    return folder
 
 
 def test_no_engine_is_one_clear_line(tmp_path: Path) -> None:
@@ -178,10 +163,10 @@ class TestImages:
     @in_loop
     async def test_an_image_needs_neither_python_nor_a_c_library(self, engine: OwnEngine, tmp_path: Path) -> None:
         sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
-        image = await sandboxes.import_image(busybox_root(tmp_path / "root"))
+        image = await sandboxes.import_image(write_root(tmp_path / "root.tar"))
         box = await sandboxes.create(BoxSpec(image, workdir="/srv/x"))
         assert ok(await box.exec("id -u; pwd", timeout=10)) == "0\n/srv/x\n"
-        assert ok(await box.exec(["id", "-u"], timeout=10, user="web")) == "70\n"
+        assert ok(await box.exec(["id", "-u"], timeout=10, user="app")) == "500\n"
         assert (await box.exec("touch /etc/x && sleep 60", timeout=0.3)).limit == "time"
         with pytest.raises(RequestRefused):
             await box.exec("true", timeout=5, user="nobody-here")
@@ -191,8 +176,8 @@ class TestImages:
     async def test_users_are_those_of_the_image_and_agent_and_grader(self, engine: OwnEngine, tmp_path: Path) -> None:
         """Root is where the image's own user is root, also on an engine whose containers share the host's root."""
         sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
-        box = await sandboxes.create(BoxSpec(await sandboxes.import_image(busybox_root(tmp_path / "root"))))
-        for user, number in (("", 0), ("root", 0), ("agent", 1000), ("grader", 1001), ("web", 70), ("70:1000", 70)):
+        box = await sandboxes.create(BoxSpec(await sandboxes.import_image(write_root(tmp_path / "root.tar"))))
+        for user, number in (("", 0), ("root", 0), ("agent", 1000), ("grader", 1001), ("app", 500), ("500:1000", 500)):
             assert ok(await box.exec("id -u", timeout=10, user=user)) == f"{number}\n"
         for attempt in ("ls /proc/1/fd/0", "ls /proc/1/task/1", "echo 9 >/proc/1/oom_score_adj"):
             assert (await box.exec(attempt, timeout=10)).code != 0, attempt
@@ -204,8 +189,7 @@ class TestImages:
     async def test_tars_archives_and_damage(self, engine: OwnEngine, tmp_path: Path) -> None:
         sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
         tar = tmp_path / "root.tar.gz"
-        with tarfile.open(tar, "w:gz") as file:
-            file.add(busybox_root(tmp_path / "root"), ".")
+        tar.write_bytes(gzip.compress(write_root(tmp_path / "root.tar").read_bytes()))
         image = await sandboxes.import_image(tar)
         reference = (await sandboxes.images.known(image)).reference
         for form in engine.archive_forms:
@@ -225,17 +209,17 @@ class TestImages:
     @in_loop
     async def test_a_dockerfile_is_built_by_the_engine(self, engine: OwnEngine, tmp_path: Path) -> None:
         sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
-        base = (await sandboxes.images.known(await sandboxes.import_image(busybox_root(tmp_path / "root")))).reference
+        base = (await sandboxes.images.known(await sandboxes.import_image(write_root(tmp_path / "root.tar")))).reference
         context = tmp_path / "context"
         (context / "data").mkdir(parents=True)
         for name in ("hello", "secret", "data/a", "data/b.log"):
             (context / name).write_text(f"{name}\n")
         (context / ".dockerignore").write_text("Dockerfile\nsecret\n**/*.log\n")
-        (context / "Dockerfile").write_text(f"FROM {base}\nARG A=1\nENV B=$A\nCOPY . /c\nWORKDIR /srv\nUSER web\n")
+        (context / "Dockerfile").write_text(f"FROM {base}\nARG A=1\nENV B=$A\nCOPY . /c\nWORKDIR /srv\nUSER app\n")
         said: list[str] = []
         image = await sandboxes.build_image(context, arguments={"A": "5"}, say=said.append)
         box = await sandboxes.create(BoxSpec(image))
-        assert ok(await box.exec("cat /c/hello; id -u; pwd; echo $B", timeout=10)) == "hello\n70\n/srv\n5\n"
+        assert ok(await box.exec("cat /c/hello; id -u; pwd; echo $B", timeout=10)) == "hello\n500\n/srv\n5\n"
         assert ok(await box.exec("cd /c && ls -A . data", timeout=10)) == ".:\ndata\nhello\n\ndata:\na\n"
         assert said
         (context / "other").write_text("FROM nosuchimage:latest\n")
@@ -249,7 +233,7 @@ class TestImages:
 
     @in_loop
     async def test_a_tar_or_an_image_of_the_engine_as_the_base(self, engine: OwnEngine, tmp_path: Path) -> None:
-        root = busybox_root(tmp_path / "root")
+        root = write_root(tmp_path / "root.tar")
         first = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint, base=str(root))
         image = await first.add_image({"a": b"1"})
         box = await first.create(BoxSpec(image))
