@@ -54,6 +54,11 @@ def test_no_engine_is_one_clear_line(tmp_path: Path) -> None:
         assert "\n" not in str(refusal.value)
 
 
+@pytest.fixture
+def sandboxes(engine: OwnEngine, tmp_path: Path) -> OciSandboxes:
+    return OciSandboxes(tmp_path / "boxes", endpoint=engine.endpoint)
+
+
 class TestWhichEngine:
     def test_the_named_one_comes_before_the_environments(self, engine: OwnEngine, tmp_path: Path) -> None:
         elsewhere = {"DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
@@ -161,8 +166,7 @@ async def test_an_image_is_found_again_by_the_next_backend(engine: OwnEngine, tm
 @needs_busybox
 class TestImages:
     @in_loop
-    async def test_an_image_needs_neither_python_nor_a_c_library(self, engine: OwnEngine, tmp_path: Path) -> None:
-        sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
+    async def test_an_image_needs_neither_python_nor_a_c_library(self, sandboxes: OciSandboxes, tmp_path: Path) -> None:
         image = await sandboxes.import_image(write_root(tmp_path / "root.tar"))
         box = await sandboxes.create(BoxSpec(image, workdir="/srv/x"))
         assert ok(await box.exec("id -u; pwd", timeout=10)) == "0\n/srv/x\n"
@@ -170,12 +174,12 @@ class TestImages:
         assert (await box.exec("touch /etc/x && sleep 60", timeout=0.3)).limit == "time"
         with pytest.raises(RequestRefused):
             await box.exec("true", timeout=5, user="nobody-here")
-        await sandboxes.close()
 
     @in_loop
-    async def test_users_are_those_of_the_image_and_agent_and_grader(self, engine: OwnEngine, tmp_path: Path) -> None:
+    async def test_users_are_those_of_the_image_and_agent_and_grader(
+        self, sandboxes: OciSandboxes, tmp_path: Path
+    ) -> None:
         """Root is where the image's own user is root, also on an engine whose containers share the host's root."""
-        sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
         box = await sandboxes.create(BoxSpec(await sandboxes.import_image(write_root(tmp_path / "root.tar"))))
         for user, number in (("", 0), ("root", 0), ("agent", 1000), ("grader", 1001), ("app", 500), ("500:1000", 500)):
             assert ok(await box.exec("id -u", timeout=10, user=user)) == f"{number}\n"
@@ -183,11 +187,9 @@ class TestImages:
             assert (await box.exec(attempt, timeout=10)).code != 0, attempt
         with pytest.raises(RequestRefused, match="no user 'who'"):
             await box.exec("true", timeout=10, user="who")
-        await sandboxes.close()
 
     @in_loop
-    async def test_tars_archives_and_damage(self, engine: OwnEngine, tmp_path: Path) -> None:
-        sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
+    async def test_tars_archives_and_damage(self, sandboxes: OciSandboxes, engine: OwnEngine, tmp_path: Path) -> None:
         tar = tmp_path / "root.tar.gz"
         tar.write_bytes(gzip.compress(write_root(tmp_path / "root.tar").read_bytes()))
         image = await sandboxes.import_image(tar)
@@ -204,11 +206,9 @@ class TestImages:
                 await sandboxes.import_image(source)
         with pytest.raises(ImageError, match="nowhere"):
             await sandboxes.pull_image("127.0.0.1:1/nowhere:x")
-        await sandboxes.close()
 
     @in_loop
-    async def test_a_dockerfile_is_built_by_the_engine(self, engine: OwnEngine, tmp_path: Path) -> None:
-        sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
+    async def test_a_dockerfile_is_built_by_the_engine(self, sandboxes: OciSandboxes, tmp_path: Path) -> None:
         base = (await sandboxes.images.known(await sandboxes.import_image(write_root(tmp_path / "root.tar")))).reference
         context = tmp_path / "context"
         (context / "data").mkdir(parents=True)
@@ -229,7 +229,6 @@ class TestImages:
             await sandboxes.build_image(context, dockerfile=context / "absent")
         with pytest.raises(RequestRefused):
             await sandboxes.build_image(context, egress=Egress("some", ("files.example.org",)))
-        await sandboxes.close()
 
     @in_loop
     async def test_a_tar_or_an_image_of_the_engine_as_the_base(self, engine: OwnEngine, tmp_path: Path) -> None:
@@ -303,8 +302,7 @@ class TestEnds:
         assert await sandboxes.engine.image(reference) is None
 
     @in_loop
-    async def test_a_killed_first_process_is_a_lost_box(self, engine: OwnEngine, tmp_path: Path) -> None:
-        sandboxes = OciSandboxes(tmp_path, endpoint=engine.endpoint)
+    async def test_a_killed_first_process_is_a_lost_box(self, sandboxes: OciSandboxes) -> None:
         box = await sandboxes.create(BoxSpec("host"))
         running = asyncio.create_task(box.exec("sleep 60", timeout=60))
         facts = await sandboxes.engine.call("GET", f"/containers/{box.container}/json")
@@ -338,13 +336,11 @@ class TestEnds:
             assert await nothing_of(sandboxes.engine, sandboxes.owner)
 
     @in_loop
-    async def test_what_no_process_maps_is_limited_too(self, engine: OwnEngine, tmp_path: Path) -> None:
+    async def test_what_no_process_maps_is_limited_too(self, sandboxes: OciSandboxes) -> None:
         """Memory that only a file holds: no process is large, so only the engine's cgroup can see it."""
-        sandboxes = OciSandboxes(tmp_path, endpoint=engine.endpoint)
         assert Feature.MEMORY_LIMIT in sandboxes.features
         box = await sandboxes.create(BoxSpec("host", limits=Limits(memory_mb=64, file_mb=1024)))
         code = "import os\nf = os.memfd_create('m')\nfor _ in range(600): os.write(f, bytes(1 << 20))\nprint('all')"
         hog = await box.exec(["python", "-c", code], timeout=30)
         assert hog.code != 0
         assert b"all" not in hog.stdout
-        await sandboxes.close()
