@@ -6,6 +6,8 @@ Log-probs and experts are compared with an independent full forward pass at the 
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -43,11 +45,20 @@ class Case:
     tolerance: float = 2e-4
 
 
-def run(case: Case, body: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        await body(await case.make())
+def with_engine(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Gives a test a fresh engine of its case."""
 
-    asyncio.run(asyncio.wait_for(whole(), 60))
+    @functools.wraps(test)
+    def run(self: EngineContract, case: Case, **more: Any) -> None:
+        async def whole() -> None:
+            await test(self, case, await case.make(), **more)
+
+        asyncio.run(asyncio.wait_for(whole(), 60))
+
+    signature = inspect.signature(test)
+    asked = [parameter for parameter in signature.parameters.values() if parameter.name != "engine"]
+    run.__signature__ = signature.replace(parameters=asked)  # type: ignore[attr-defined]
+    return run
 
 
 async def until_sampled(engine: Engine, tokens: int) -> None:
@@ -96,75 +107,67 @@ def check(case: Case, request: GenerateRequest, answer: Generation) -> None:
 
 
 class EngineContract:
-    def test_it_is_an_engine_and_knows_its_model(self, case: Case) -> None:
-        async def body(engine: Engine) -> None:
-            info = await engine.info()
-            assert isinstance(engine, Engine)
-            assert info.version == (await engine.stats()).version == 0
-            assert info.context > 64
-            assert info.vocab_size >= 61
-
-        run(case, body)
+    @with_engine
+    async def test_it_is_an_engine_and_knows_its_model(self, case: Case, engine: Engine) -> None:
+        info = await engine.info()
+        assert isinstance(engine, Engine)
+        assert info.version == (await engine.stats()).version == 0
+        assert info.context > 64
+        assert info.vocab_size >= 61
 
     @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
-    def test_many_more_requests_than_slots_are_all_exact(self, case: Case, temperature: float) -> None:
-        async def body(engine: Engine) -> None:
-            lengths = [1, 2, 3, 17, 31, 40]
-            requests = [
-                ask(f"r{i}", prompt_of(lengths[i % 6] + i % 3, i), 3 + i % 14, temperature=temperature, seed=i)
-                for i in range(3 * case.slots)
-            ]
-            for request, answer in zip(requests, await asyncio.gather(*map(engine.generate, requests)), strict=True):
-                check(case, request, answer)
-                assert answer.stop is StopReason.LENGTH
-                assert answer.tokens.size == request.sampling.max_tokens
-            stats = await engine.stats()
-            assert (stats.running, stats.waiting) == (0, 0)
-            assert stats.sampled_tokens == sum(r.sampling.max_tokens for r in requests)
+    @with_engine
+    async def test_many_more_requests_than_slots_are_all_exact(
+        self, case: Case, engine: Engine, temperature: float
+    ) -> None:
+        lengths = [1, 2, 3, 17, 31, 40]
+        requests = [
+            ask(f"r{i}", prompt_of(lengths[i % 6] + i % 3, i), 3 + i % 14, temperature=temperature, seed=i)
+            for i in range(3 * case.slots)
+        ]
+        for request, answer in zip(requests, await asyncio.gather(*map(engine.generate, requests)), strict=True):
+            check(case, request, answer)
+            assert answer.stop is StopReason.LENGTH
+            assert answer.tokens.size == request.sampling.max_tokens
+        stats = await engine.stats()
+        assert (stats.running, stats.waiting) == (0, 0)
+        assert stats.sampled_tokens == sum(r.sampling.max_tokens for r in requests)
 
-        run(case, body)
+    @with_engine
+    async def test_a_seed_gives_the_same_tokens_alone_and_in_company(self, case: Case, engine: Engine) -> None:
+        request = ask("alone", prompt_of(20), 16, seed=5)
+        alone = await engine.generate(request)
+        company = [ask(f"c{i}", prompt_of(20 + i, i + 1), 16, seed=i) for i in range(case.slots + 2)]
+        again, *_ = await asyncio.gather(
+            engine.generate(ask("again", prompt_of(20), 16, seed=5)), *map(engine.generate, company)
+        )
+        other = await engine.generate(ask("other", prompt_of(20), 16, seed=6))
+        np.testing.assert_array_equal(alone.tokens, again.tokens)
+        assert not np.array_equal(alone.tokens, other.tokens)
 
-    def test_a_seed_gives_the_same_tokens_alone_and_in_company(self, case: Case) -> None:
-        async def body(engine: Engine) -> None:
-            request = ask("alone", prompt_of(20), 16, seed=5)
-            alone = await engine.generate(request)
-            company = [ask(f"c{i}", prompt_of(20 + i, i + 1), 16, seed=i) for i in range(case.slots + 2)]
-            again, *_ = await asyncio.gather(
-                engine.generate(ask("again", prompt_of(20), 16, seed=5)), *map(engine.generate, company)
-            )
-            other = await engine.generate(ask("other", prompt_of(20), 16, seed=6))
-            np.testing.assert_array_equal(alone.tokens, again.tokens)
-            assert not np.array_equal(alone.tokens, other.tokens)
+    @with_engine
+    async def test_it_ends_with_the_first_stop_id(self, case: Case, engine: Engine) -> None:
+        prompt = prompt_of(9)
+        whole = await engine.generate(ask("whole", prompt, 30, seed=3))
+        for place in (0, 3, 7):
+            stop = int(whole.tokens[place])
+            request = ask(f"s{place}", prompt, 30, seed=3, stop=(stop, 60))
+            answer = await engine.generate(request)
+            end = next(i for i, token in enumerate(whole.tokens.tolist()) if token in (stop, 60))
+            assert answer.stop is StopReason.STOP
+            np.testing.assert_array_equal(answer.tokens, whole.tokens[: end + 1])
+            check(case, request, answer)
 
-        run(case, body)
-
-    def test_it_ends_with_the_first_stop_id(self, case: Case) -> None:
-        async def body(engine: Engine) -> None:
-            prompt = prompt_of(9)
-            whole = await engine.generate(ask("whole", prompt, 30, seed=3))
-            for place in (0, 3, 7):
-                stop = int(whole.tokens[place])
-                request = ask(f"s{place}", prompt, 30, seed=3, stop=(stop, 60))
-                answer = await engine.generate(request)
-                end = next(i for i, token in enumerate(whole.tokens.tolist()) if token in (stop, 60))
-                assert answer.stop is StopReason.STOP
-                np.testing.assert_array_equal(answer.tokens, whole.tokens[: end + 1])
-                check(case, request, answer)
-
-        run(case, body)
-
-    def test_the_context_bounds_prompt_and_answer(self, case: Case) -> None:
-        async def body(engine: Engine) -> None:
-            context = (await engine.info()).context
-            with pytest.raises(ContextExceeded):
-                await engine.generate(ask("full", prompt_of(context)))
-            requests = [ask(f"r{left}", prompt_of(context - left), 100, seed=left) for left in (1, 2, 3, 4)]
-            for request, answer in zip(requests, await asyncio.gather(*map(engine.generate, requests)), strict=True):
-                assert answer.stop is StopReason.LENGTH
-                assert request.prompt.size + answer.tokens.size == context
-                check(case, request, answer)
-
-        run(case, body)
+    @with_engine
+    async def test_the_context_bounds_prompt_and_answer(self, case: Case, engine: Engine) -> None:
+        context = (await engine.info()).context
+        with pytest.raises(ContextExceeded):
+            await engine.generate(ask("full", prompt_of(context)))
+        requests = [ask(f"r{left}", prompt_of(context - left), 100, seed=left) for left in (1, 2, 3, 4)]
+        for request, answer in zip(requests, await asyncio.gather(*map(engine.generate, requests)), strict=True):
+            assert answer.stop is StopReason.LENGTH
+            assert request.prompt.size + answer.tokens.size == context
+            check(case, request, answer)
 
     @pytest.mark.parametrize(
         "wrong",
@@ -178,129 +181,113 @@ class EngineContract:
         ],
         ids=lambda request: request.id,
     )
-    def test_a_request_that_makes_no_sense_is_refused_and_the_rest_goes_on(
-        self, case: Case, wrong: GenerateRequest
+    @with_engine
+    async def test_a_request_that_makes_no_sense_is_refused_and_the_rest_goes_on(
+        self, case: Case, engine: Engine, wrong: GenerateRequest
     ) -> None:
-        async def body(engine: Engine) -> None:
-            good = asyncio.create_task(engine.generate(ask("good", prompt_of(5))))
-            with pytest.raises(EngineError, match=wrong.id):
-                await engine.generate(wrong)
-            assert (await good).tokens.size == 12
+        good = asyncio.create_task(engine.generate(ask("good", prompt_of(5))))
+        with pytest.raises(EngineError, match=wrong.id):
+            await engine.generate(wrong)
+        assert (await good).tokens.size == 12
 
-        run(case, body)
-
-    def test_a_conversation_is_prefilled_only_where_it_is_new(self, case: Case) -> None:
-        async def body(engine: Engine) -> None:
-            prompt, have = prompt_of(30), 0
-            for turn in range(4):
-                request = ask(f"t{turn}", prompt, 10, "c", seed=turn, experts_from=have)
-                answer = await engine.generate(request)
-                check(case, request, answer)
-                if turn:
-                    assert answer.usage.cached_tokens >= have - 2, "more than the last two tokens were prefilled again"
-                have = prompt.size + answer.tokens.size - 1
-                prompt = np.concatenate((prompt, answer.tokens, prompt_of(5, turn)))
-
-        run(case, body)
-
-    def test_a_prompt_that_many_share_is_prefilled_once(self, case: Case) -> None:
-        async def body(engine: Engine) -> None:
-            prompt = prompt_of(40)
-            blocker = ask("blocker", prompt_of(3, 9), 2)
-            requests = [ask(f"m{i}", prompt, 8, f"c{i}", seed=i) for i in range(case.slots)]
-            answers = await asyncio.gather(*map(engine.generate, [blocker, *requests]))
-            for request, answer in zip(requests, answers[1:], strict=True):
-                check(case, request, answer)
-            stats = await engine.stats()
-            assert stats.prefilled_tokens <= 2 + prompt.size
-            assert stats.cached_tokens == sum(a.usage.cached_tokens for a in answers)
-            assert len({answer.tokens.tobytes() for answer in answers}) > 2
-
-        run(case, body)
-
-    def test_abort_returns_what_there_is(self, case: Case) -> None:
-        async def body(engine: Engine) -> None:
-            long = [ask(f"r{i}", prompt_of(4, i), 10_000, seed=i) for i in range(case.slots + 3)]
-            tasks = {request.id: asyncio.create_task(engine.generate(request)) for request in long}
-            await until_sampled(engine, 1)
-            await asyncio.gather(*(engine.abort(request.id) for request in long), engine.abort("nobody"))
-            for request in long:
-                answer = await tasks[request.id]
-                assert answer.stop in (StopReason.ABORTED, StopReason.LENGTH)
-                if answer.tokens.size:
-                    check(case, request, answer)
-            assert (await engine.generate(ask("after", prompt_of(5)))).tokens.size == 12
-            assert (await engine.stats()).running == 0
-
-        run(case, body)
-
-    def test_weights_change_between_two_tokens(self, case: Case) -> None:
-        async def body(engine: Engine) -> None:
-            context, version = (await engine.info()).context, case.publish()
-            # More requests than can finish while the update runs, however long it takes; their lengths differ.
-            requests = [
-                ask(f"r{i}", prompt_of(4, i), context // 2 + i % 7, "c" * i, seed=i) for i in range(50 * case.slots)
-            ]
-            tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
-            await until_sampled(engine, case.slots)
-            await engine.update(version)
-            assert (await engine.info()).version == version
-            await until_sampled(engine, (await engine.stats()).sampled_tokens + case.slots)
-            await asyncio.gather(*(engine.abort(request.id) for request in requests))
-            answers = zip(requests, await asyncio.gather(*tasks), strict=True)
-            mixed = [(request, answer) for request, answer in answers if len(set(answer.versions.tolist())) == 2]
-            assert mixed
-            for request, answer in mixed:
-                assert (np.diff(answer.versions) >= 0).all()
-                old = answer.versions == 0
-                begin = request.prompt.size
-                logits, _ = case.reference(0, np.concatenate((request.prompt, answer.tokens)))
-                logprobs = logits[begin - 1 : -1] - np.logaddexp.reduce(logits[begin - 1 : -1], axis=-1, keepdims=True)
-                expected = np.take_along_axis(logprobs, answer.tokens[:, None], 1)[:, 0]
-                np.testing.assert_allclose(answer.logprobs[old], expected[old], atol=case.tolerance, rtol=0)
-                # A request that starts now uses only the new weights, even if it continues an old conversation.
-                grown = np.concatenate((request.prompt, answer.tokens))[: context - 20]
-                follow = ask(f"{request.id}/2", grown, 8, request.conversation)
-                check(case, follow, await engine.generate(follow))
-            assert (await engine.stats()).swaps == 1
-
-        run(case, body)
-
-    def test_a_request_after_an_update_reads_no_older_cache(self, case: Case) -> None:
-        async def body(engine: Engine) -> None:
-            before = await engine.generate(ask("before", prompt_of(30), 10, "c"))
-            version = case.publish()
-            await engine.update(version)
-            await engine.update(version)
-            request = ask("after", np.concatenate((prompt_of(30), before.tokens)), 10, "c")
+    @with_engine
+    async def test_a_conversation_is_prefilled_only_where_it_is_new(self, case: Case, engine: Engine) -> None:
+        prompt, have = prompt_of(30), 0
+        for turn in range(4):
+            request = ask(f"t{turn}", prompt, 10, "c", seed=turn, experts_from=have)
             answer = await engine.generate(request)
-            assert set(answer.versions.tolist()) == {version}
-            assert answer.usage.cached_tokens == 0
             check(case, request, answer)
+            if turn:
+                assert answer.usage.cached_tokens >= have - 2, "all that was there but the last token or two"
+            have = prompt.size + answer.tokens.size - 1
+            prompt = np.concatenate((prompt, answer.tokens, prompt_of(5, turn)))
 
-        run(case, body)
-
-    def test_a_version_that_cannot_be_verified_changes_nothing(self, case: Case) -> None:
-        async def body(engine: Engine) -> None:
-            with pytest.raises(UpdateRefused, match="7777"):
-                await engine.update(7777)
-            damaged = case.publish_damaged()
-            with pytest.raises(UpdateRefused, match=str(damaged)):
-                await engine.update(damaged)
-            request = ask("still", prompt_of(12), 9)
-            answer = await engine.generate(request)
-            assert set(answer.versions.tolist()) == {0}
+    @with_engine
+    async def test_a_prompt_that_many_share_is_prefilled_once(self, case: Case, engine: Engine) -> None:
+        prompt = prompt_of(40)
+        blocker = ask("blocker", prompt_of(3, 9), 2)
+        requests = [ask(f"m{i}", prompt, 8, f"c{i}", seed=i) for i in range(case.slots)]
+        answers = await asyncio.gather(*map(engine.generate, [blocker, *requests]))
+        for request, answer in zip(requests, answers[1:], strict=True):
             check(case, request, answer)
-            await engine.update(case.publish())
-            check(case, request, await engine.generate(request))
+        stats = await engine.stats()
+        assert stats.prefilled_tokens <= 2 + prompt.size
+        assert stats.cached_tokens == sum(a.usage.cached_tokens for a in answers)
+        assert len({answer.tokens.tobytes() for answer in answers}) > 2
 
-        run(case, body)
+    @with_engine
+    async def test_abort_returns_what_there_is(self, case: Case, engine: Engine) -> None:
+        long = [ask(f"r{i}", prompt_of(4, i), 10_000, seed=i) for i in range(case.slots + 3)]
+        tasks = {request.id: asyncio.create_task(engine.generate(request)) for request in long}
+        await until_sampled(engine, 1)
+        await asyncio.gather(*(engine.abort(request.id) for request in long), engine.abort("nobody"))
+        for request in long:
+            answer = await tasks[request.id]
+            assert answer.stop in (StopReason.ABORTED, StopReason.LENGTH)
+            if answer.tokens.size:
+                check(case, request, answer)
+        assert (await engine.generate(ask("after", prompt_of(5)))).tokens.size == 12
+        assert (await engine.stats()).running == 0
 
-    def test_open_and_close_are_hints(self, case: Case) -> None:
-        async def body(engine: Engine) -> None:
-            await engine.open(["a", "b"])
-            assert (await engine.generate(ask("r", prompt_of(5), conversation="a"))).tokens.size == 12
-            await engine.close("a")
-            await engine.close("never opened")
+    @with_engine
+    async def test_weights_change_between_two_tokens(self, case: Case, engine: Engine) -> None:
+        context, version = (await engine.info()).context, case.publish()
+        # More than it answers while the update is under way, however long that takes, and not all end together.
+        requests = [
+            ask(f"r{i}", prompt_of(4, i), context // 2 + i % 7, "c" * i, seed=i) for i in range(50 * case.slots)
+        ]
+        tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
+        await until_sampled(engine, case.slots)
+        await engine.update(version)
+        assert (await engine.info()).version == version
+        await until_sampled(engine, (await engine.stats()).sampled_tokens + case.slots)
+        await asyncio.gather(*(engine.abort(request.id) for request in requests))
+        answers = zip(requests, await asyncio.gather(*tasks), strict=True)
+        mixed = [(request, answer) for request, answer in answers if len(set(answer.versions.tolist())) == 2]
+        assert mixed
+        for request, answer in mixed:
+            assert (np.diff(answer.versions) >= 0).all()
+            old = answer.versions == 0
+            begin = request.prompt.size
+            logits, _ = case.reference(0, np.concatenate((request.prompt, answer.tokens)))
+            logprobs = logits[begin - 1 : -1] - np.logaddexp.reduce(logits[begin - 1 : -1], axis=-1, keepdims=True)
+            expected = np.take_along_axis(logprobs, answer.tokens[:, None], 1)[:, 0]
+            np.testing.assert_allclose(answer.logprobs[old], expected[old], atol=case.tolerance, rtol=0)
+            # What begins now has nothing of the old weights, though the conversation goes on.
+            grown = np.concatenate((request.prompt, answer.tokens))[: context - 20]
+            follow = ask(f"{request.id}/2", grown, 8, request.conversation)
+            check(case, follow, await engine.generate(follow))
+        assert (await engine.stats()).swaps == 1
 
-        run(case, body)
+    @with_engine
+    async def test_a_request_after_an_update_reads_no_older_cache(self, case: Case, engine: Engine) -> None:
+        before = await engine.generate(ask("before", prompt_of(30), 10, "c"))
+        version = case.publish()
+        await engine.update(version)
+        await engine.update(version)
+        request = ask("after", np.concatenate((prompt_of(30), before.tokens)), 10, "c")
+        answer = await engine.generate(request)
+        assert set(answer.versions.tolist()) == {version}
+        assert answer.usage.cached_tokens == 0
+        check(case, request, answer)
+
+    @with_engine
+    async def test_a_version_that_cannot_be_verified_changes_nothing(self, case: Case, engine: Engine) -> None:
+        with pytest.raises(UpdateRefused, match="7777"):
+            await engine.update(7777)
+        damaged = case.publish_damaged()
+        with pytest.raises(UpdateRefused, match=str(damaged)):
+            await engine.update(damaged)
+        request = ask("still", prompt_of(12), 9)
+        answer = await engine.generate(request)
+        assert set(answer.versions.tolist()) == {0}
+        check(case, request, answer)
+        await engine.update(case.publish())
+        check(case, request, await engine.generate(request))
+
+    @with_engine
+    async def test_open_and_close_are_hints(self, case: Case, engine: Engine) -> None:
+        await engine.open(["a", "b"])
+        assert (await engine.generate(ask("r", prompt_of(5), conversation="a"))).tokens.size == 12
+        await engine.close("a")
+        await engine.close("never opened")

@@ -36,7 +36,8 @@ def test_the_doctor_says_so() -> None:
     assert (held["memory"], held["processes"]) == ("cgroup", "cgroup")
 
 
-def test_the_kernel_counts_the_processes_of_a_box(tmp_path: Path) -> None:
+@with_boxes(Limits(processes=12))
+async def test_the_kernel_counts_the_processes_of_a_box(box: Box) -> None:
     code = (
         "import os, time\n"
         "made = 0\n"
@@ -45,31 +46,25 @@ def test_the_kernel_counts_the_processes_of_a_box(tmp_path: Path) -> None:
         " except OSError: pass\n"
         "print(made)\n"
     )
-
-    async def body(box: Box) -> None:
-        assert isinstance(box, EmbeddedBox)
-        ((_, folder),) = box.cgroup._folders
-        assert (folder / "pids.max").read_text() == "13\n", "with pid 1"
-        (folder / "pids.max").write_text("6")  # Else the limit of processes that pid 1 keeps comes first.
-        made = await box.exec(["python", "-c", code], timeout=20)
-        assert (made.stdout, (folder / "pids.events").read_text()) == (b"4\n", "max 26\n")
-
-    with_boxes(tmp_path, Limits(processes=12), body)
+    assert isinstance(box, EmbeddedBox)
+    ((_, folder),) = box.cgroup._folders
+    assert (folder / "pids.max").read_text() == "13\n", "with pid 1"
+    (folder / "pids.max").write_text("6")  # Else the limit of processes that pid 1 keeps comes first.
+    made = await box.exec(["python", "-c", code], timeout=20)
+    assert (made.stdout, (folder / "pids.events").read_text()) == (b"4\n", "max 26\n")
 
 
-def test_a_box_whose_cgroup_is_killed_is_lost_alone(tmp_path: Path) -> None:
-    async def body(box: Box, other: Box) -> None:
-        assert isinstance(box, EmbeddedBox)
-        running = asyncio.create_task(box.exec("sleep 60", timeout=90))
-        while (await box.stats()).processes == 0:
-            pass
-        ((_, folder),) = box.cgroup._folders
-        (folder / "cgroup.kill").write_text("1")
-        with pytest.raises(SandboxLost):
-            await running
-        assert (await other.exec("echo alive", timeout=20)).stdout == b"alive\n"
-
-    with_boxes(tmp_path, Limits(), body, 2)
+@with_boxes(Limits())
+async def test_a_box_whose_cgroup_is_killed_is_lost_alone(box: Box, other: Box) -> None:
+    assert isinstance(box, EmbeddedBox)
+    running = asyncio.create_task(box.exec("sleep 60", timeout=90))
+    while (await box.stats()).processes == 0:
+        pass
+    ((_, folder),) = box.cgroup._folders
+    (folder / "cgroup.kill").write_text("1")
+    with pytest.raises(SandboxLost):
+        await running
+    assert (await other.exec("echo alive", timeout=20)).stdout == b"alive\n"
 
 
 def test_the_janitor_ends_what_a_dead_owner_left_running() -> None:

@@ -1,13 +1,13 @@
-"""Boxes of a user with 5,000 subordinate ids only. Run by test_subordinate_ids.py, as such a user."""
+"""Boxes of a user with 5,000 subordinate ids only. Run by test_ordinary_user.py, as such a user."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import tarfile
 from pathlib import Path
 
 import pytest
+from tests.contract.sandbox.support import in_loop
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, ImageError, RequestRefused
 from etude.sandbox.doctor import doctor
@@ -23,22 +23,20 @@ def root_of(path: Path, uid: int) -> Path:
     return path
 
 
-def test_users_and_owners_within_the_range_are_there_and_others_refused(tmp_path: Path) -> None:
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path / "boxes")
-        assert sandboxes.host.mode == Mode.SUBUID
-        box = await sandboxes.create(BoxSpec("host"))
-        for user, uid in (("root", 0), ("agent", 1000), ("grader", 1001), ("4999:4999", 4999)):
-            assert (await box.exec("id -u", timeout=20, user=user)).stdout == f"{uid}\n".encode()
-        with pytest.raises(RequestRefused, match="ids below 5000"):
-            await box.exec("true", timeout=20, user="5000")
-        last = await sandboxes.import_image(root_of(tmp_path / "last.tar", 4999))
-        assert len(sandboxes.store.image(last).layers) == 1
-        with pytest.raises(ImageError, match="ids below 5000"):
-            await sandboxes.import_image(root_of(tmp_path / "beyond.tar", 5000))
-        await sandboxes.close()
-
-    asyncio.run(body())
+@in_loop
+async def test_users_and_owners_within_the_range_are_there_and_others_refused(
+    sandboxes: EmbeddedSandboxes, tmp_path: Path
+) -> None:
+    assert sandboxes.host.mode == Mode.SUBUID
+    box = await sandboxes.create(BoxSpec("host"))
+    for user, uid in (("root", 0), ("agent", 1000), ("grader", 1001), ("4999:4999", 4999)):
+        assert (await box.exec("id -u", timeout=20, user=user)).stdout == f"{uid}\n".encode()
+    with pytest.raises(RequestRefused, match="ids below 5000"):
+        await box.exec("true", timeout=20, user="5000")
+    last = await sandboxes.import_image(root_of(tmp_path / "last.tar", 4999))
+    assert len(sandboxes.store.image(last).layers) == 1
+    with pytest.raises(ImageError, match="ids below 5000"):
+        await sandboxes.import_image(root_of(tmp_path / "beyond.tar", 5000))
 
 
 def test_the_doctor_says_how_to_get_more() -> None:

@@ -1,4 +1,4 @@
-"""A store whose trees belong to subordinate ids. Run by test_subordinate_ids.py, as a user who has some.
+"""A store whose trees belong to subordinate ids. Run by test_ordinary_user.py, as a user who has some.
 
 Here what the suites for every mode cannot see: that the keeper is used, what it says, and how it ends.
 """
@@ -18,17 +18,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.contract.sandbox.support import in_loop
 from tests.sandbox.keeper_work import fail, fail_oddly, record_in_keeper, speak, stay, whoami
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, Feature, ImageError, RequestRefused, SandboxLost
-from etude.sandbox.doctor import doctor
 from etude.sandbox.embedded import temporary_store
 from etude.sandbox.embedded.probe import Mode, probe_host
 from etude.sandbox.images.collect import collect
 from etude.sandbox.images.image import HOST, Image
 from etude.sandbox.images.importing import import_image
 from etude.sandbox.images.owners import remove_tree
-from etude.sandbox.images.store import MERGE_AT, ImageStore, merged_name
+from etude.sandbox.images.store import MERGE_AT, ImageStore
 
 IDS = probe_host().ids
 
@@ -180,7 +180,8 @@ class TestKeeper:
 
 
 class TestTrees:
-    def test_owners_are_the_hosts_own_numbers(self, tmp_path: Path) -> None:
+    @in_loop
+    async def test_owners_are_the_hosts_own_numbers(self, tmp_path: Path) -> None:
         """The same folder has the same image, whoever imports it; its files belong to the ids that they say."""
         assert IDS is not None
         assert IDS.subordinate is not None
@@ -188,45 +189,37 @@ class TestTrees:
         source.mkdir()
         (source / "mine").write_text("x")
         (source / "mine").chmod(0o600)
+        sandboxes = EmbeddedSandboxes(tmp_path / "store")
+        assert {Feature.ROOT_USER, Feature.SECOND_USER} <= sandboxes.features
+        image = await sandboxes.import_image(source)
+        (layer,) = sandboxes.store.image(image).layers
+        place = sandboxes.store.layers / layer / "mine"
+        assert IDS.subordinate is not None
+        assert (place.stat().st_uid, place.stat().st_gid) == tuple(
+            first + number for first, number in zip(IDS.subordinate, (os.getuid(), os.getgid()), strict=True)
+        )
+        alone = ImageStore(tmp_path / "alone", None)
+        assert import_image(alone, source) == image
+        alone.close()
+        await sandboxes.close()
 
-        async def body() -> None:
-            sandboxes = EmbeddedSandboxes(tmp_path / "store")
-            assert {Feature.ROOT_USER, Feature.SECOND_USER} <= sandboxes.features
-            image = await sandboxes.import_image(source)
-            (layer,) = sandboxes.store.image(image).layers
-            place = sandboxes.store.layers / layer / "mine"
+    @in_loop
+    async def test_processes_of_boxes_have_subordinate_ids(self, sandboxes: EmbeddedSandboxes) -> None:
+        box = await sandboxes.create(BoxSpec("host"))
+        for user, number in (("root", 0), ("agent", 1000), ("grader", 1001)):
+            process = await box.start(["cat"], timeout=60, user=user)
+            await process.write(b"ready\n")
+            assert (await process.poll(wait=20)).output == b"ready\n"
+            (cat,) = [
+                each
+                for each in psutil.Process(sandboxes._zygote.process.pid).children(recursive=True)
+                if each.name() == "cat"
+            ]
+            assert IDS is not None
             assert IDS.subordinate is not None
-            assert (place.stat().st_uid, place.stat().st_gid) == tuple(
-                first + number for first, number in zip(IDS.subordinate, (os.getuid(), os.getgid()), strict=True)
-            )
-            alone = ImageStore(tmp_path / "alone", None)
-            assert import_image(alone, source) == image
-            alone.close()
-            await sandboxes.close()
-
-        asyncio.run(body())
-
-    def test_processes_of_boxes_have_subordinate_ids(self, tmp_path: Path) -> None:
-        async def body() -> None:
-            sandboxes = EmbeddedSandboxes(tmp_path)
-            box = await sandboxes.create(BoxSpec("host"))
-            for user, number in (("root", 0), ("agent", 1000), ("grader", 1001)):
-                process = await box.start(["cat"], timeout=60, user=user)
-                await process.write(b"ready\n")
-                assert (await process.poll(wait=20)).output == b"ready\n"
-                (cat,) = [
-                    each
-                    for each in psutil.Process(sandboxes._zygote.process.pid).children(recursive=True)
-                    if each.name() == "cat"
-                ]
-                assert IDS is not None
-                assert IDS.subordinate is not None
-                assert set(cat.uids()) == {IDS.subordinate[0] + number}
-                assert set(cat.gids()) == {IDS.subordinate[1] + number}
-                await process.kill()
-            await sandboxes.close()
-
-        asyncio.run(body())
+            assert set(cat.uids()) == {IDS.subordinate[0] + number}
+            assert set(cat.gids()) == {IDS.subordinate[1] + number}
+            await process.kill()
 
     def test_a_store_is_collected(self, store: ImageStore) -> None:
         first = store.add({"a": b"1" * 100_000}, "host", "/work")
@@ -236,15 +229,6 @@ class TestTrees:
         assert done.layers == 1
         assert 100_000 <= done.freed_bytes < 150_000
         assert [name for name, _ in store.images()] == [second]
-
-    def test_a_chain_is_merged_behind(self, store: ImageStore) -> None:
-        image = store.image(HOST)
-        for number in range(MERGE_AT + 1):
-            name = store.add({f"f{number}": b""}, image.id if image.layers else HOST, "/work")
-            image = store.image(name)
-        store.finish()
-        assert store.stack(image) == (merged_name(image.layers),)
-        assert len(list((store.layers / merged_name(image.layers) / "work").iterdir())) == MERGE_AT + 1
 
     def test_a_chain_is_merged_behind_an_import(self, store: ImageStore) -> None:
         """What a call leaves to be done behind is done, also when its answer has long been given."""
@@ -274,11 +258,3 @@ class TestTrees:
             with pytest.raises(PermissionError):
                 remove_tree(folder)
         assert not folder.exists()
-
-    def test_the_doctor_shows_the_ranges(self) -> None:
-        found = {finding.name.strip(): finding for finding in doctor()}
-        assert found["mode"].held_by == "subuid"
-        assert IDS is not None
-        assert IDS.subordinate is not None
-        assert str(IDS.subordinate[0]) in found["users"].text
-        assert found["users"].good

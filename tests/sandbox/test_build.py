@@ -16,13 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 import zstandard
-from tests.sandbox.as_nobody import for_root, pytest_as_nobody
+from tests.contract.sandbox.support import in_loop
 from tests.sandbox.kitchen import Kitchen, cooked, kitchen
 from tests.sandbox.small_root import needs_busybox, write_root
 
 from etude.sandbox import BuildFailed, Egress, EmbeddedSandboxes, Feature, ImageError
 from etude.sandbox.images.build import refuse_side_cars
-from etude.sandbox.images.build.cache import BuildCache
 from etude.sandbox.images.build.members import MAX_FILE, Member, Source, pack
 from etude.sandbox.images.image import ImageConfig
 
@@ -329,23 +328,10 @@ def test_copies_go_in_pieces_and_are_what_was_looked_at() -> None:
         list(pack([replace(file("large", 1), size=MAX_FILE + 1)], 100))
 
 
-def test_entries_of_the_cache_are_whole(tmp_path: Path, root_tar: Path) -> None:
-    async def body() -> None:
-        async with kitchen(tmp_path, root_tar) as k:
-            cache, image = BuildCache(k.sandboxes.store), k.image(k.base)
-            key = cache.key(image, run=["x"])
-            assert key != cache.key(image, run=["y"])
-            assert cache.find(key) is None
-            cache.keep(key, k.base)
-            assert cache.find(key) == image
-            assert cache.find(cache.key(image, run=["y"])) is None
-
-    asyncio.run(body())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", range(4))
-def test_a_build_that_is_killed_leaves_nothing_half_done(steps: int, tmp_path: Path, root_tar: Path) -> None:
+@in_loop
+async def test_a_build_that_is_killed_leaves_nothing_half_done(steps: int, tmp_path: Path, root_tar: Path) -> None:
     """It is killed after that many steps are under way; the next one goes on from what was whole."""
     context = tmp_path / "context"
     context.mkdir()
@@ -353,7 +339,7 @@ def test_a_build_that_is_killed_leaves_nothing_half_done(steps: int, tmp_path: P
     (context / "Dockerfile").write_text(f"ARG BASE\nFROM $BASE\n{lines}")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(BUILDER), str(tmp_path / "store"), str(root_tar), str(context)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as builder:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as builder:  # noqa: ASYNC220
         assert builder.stdout is not None
         seen = 0
         for line in builder.stdout:
@@ -364,16 +350,12 @@ def test_a_build_that_is_killed_leaves_nothing_half_done(steps: int, tmp_path: P
         builder.send_signal(signal.SIGKILL)
         begun = seen + sum(" RUN " in line for line in builder.stdout)
     assert psutil.wait_procs(tree, timeout=10)[1] == []
-
-    async def body() -> None:
-        async with kitchen(tmp_path, root_tar) as k:
-            assert len(list((tmp_path / "store" / "owners").iterdir())) == 1
-            made = await k.fresh()
-            assert 5 - begun <= len(made) <= 5 - begun + 1, "all were whole but perhaps the last that had begun"
-            assert await k.run(await k.build(), "cat /0 /1 /2 /3 /4") == "0\n1\n2\n3\n4\n"
-            assert not list(k.sandboxes.store.scratch.glob("build-*"))
-
-    asyncio.run(body())
+    async with kitchen(tmp_path, root_tar) as k:
+        assert len(list((tmp_path / "store" / "owners").iterdir())) == 1
+        made = await k.fresh()
+        assert 5 - begun <= len(made) <= 5 - begun + 1, "all were whole but perhaps the last that had begun"
+        assert await k.run(await k.build(), "cat /0 /1 /2 /3 /4") == "0\n1\n2\n3\n4\n"
+        assert not list(k.sandboxes.store.scratch.glob("build-*"))
 
 
 @cooked
@@ -389,12 +371,6 @@ async def test_only_commands_have_egress_and_nothing_of_it_stays(k: Kitchen) -> 
     image = await k.build(egress=policy)
     assert (await k.run(image, "cat /seen")).startswith("nameserver ")
     assert await k.run(image, "cat /etc/resolv.conf /etc/ssl/certs/* 2>/dev/null || true") == ""
-
-
-@pytest.mark.slow
-@for_root
-def test_all_of_this_for_an_ordinary_user() -> None:
-    pytest_as_nobody("test_build.py", options=["-m", "not slow"])
 
 
 def test_side_cars_are_refused_by_name(tmp_path: Path) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 import os
 import shutil
 import subprocess
-import tarfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sandbox.egress_internet import WHEEL, npm_tarball, wheel
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes
 
@@ -28,7 +25,7 @@ RUN dpkg -i /debs/demo.deb && dpkg -s demo | grep -q "ok installed" && demo
 RUN apt-get install -y --no-install-recommends /debs/second.deb && apt-get check
 RUN rm -rf /var/lib/apt/lists/* && dpkg --purge second && demo
 COPY wheels /wheels/
-RUN pip install --break-system-packages --no-index --find-links /wheels tiny
+RUN pip install --break-system-packages --no-index --find-links /wheels tiny-package
 USER person
 WORKDIR /home/person/repository
 ENV GIT_AUTHOR_NAME=p GIT_AUTHOR_EMAIL=p@example.org GIT_COMMITTER_NAME=p GIT_COMMITTER_EMAIL=p@example.org
@@ -36,14 +33,15 @@ RUN git init -q && echo 1 > a && git add . && git commit -qm one && git mv a b &
 FROM built
 RUN git clone -q . ../clone && git -C ../clone gc -q && git -C ../clone fsck
 RUN git mv b c && git status --short > /tmp/status
-RUN python3 -c "import tiny; print(tiny.WORD)" > /tmp/word
+RUN python3 -c "import tiny_package; print(tiny_package.answer)" > /tmp/word
 USER root
-RUN pip uninstall --break-system-packages -y tiny && dpkg -P demo && test ! -e /usr/bin/demo && deluser --quiet svc
+RUN pip uninstall --break-system-packages -y tiny-package
+RUN dpkg -P demo && test ! -e /usr/bin/demo && deluser --quiet svc
 """
 NODE = """\
 FROM host
 COPY package.tgz .
-RUN npm install --offline --no-audit --no-fund ./package.tgz && node -e 'console.log(require("tiny"))' > word
+RUN npm install --offline --no-audit --no-fund ./package.tgz && node -e 'console.log(require("tiny-package"))' > word
 RUN git init -q && git add -A && git -c user.name=a -c user.email=a@example.org commit -qm x
 RUN git clone -q . /tmp/clone && git -C /tmp/clone fsck && mv node_modules kept
 """
@@ -66,18 +64,6 @@ def write_deb(path: Path, name: str, *, depends: str = "", postinst: str = "") -
         (tree / "DEBIAN/postinst").chmod(0o755)
     subprocess.run(["dpkg-deb", "--root-owner-group", "--build", str(tree), str(path)], check=True, capture_output=True)
     shutil.rmtree(tree)
-
-
-def write_wheel(folder: Path) -> None:
-    folder.mkdir()
-    facts = "tiny-1.0.dist-info"
-    with zipfile.ZipFile(folder / "tiny-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("tiny/__init__.py", "WORD = 'hello'\n")
-        wheel.writestr(f"{facts}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        wheel.writestr(f"{facts}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(
-            f"{facts}/RECORD", f"tiny/__init__.py,,\n{facts}/METADATA,,\n{facts}/WHEEL,,\n{facts}/RECORD,,\n"
-        )
 
 
 def run(store: Path, build: Any) -> str:
@@ -108,7 +94,8 @@ def test_packages_in_a_debian_tree(tmp_path: Path) -> None:
     postinst = "chown svc:svc /var/lib/demo; chmod 2750 /var/lib/demo; ln -s demo /usr/bin/demo-link"
     write_deb(context / "debs/demo.deb", "demo", postinst=postinst)
     write_deb(context / "debs/second.deb", "second", depends="demo")
-    write_wheel(context / "wheels")
+    (context / "wheels").mkdir()
+    (context / "wheels" / WHEEL).write_bytes(wheel())
     (context / "Dockerfile").write_text(DEBIAN)
 
     async def build(sandboxes: EmbeddedSandboxes, say: Any) -> tuple[str, str]:
@@ -121,22 +108,17 @@ def test_packages_in_a_debian_tree(tmp_path: Path) -> None:
         )
 
     shown = run(tmp_path / "store", build)
-    assert shown.startswith("R  b -> c\nhello\nperson 644\ngone\n")
+    assert shown.startswith("R  b -> c\n42\nperson 644\ngone\n")
 
 
 @pytest.mark.skipif(not (shutil.which("npm") and shutil.which("git")), reason="needs npm and git")
 def test_npm_and_git_on_the_host_base(tmp_path: Path) -> None:
     context = tmp_path / "context"
     context.mkdir()
-    with tarfile.open(context / "package.tgz", "w:gz") as archive:
-        manifest = json.dumps({"name": "tiny", "version": "1.0.0", "main": "index.js", "bin": {"tiny": "index.js"}})
-        for name, text in (("package.json", manifest), ("index.js", "#!/usr/bin/env node\nmodule.exports = 'hello'\n")):
-            info = tarfile.TarInfo(f"package/{name}")
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text.encode()))
+    (context / "package.tgz").write_bytes(npm_tarball())
     (context / "Dockerfile").write_text(NODE)
 
     async def build(sandboxes: EmbeddedSandboxes, say: Any) -> tuple[str, str]:
         return await sandboxes.build_image(context, say=say), "cat word; ls kept; git status --short | head -3"
 
-    assert run(tmp_path / "store", build).startswith("hello\ntiny\n D node_modules/.bin/tiny\n")
+    assert run(tmp_path / "store", build).startswith("42\ntiny-package\n D node_modules/")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
+import inspect
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contract.sandbox.support import output_until
+from tests.contract.sandbox.support import in_loop, output_until
 from tests.sandbox.as_nobody import for_root, run_as_nobody
 
 from etude.sandbox import Box, BoxSpec, EmbeddedSandboxes, Feature, Limits, SandboxError
@@ -163,123 +165,123 @@ HOARD = (
 """Memory that no process maps: who asks the processes does not see it."""
 
 
-def with_boxes(folder: Path, limits: Limits, body: Callable[..., Awaitable[None]], count: int = 1) -> None:
-    async def run() -> None:
-        sandboxes = EmbeddedSandboxes(folder)
-        try:
-            await body(*[await sandboxes.create(BoxSpec("host", limits=limits)) for _ in range(count)])
-        finally:
-            await sandboxes.close()
+def with_boxes(limits: Limits, *, cgroups: bool = True) -> Callable[..., Callable[..., None]]:
+    """Gives a test boxes of one backend, `box` and perhaps `other`, and looks that no cgroup is left of them."""
 
-    before = folders()
-    asyncio.run(run())
-    assert folders() <= before
+    def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+        parameters = dict(inspect.signature(test).parameters)
+        names = [name for name in ("box", "other") if parameters.pop(name, None)]
+
+        @functools.wraps(test)
+        def run(tmp_path: Path, **more: Any) -> None:
+            async def whole() -> None:
+                sandboxes = EmbeddedSandboxes(tmp_path)
+                if not cgroups and sandboxes.cgroups is not None:
+                    sandboxes.cgroups.close()
+                    sandboxes.cgroups = None
+                try:
+                    made = {name: await sandboxes.create(BoxSpec("host", limits=limits)) for name in names}
+                    await test(**made, **more)
+                finally:
+                    await sandboxes.close()
+
+            before = folders()
+            asyncio.run(whole())
+            assert folders() <= before
+
+        asked = inspect.Parameter("tmp_path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        run.__signature__ = inspect.Signature([asked, *parameters.values()])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 @needs_cgroups
-def test_memory_that_no_process_maps_counts(tmp_path: Path) -> None:
-    async def body(box: Box, other: Box) -> None:
-        for _ in range(2):
-            ended = await box.exec(["python", "-c", HOARD], timeout=20)
-            assert (ended.code, ended.limit) == (137, "memory"), ended
-        by_itself = await box.exec("kill -9 $$", timeout=5)
-        assert (by_itself.code, by_itself.limit) == (137, ""), "not every SIGKILL is for memory"
-        assert (await other.exec("true", timeout=5)).code == 0
-
-    with_boxes(tmp_path, Limits(memory_mb=64, disk_mb=16), body, 2)
+@with_boxes(Limits(memory_mb=64, disk_mb=16))
+async def test_memory_that_no_process_maps_counts(box: Box, other: Box) -> None:
+    for _ in range(2):
+        ended = await box.exec(["python", "-c", HOARD], timeout=20)
+        assert (ended.code, ended.limit) == (137, "memory"), ended
+    by_itself = await box.exec("kill -9 $$", timeout=5)
+    assert (by_itself.code, by_itself.limit) == (137, ""), "not every SIGKILL is for memory"
+    assert (await other.exec("true", timeout=5)).code == 0
 
 
 @needs_cgroups
-def test_a_box_is_lost_only_when_someone_ends_it(tmp_path: Path) -> None:
+@with_boxes(Limits(memory_mb=32, disk_mb=60, file_mb=100))
+async def test_a_box_is_lost_only_when_someone_ends_it(box: Box) -> None:
     """The kernel picks a command and not pid 1, even one that is smaller than pid 1; and when every file in memory is
     full, there is still room for pid 1."""
     fill = "dd if=/dev/zero of=/dev/shm/a bs=1M; for i in 1 2 3; do dd if=/dev/zero of=/tmp/$i bs=1M count=19; done"
-
-    async def body(box: Box) -> None:
-        await box.exec(fill, timeout=20)
-        for _ in range(3):
-            ended = await box.exec(["python", "-c", HOARD], timeout=20)
-            assert (ended.code, ended.limit) == (137, "memory"), ended
-        await box.exec("rm -f /dev/shm/a /tmp/*", timeout=20)
-        assert (await box.exec("echo alive", timeout=5)).stdout == b"alive\n"
-
-    with_boxes(tmp_path, Limits(memory_mb=32, disk_mb=60, file_mb=100), body)
-
-
-@needs_cgroups
-def test_what_forks_have_sealed_does_not_count(tmp_path: Path) -> None:
-    """A fork starts a new account of the disk; so it must of memory, where what boxes write is in memory."""
-
-    async def body(box: Box) -> None:
-        for turn in range(6):
-            wrote = await box.exec(f"dd if=/dev/zero of=/tmp/{turn} bs=1M count=50", timeout=20)
-            assert (wrote.code, wrote.limit) == (0, ""), (turn, wrote)
-            for child in await box.fork():
-                await child.destroy()
+    await box.exec(fill, timeout=20)
+    for _ in range(3):
         ended = await box.exec(["python", "-c", HOARD], timeout=20)
-        assert (ended.code, ended.limit) == (137, "memory"), "and the limit still holds"
-
-    with_boxes(tmp_path, Limits(memory_mb=32, disk_mb=64), body)
+        assert (ended.code, ended.limit) == (137, "memory"), ended
+    await box.exec("rm -f /dev/shm/a /tmp/*", timeout=20)
+    assert (await box.exec("echo alive", timeout=5)).stdout == b"alive\n"
 
 
 @needs_cgroups
-def test_stats_count_what_no_process_maps(tmp_path: Path) -> None:
+@with_boxes(Limits(memory_mb=32, disk_mb=64))
+async def test_what_forks_have_sealed_does_not_count(box: Box) -> None:
+    """A fork starts a new account of the disk; so it must of memory, where what boxes write is in memory."""
+    for turn in range(6):
+        wrote = await box.exec(f"dd if=/dev/zero of=/tmp/{turn} bs=1M count=50", timeout=20)
+        assert (wrote.code, wrote.limit) == (0, ""), (turn, wrote)
+        for child in await box.fork():
+            await child.destroy()
+    ended = await box.exec(["python", "-c", HOARD], timeout=20)
+    assert (ended.code, ended.limit) == (137, "memory"), "and the limit still holds"
+
+
+@needs_cgroups
+@with_boxes(Limits(memory_mb=64, disk_mb=16))
+async def test_stats_count_what_no_process_maps(box: Box, other: Box) -> None:
     hold = "import os\none = os.memfd_create('x')\nos.write(one, bytes(30 << 20))\nprint('held', flush=True)\ninput()"
-
-    async def body(box: Box, other: Box) -> None:
-        holder = await box.start(["python", "-c", hold], timeout=60)
-        await output_until(holder, b"held")
-        assert 30 << 20 <= (await box.stats()).memory_bytes < 60 << 20
-        assert (await other.stats()).memory_bytes < 20 << 20
-
-    with_boxes(tmp_path, Limits(memory_mb=64, disk_mb=16), body, 2)
+    holder = await box.start(["python", "-c", hold], timeout=60)
+    await output_until(holder, b"held")
+    assert 30 << 20 <= (await box.stats()).memory_bytes < 60 << 20
+    assert (await other.stats()).memory_bytes < 20 << 20
 
 
 @needs_cgroups
 @pytest.mark.slow
-def test_boxes_share_the_cores_evenly(tmp_path: Path) -> None:
+@with_boxes(Limits(processes=100, cpu_seconds=60))
+async def test_boxes_share_the_cores_evenly(box: Box, other: Box) -> None:
     """Not their processes: one with many gets no more than one with few."""
-    cores = len(os.sched_getaffinity(0))
-    code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nwhile os.path.exists('go'): pass"
-
-    async def body(few: Box, many: Box) -> None:
-        for box, count in ((few, cores), (many, 5 * cores)):
-            for _ in range(count):
-                await box.start(["python", "-c", code], timeout=60)
-        for box in (few, many):
-            await box.write_file("go", b"")
-        before = [(await box.stats()).cpu_seconds for box in (few, many)]
-        await asyncio.sleep(4)
-        after = [(await box.stats()).cpu_seconds for box in (few, many)]
-        used = [now - then for now, then in zip(after, before, strict=True)]
-        assert 0.5 < used[0] / used[1] < 2, used
-
     if "cpu" not in {name for hierarchy in find_hierarchies() for name in hierarchy.controllers}:
         pytest.skip("no cgroup of CPU time")
-    with_boxes(tmp_path, Limits(processes=100, cpu_seconds=60), body, 2)
+    cores = len(os.sched_getaffinity(0))
+    code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nwhile os.path.exists('go'): pass"
+    for each, count in ((box, cores), (other, 5 * cores)):
+        for _ in range(count):
+            await each.start(["python", "-c", code], timeout=60)
+    for each in (box, other):
+        await each.write_file("go", b"")
+    before = [(await each.stats()).cpu_seconds for each in (box, other)]
+    await asyncio.sleep(4)
+    after = [(await each.stats()).cpu_seconds for each in (box, other)]
+    used = [now - then for now, then in zip(after, before, strict=True)]
+    assert 0.5 < used[0] / used[1] < 2, used
 
 
 @needs_cgroups
-def test_all_users_of_a_box_share_its_processes(tmp_path: Path) -> None:
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path)
-        if Feature.ROOT_USER not in sandboxes.features or "pids" not in (sandboxes.cgroups or HAVE).controllers:
-            await sandboxes.close()
-            pytest.skip("no second user, or no cgroup of processes")
-        box = await sandboxes.create(BoxSpec("host", limits=Limits(processes=12)))
-        code = (
-            "import os, time\nn = 0\n"
-            "for uid in range(2000, 2010):\n"
-            " for _ in range(10):\n"
-            "  try:\n   if os.fork() == 0: os.setuid(uid); time.sleep(20); os._exit(0)\n   n += 1\n"
-            "  except OSError: pass\n"
-            "print(n)\n"
-        )
-        made = await box.exec(["python", "-c", code], timeout=10, user="root")
-        assert 0 < int(made.stdout) <= 12, made
+@in_loop
+async def test_all_users_of_a_box_share_its_processes(sandboxes: EmbeddedSandboxes) -> None:
+    if Feature.ROOT_USER not in sandboxes.features or "pids" not in (sandboxes.cgroups or HAVE).controllers:
         await sandboxes.close()
-
-    asyncio.run(body())
+        pytest.skip("no second user, or no cgroup of processes")
+    box = await sandboxes.create(BoxSpec("host", limits=Limits(processes=12)))
+    code = (
+        "import os, time\nn = 0\n"
+        "for uid in range(2000, 2010):\n"
+        " for _ in range(10):\n"
+        "  try:\n   if os.fork() == 0: os.setuid(uid); time.sleep(20); os._exit(0)\n   n += 1\n"
+        "  except OSError: pass\n"
+        "print(n)\n"
+    )
+    made = await box.exec(["python", "-c", code], timeout=10, user="root")
+    assert 0 < int(made.stdout) <= 12, made
 
 
 @for_root

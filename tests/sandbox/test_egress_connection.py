@@ -32,6 +32,15 @@ async def test_a_request_passes_and_is_logged(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_the_host_is_passed_on_in_one_form(tmp_path: Path) -> None:
+    """Nobody behind can read it otherwise."""
+    async with staged(tmp_path, fixed(OK)) as stage:
+        for host in (b"FILES.Example.ORG", b"files.example.org:", b"Files.example.org.:80"):
+            await stage.say(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")
+        assert stage.heads == [b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"] * 3
+
+
+@in_loop
 async def test_credentials_stay_behind(tmp_path: Path) -> None:
     secret = b"GET / HTTP/1.1\r\nauthORIZATION: Bearer s3cret\r\nCookie: s3cret\r\nX-API-Key: s3cret\r\n"
     secret += b"Private-Token: s3cret\r\nProxy-Authorization: s3cret\r\nAccept: a\r\n" + CLOSE
@@ -64,6 +73,8 @@ async def test_one_connection_serves_many_requests(tmp_path: Path) -> None:
         pytest.param(b"GET / HTTP/1.1\r\nHost: files.example.org:81\r\n\r\n", 421, id="another port"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: files.example.org, evil.example\r\n\r\n", 421, id="a list of hosts"),
         pytest.param(b"GET / HTTP/1.1\r\nHost:\r\n\r\n", 421, id="an empty host"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: files.example.org:080\r\n\r\n", 421, id="a port of another form"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: files.example.org@evil.example\r\n\r\n", 421, id="a user"),
         pytest.param(b"GET http://evil.example/ HTTP/1.1\r\n" + HOST + b"\r\n", 400, id="as a proxy"),
         pytest.param(b"CONNECT evil.example:443 HTTP/1.1\r\n" + HOST + b"\r\n", 405, id="a tunnel"),
         pytest.param(b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n" + HOST + b"\r\n", 501, id="upgrade"),
@@ -78,19 +89,17 @@ async def test_one_connection_serves_many_requests(tmp_path: Path) -> None:
         pytest.param(b"SSH-2.0-x\r\n\r\n", 400, id="not HTTP"),
     ],
 )  # fmt: skip
-def test_refused_before_anyone_hears_of_it(tmp_path: Path, raw: bytes, status: int) -> None:
-    async def body() -> None:
-        async with staged(tmp_path, fixed(OK)) as stage:
-            answer = await stage.say(raw)
-            assert answer.split(b"\r\n")[0].startswith(b"HTTP/1.1 %d " % status)
-            assert b"\r\n\r\negress: " in answer
-            assert answer.count(b"HTTP/1.1") == 1 + answer.count(b"of HTTP/1.1") + answer.count(b"only HTTP/1.1")
-            assert (stage.heads, stage.connections) == ([], 0)
-            (row,) = stage.rows
-            assert row["status"] == status
-            assert row["refused"] in answer.decode()
-
-    asyncio.run(body())
+@in_loop
+async def test_refused_before_anyone_hears_of_it(tmp_path: Path, raw: bytes, status: int) -> None:
+    async with staged(tmp_path, fixed(OK)) as stage:
+        answer = await stage.say(raw)
+        assert answer.split(b"\r\n")[0].startswith(b"HTTP/1.1 %d " % status)
+        assert b"\r\n\r\negress: " in answer
+        assert answer.count(b"HTTP/1.1") == 1 + answer.count(b"of HTTP/1.1") + answer.count(b"only HTTP/1.1")
+        assert (stage.heads, stage.connections) == ([], 0)
+        (row,) = stage.rows
+        assert row["status"] == status
+        assert row["refused"] in answer.decode()
 
 
 @in_loop
@@ -99,6 +108,29 @@ async def test_a_good_request_before_a_smuggled_one_is_the_only_one(tmp_path: Pa
         await stage.say(b"GET /good HTTP/1.1\r\n" + HOST + b"\r\nGET /bad HTTP/1.1\r\nHost: evil.example\r\n\r\n"
                         b"GET /after HTTP/1.1\r\n" + CLOSE)  # fmt: skip
         assert [head.split()[1] for head in stage.heads] == [b"/good"]
+
+
+@in_loop
+async def test_names_with_another_dash_are_the_same_names(tmp_path: Path) -> None:
+    """Servers behind CGI cannot tell X_Y from X-Y."""
+    fields = b"Transfer_Encoding: chunked\r\nContent_Length: 3\r\nX_Api_Key: s3cret\r\nProxy_Authorization: s3cret\r\n"
+    fields += (
+        b"Accept: a\r\nX_Plain: b\r\nConnection: x_mine\r\nX-Mine: c\r\nMax-Forwards: 0\r\nTransfer-encodinG_: d\r\n"
+    )
+    async with staged(tmp_path, fixed(OK)) as stage:
+        await stage.say(b"GET /x HTTP/1.1\r\n" + HOST + fields + b"Connection: close\r\n\r\n")
+        assert stage.heads == [
+            b"GET /x HTTP/1.1\r\nHost: files.example.org\r\nAccept: a\r\nX_Plain: b\r\nTransfer-encodinG_: d\r\n\r\n"
+        ]
+
+
+@in_loop
+async def test_a_host_cannot_offer_a_way_by_udp(tmp_path: Path) -> None:
+    offer = b'HTTP/1.1 200 OK\r\nAlt-Svc: h3=":443"\r\nContent-Length: 5\r\n\r\nhello'
+    async with staged(tmp_path, fixed(offer)) as stage:
+        answer = await stage.say(b"GET / HTTP/1.1\r\n" + CLOSE)
+        assert answer.endswith(b"hello")
+        assert b"h3" not in answer
 
 
 # -- bodies
@@ -122,7 +154,9 @@ async def test_bodies_in_both_framings(tmp_path: Path) -> None:
         counted = await stage.say(b"PUT / HTTP/1.1\r\nContent-Length: 3\r\n" + CLOSE + b"abc")
         assert counted.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
         chunks = b"2;x=y\r\nab\r\n1\r\nc\r\n0\r\nTrailer: secret\r\n\r\n"
-        chunked = await stage.say(b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + CLOSE + chunks)
+        fields = b"Transfer-Encoding: chunked\r\nTrailer: Authorization\r\n"
+        chunked = await stage.say(b"PUT / HTTP/1.1\r\n" + fields + CLOSE + chunks)
+        assert b"railer" not in stage.heads[1]
         assert b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n" in chunked
         assert b"secret" not in chunked
         assert (stage.rows[0]["sent"], stage.rows[0]["received"]) == (3, 3)
@@ -145,16 +179,14 @@ async def test_an_older_client_gets_the_body_bare(tmp_path: Path) -> None:
         (b"GET", b"HTTP/1.1 301 Moved\r\nLocation: https://evil.example/\r\nContent-Length: 0\r\n\r\n"),
     ],
 )
-def test_answers_without_a_body_end_at_once(tmp_path: Path, method: bytes, answer: bytes) -> None:
-    async def body() -> None:
-        async with staged(tmp_path, fixed(answer, times=2)) as stage:
-            twice = await stage.say(method + b" / HTTP/1.1\r\n" + HOST + b"\r\n" + method + b" / HTTP/1.1\r\n" + CLOSE)
-            assert twice.count(b"HTTP/1.1 ") == 2
-            for line in answer.split(b"\r\n"):
-                assert twice.count(line) >= 2
-            assert stage.connections == 1
-
-    asyncio.run(body())
+@in_loop
+async def test_answers_without_a_body_end_at_once(tmp_path: Path, method: bytes, answer: bytes) -> None:
+    async with staged(tmp_path, fixed(answer, times=2)) as stage:
+        twice = await stage.say(method + b" / HTTP/1.1\r\n" + HOST + b"\r\n" + method + b" / HTTP/1.1\r\n" + CLOSE)
+        assert twice.count(b"HTTP/1.1 ") == 2
+        for line in answer.split(b"\r\n"):
+            assert twice.count(line) >= 2
+        assert stage.connections == 1
 
 
 @in_loop
@@ -225,17 +257,15 @@ async def test_an_answer_before_the_end_of_the_request(tmp_path: Path) -> None:
         pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"T: x\r\n" * 99, id="trailers"),
     ],
 )
-def test_a_torn_answer_does_not_look_whole(tmp_path: Path, answer: bytes) -> None:
-    async def body() -> None:
-        async with staged(tmp_path, fixed(answer)) as stage:
-            reader, writer = await stage.open()
-            writer.write(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
-            assert await stage.broken(reader)
-            writer.close()
-            (row,) = stage.rows
-            assert row["fault"]
-
-    asyncio.run(body())
+@in_loop
+async def test_a_torn_answer_does_not_look_whole(tmp_path: Path, answer: bytes) -> None:
+    async with staged(tmp_path, fixed(answer)) as stage:
+        reader, writer = await stage.open()
+        writer.write(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+        assert await stage.broken(reader)
+        writer.close()
+        (row,) = stage.rows
+        assert row["fault"]
 
 
 @pytest.mark.parametrize(
@@ -252,15 +282,13 @@ def test_a_torn_answer_does_not_look_whole(tmp_path: Path, answer: bytes) -> Non
         pytest.param(b"220 mail.example.org ESMTP\r\n\r\n", 502, id="not HTTP"),
     ],
 )
-def test_a_bad_host_is_said_to_be_one(tmp_path: Path, answer: bytes, status: int) -> None:
-    async def body() -> None:
-        async with staged(tmp_path, fixed(answer)) as stage:
-            said = await stage.say(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
-            assert said.startswith(b"HTTP/1.1 %d " % status)
-            (row,) = stage.rows
-            assert (row["status"], row["fault"] in said.decode()) == (status, True)
-
-    asyncio.run(body())
+@in_loop
+async def test_a_bad_host_is_said_to_be_one(tmp_path: Path, answer: bytes, status: int) -> None:
+    async with staged(tmp_path, fixed(answer)) as stage:
+        said = await stage.say(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+        assert said.startswith(b"HTTP/1.1 %d " % status)
+        (row,) = stage.rows
+        assert (row["status"], row["fault"] in said.decode()) == (status, True)
 
 
 def silent(stage: Stage) -> Handler:

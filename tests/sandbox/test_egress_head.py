@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etude.sandbox.egress.credentials import tells_who_asks
 from etude.sandbox.egress.head import BadHead, Framing, parse_request, parse_response, write_head
 
 TOKENS = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
@@ -67,6 +68,7 @@ def test_a_plain_request() -> None:
         pytest.param(request(first="GET http://evil.example/ HTTP/1.1"), id="as proxies are asked"),
         pytest.param(request(first="CONNECT evil.example:443 HTTP/1.1"), id="a tunnel"),
         pytest.param(request(first="OPTIONS * HTTP/1.1"), id="no path"),
+        pytest.param(request(first="TRACE / HTTP/1.1"), id="what shows what a proxy added"),
         pytest.param(b"\r\n" + request(), id="an empty line ahead"),
         pytest.param(request()[:-2], id="torn"),
         pytest.param(request().replace(b"\r\n", b"\n"), id="line feeds alone"),
@@ -154,3 +156,32 @@ def test_no_value_becomes_a_second_line(text: str) -> None:
     again = write_head("GET / HTTP/1.1", read.fields)
     assert len(re.findall(rb"[\r\n]+", again)) == again.count(b"\r\n") - 1
     assert parse_request(again).fields == read.fields
+
+
+TELLING = """
+Authorization Proxy-Authorization Cookie Cookie2 Api-Key ApiKey X-Api-Key X-Auth-Token X-Access-Token X-CSRF-Token
+X-Amz-Security-Token X-Goog-Api-Key X-Goog-IAM-Authorization-Token X-GitHub-Token Private-Token Job-Token Deploy-Token
+npm-otp X-JFrog-Art-Api X-Vault-Token Ocp-Apim-Subscription-Key X-Functions-Key X-NuGet-ApiKey X-Session-Id DPoP
+X-Registry-Auth X-Auth-Key X-Password X-Client-Secret Signature X-Amzn-Oidc-Identity-Token X-Jwt-Assertion
+"""
+PLAIN = """
+Accept Accept-Encoding User-Agent Range If-None-Match If-Modified-Since Content-Type Content-Encoding Git-Protocol
+X-Amz-Content-SHA256 X-Amz-Date Idempotency-Key Referer Origin Cache-Control Pragma Accept-Language npm-command
+npm-scope pacote-req-type Content-MD5 X-Requested-With Prefer Want-Digest Date If-Range Content-Language
+Upgrade-Insecure-Requests
+"""
+
+
+def test_which_fields_say_who_asks() -> None:
+    assert [name for name in TELLING.split() if not tells_who_asks(name.lower())] == []
+    assert [name for name in PLAIN.split() if tells_who_asks(name.lower())] == []
+
+
+@given(st.lists(st.tuples(st.from_regex(r"[A-Za-z][A-Za-z_-]{0,20}", fullmatch=True), st.just("v")), max_size=9))
+def test_no_field_between_neighbours_gets_through(fields: list[tuple[str, str]]) -> None:
+    kept = [(key, value) for key, value in fields if key.lower() not in ("host", "content-length", "transfer-encoding")]
+    head = "".join(f"{key}: {value}\r\n" for key, value in kept)
+    read = parse_request(f"GET / HTTP/1.1\r\nHost: a.example\r\n{head}\r\n".encode())
+    left = [key.lower().replace("_", "-") for key, _ in read.end_to_end(tells_who_asks)]
+    assert not [key for key in left if key.startswith("proxy-") or tells_who_asks(key)]
+    assert not {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te"} & set(left)

@@ -17,39 +17,15 @@ def policy(*allow: str) -> Policy:
     return Policy(Egress("test", allow))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "index.example.evil.example",
-            "evilindex.example",
-            "evil-index.example",
-            "index.example@evil.example",
-            "xindex.example",
-            "index.examplex",
-        ),
-        *(
-            "example",
-            "index",
-            ".index.example",
-            "index..example",
-            "index.example..",
-            "www.index.example",
-            "index.example:443",
-            "index.example/",
-            "",
-        ),
-        *(
-            "ind\u0435x.example",
-            "index.ex\u0251mple",
-            "index\u3002example",
-            "index.example\0",
-            "index.example\n",
-            " index.example",
-            "index\uff0eexample",
-        ),
-    ],
-)
+LOOK_ALIKES = [
+    *("index.example.evil.example", "evilindex.example", "evil-index.example", "index.example@evil.example"),
+    *("xindex.example", "index.examplex", "example", "index", ".index.example", "index..example", "index.example.."),
+    *("www.index.example", "index.example:443", "index.example/", "", "ind\u0435x.example", "index.ex\u0251mple"),
+    *("index\u3002example", "index.example\0", "index.example\n", " index.example", "index\uff0eexample"),
+]
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
 def test_what_only_looks_like_an_allowed_name(name: str) -> None:
     form = host_name(name)
     assert form is None or not policy("index.example").allows(form)
@@ -74,14 +50,6 @@ def test_addresses_are_not_names(name: str) -> None:
     assert host_name(name) is None
     with pytest.raises(RequestRefused):
         Policy(Egress("test", (name,)))
-
-
-def test_a_wildcard_is_what_lies_below() -> None:
-    below = policy("*.distro.example")
-    assert below.allows("deb.distro.example")
-    assert below.allows("a.b.distro.example")
-    assert not below.allows("distro.example")
-    assert not below.allows("notdistro.example")
 
 
 @pytest.mark.parametrize(

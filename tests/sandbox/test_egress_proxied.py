@@ -206,20 +206,20 @@ async def test_a_refusal_of_the_proxy_is_not_passed_on(tmp_path: Path) -> None:
         (None, f"{NAME}:443 did not answer in "),
     ],
 )
-def test_each_fault_of_a_proxy_has_its_name(answer: bytes | None, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body() -> None:
-        async with told_proxy(answer) as (proxy, heads):
-            monkeypatch.setattr(upstream, "CONNECT_SECONDS", 15.0 if answer is not None else 0.3)
-            with pytest.raises(Unreachable) as found:
-                await Upstream().connect(NAME, 443, tls=True, private=False, proxy=proxy)
-            assert str(found.value).startswith(says)
-            assert str(proxy.port) not in str(found.value)
-            assert heads == [
-                b"CONNECT files.example.org:443 HTTP/1.1\r\nHost: files.example.org:443\r\n"
-                b"Proxy-Authorization: Basic bWU6czNjcmV0\r\n\r\n"
-            ]
-
-    asyncio.run(body())
+@in_loop
+async def test_each_fault_of_a_proxy_has_its_name(
+    answer: bytes | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with told_proxy(answer) as (proxy, heads):
+        monkeypatch.setattr(upstream, "CONNECT_SECONDS", 15.0 if answer is not None else 0.3)
+        with pytest.raises(Unreachable) as found:
+            await Upstream().connect(NAME, 443, tls=True, private=False, proxy=proxy)
+        assert str(found.value).startswith(says)
+        assert str(proxy.port) not in str(found.value)
+        assert heads == [
+            b"CONNECT files.example.org:443 HTTP/1.1\r\nHost: files.example.org:443\r\n"
+            b"Proxy-Authorization: Basic bWU6czNjcmV0\r\n\r\n"
+        ]
 
 
 @in_loop
@@ -270,19 +270,12 @@ async def test_what_is_reached_without_it(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("address", ["socks5://me:s3cret@proxy.example:1080", "https://me:s3cret@proxy.example"])
-def test_a_proxy_that_cannot_be_used_is_told_before_a_box_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+@in_loop
+async def test_a_proxy_that_cannot_be_used_is_told_before_a_box_is_made(
+    sandboxes: EmbeddedSandboxes, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", address)
-
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path)
-        try:
-            await (await sandboxes.create(BoxSpec("host"))).destroy()
-            with pytest.raises(RequestRefused, match=r"^HTTPS_PROXY: expected http://host:port") as said:
-                await sandboxes.create(BoxSpec("host", egress=Egress("test", (NAME,))))
-            assert "s3cret" not in str(said.value)
-        finally:
-            await sandboxes.close()
-
-    asyncio.run(body())
+    await (await sandboxes.create(BoxSpec("host"))).destroy()
+    with pytest.raises(RequestRefused, match=r"^HTTPS_PROXY: expected http://host:port") as said:
+        await sandboxes.create(BoxSpec("host", egress=Egress("test", (NAME,))))
+    assert "s3cret" not in str(said.value)

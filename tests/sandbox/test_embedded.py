@@ -15,6 +15,7 @@ from typing import cast
 import psutil
 import pytest
 from tests.contract.sandbox.ends import first_process_above
+from tests.contract.sandbox.support import in_loop
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import (
@@ -26,7 +27,6 @@ from etude.sandbox import (
     RequestRefused,
     SandboxError,
     SandboxLost,
-    limits_of,
     open_sandboxes,
 )
 from etude.sandbox.embedded import copies
@@ -118,100 +118,80 @@ def test_janitor_spares_the_living(tmp_path: Path) -> None:
     asyncio.run(use(sandboxes))
 
 
-def test_a_new_zygote_after_one_died(tmp_path: Path) -> None:
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path)
-        box = await sandboxes.create(BoxSpec("host"))
-        running = asyncio.create_task(box.exec("sleep 60", timeout=60))
-        await asyncio.sleep(0.1)
-        sandboxes._zygote.process.kill()
-        with pytest.raises(SandboxLost):
-            await running
-        await box.destroy()
-        again = await sandboxes.create(BoxSpec("host"))
-        assert (await again.exec("exit 4", timeout=5)).code == 4
-        await sandboxes.close()
-
-    asyncio.run(body())
+@in_loop
+async def test_a_new_zygote_after_one_died(sandboxes: EmbeddedSandboxes) -> None:
+    box = await sandboxes.create(BoxSpec("host"))
+    running = asyncio.create_task(box.exec("sleep 60", timeout=60))
+    await asyncio.sleep(0.1)
+    sandboxes._zygote.process.kill()
+    with pytest.raises(SandboxLost):
+        await running
+    await box.destroy()
+    again = await sandboxes.create(BoxSpec("host"))
+    assert (await again.exec("exit 4", timeout=5)).code == 4
 
 
-def test_backend_outlives_an_event_loop(tmp_path: Path) -> None:
-    sandboxes = open_sandboxes(SandboxRecipe(), tmp_path)
-
-    async def once() -> str:
-        box = await sandboxes.create(BoxSpec(await sandboxes.add_image({"a": b"1"}), limits=limits_of(SandboxRecipe())))
-        out = (await box.exec("cat a", timeout=5)).stdout.decode()
-        await box.destroy()
-        return out
-
-    assert [asyncio.run(once()) for _ in range(2)] == ["1", "1"]
-    asyncio.run(sandboxes.close())
-
-
-def test_images_are_found_again_after_a_restart(tmp_path: Path) -> None:
-    async def body() -> None:
-        first = EmbeddedSandboxes(tmp_path)
-        image = await first.add_image({"a/b": b"kept"})
-        box = await first.create(BoxSpec(image))
-        await box.write_file("c", b"more")
-        saved = await box.snapshot()
-        await first.close()
-        second = EmbeddedSandboxes(tmp_path)
-        assert await second.add_image({"a/b": b"kept"}) == image
-        box = await second.create(BoxSpec(saved))
-        assert (await box.read_file("a/b"), await box.read_file("c")) == (b"kept", b"more")
-        (tmp_path / "layers").rename(tmp_path / "lost")
-        with pytest.raises(SandboxError, match="lacks its layers"):
-            await second.create(BoxSpec(image))
-        await second.close()
-
-    asyncio.run(body())
+@in_loop
+async def test_images_are_found_again_after_a_restart(tmp_path: Path) -> None:
+    first = EmbeddedSandboxes(tmp_path)
+    image = await first.add_image({"a/b": b"kept"})
+    box = await first.create(BoxSpec(image))
+    await box.write_file("c", b"more")
+    saved = await box.snapshot()
+    await first.close()
+    second = EmbeddedSandboxes(tmp_path)
+    assert await second.add_image({"a/b": b"kept"}) == image
+    box = await second.create(BoxSpec(saved))
+    assert (await box.read_file("a/b"), await box.read_file("c")) == (b"kept", b"more")
+    (tmp_path / "layers").rename(tmp_path / "lost")
+    with pytest.raises(SandboxError, match="lacks its layers"):
+        await second.create(BoxSpec(image))
+    await second.close()
 
 
-def test_cells_go_with_the_last_that_stands_on_them(tmp_path: Path) -> None:
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path, memory_cells=False)
-        cells = sandboxes.store.scratch / "cells"
+@in_loop
+async def test_cells_go_with_the_last_that_stands_on_them(tmp_path: Path) -> None:
+    sandboxes = EmbeddedSandboxes(tmp_path, memory_cells=False)
+    cells = sandboxes.store.scratch / "cells"
 
-        async def left(count: int) -> None:
-            async with asyncio.timeout(30):
-                while len(list(cells.iterdir())) != count:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-
-        box = await sandboxes.create(BoxSpec("host"))
-        await left(1)
-        children = await box.fork(2)
-        await left(3)  # Nothing was written: nothing is sealed.
-        await children[0].write_file("a", b"1")
-        (grandchild,) = await children[0].fork()
-        await left(5)
-        for gone in (*children, box):
-            await gone.destroy()
-        await left(2)
-        assert await grandchild.read_file("a") == b"1"
-        await grandchild.destroy()
-        await left(0)
-        await sandboxes.close()
-
-    asyncio.run(body())
-
-
-def test_cells_of_a_box_that_dies_by_itself_go(tmp_path: Path) -> None:
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path, memory_cells=False)
-        box = await sandboxes.create(BoxSpec("host"))
-        await box.write_file("a", b"1")
-        cast(EmbeddedBox, box)._channel.close()
+    async def left(count: int) -> None:
         async with asyncio.timeout(30):
-            while list((sandboxes.store.scratch / "cells").iterdir()):  # noqa: ASYNC110
+            while len(list(cells.iterdir())) != count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        await sandboxes.close()
 
-    asyncio.run(body())
+    box = await sandboxes.create(BoxSpec("host"))
+    await left(1)
+    children = await box.fork(2)
+    await left(3)  # Nothing was written: nothing is sealed.
+    await children[0].write_file("a", b"1")
+    (grandchild,) = await children[0].fork()
+    await left(5)
+    for gone in (*children, box):
+        await gone.destroy()
+    await left(2)
+    assert await grandchild.read_file("a") == b"1"
+    await grandchild.destroy()
+    await left(0)
+    await sandboxes.close()
+
+
+@in_loop
+async def test_cells_of_a_box_that_dies_by_itself_go(tmp_path: Path) -> None:
+    sandboxes = EmbeddedSandboxes(tmp_path, memory_cells=False)
+    box = await sandboxes.create(BoxSpec("host"))
+    await box.write_file("a", b"1")
+    cast(EmbeddedBox, box)._channel.close()
+    async with asyncio.timeout(30):
+        while list((sandboxes.store.scratch / "cells").iterdir()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await sandboxes.close()
 
 
 @pytest.mark.parametrize("deepest", [2, 3])
-def test_melted_cells_show_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deepest: int) -> None:
+@in_loop
+async def test_melted_cells_show_the_same_files(
+    sandboxes: EmbeddedSandboxes, monkeypatch: pytest.MonkeyPatch, deepest: int
+) -> None:
     """Whiteouts, opaque folders, links and attributes over an image, through forks that melt the chain each time."""
     monkeypatch.setattr(copies, "DEEPEST", deepest)
     # A folder's size is its file system's own business.
@@ -227,95 +207,67 @@ def test_melted_cells_show_the_same_files(tmp_path: Path, monkeypatch: pytest.Mo
         "rm -r a b; mkdir a; echo back >a/one; echo more >>h2",
         "true",
     ]
-
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path)
-        image = await sandboxes.add_image({"a/one": b"1", "a/two": b"2", "b/c/d": b"3", "b/e": b"4"})
-        box = await sandboxes.create(BoxSpec(image))
-        for change in changes:
-            assert (await box.exec(change, timeout=5)).code == 0
-            expected = (await box.exec(look, timeout=5)).stdout
-            (child,) = await box.fork()
-            kept = await sandboxes.create(BoxSpec(await child.snapshot()))
-            for copy in (box, child, kept):
-                assert (await copy.exec(look, timeout=5)).stdout == expected
-            held = cast(EmbeddedBox, child)
-            assert len(held.cells) + len(held.lease.layers) <= deepest + 1
-            await box.destroy()
-            box = child
-        await sandboxes.close()
-
-    asyncio.run(body())
+    image = await sandboxes.add_image({"a/one": b"1", "a/two": b"2", "b/c/d": b"3", "b/e": b"4"})
+    box = await sandboxes.create(BoxSpec(image))
+    for change in changes:
+        assert (await box.exec(change, timeout=5)).code == 0
+        expected = (await box.exec(look, timeout=5)).stdout
+        (child,) = await box.fork()
+        kept = await sandboxes.create(BoxSpec(await child.snapshot()))
+        for copy in (box, child, kept):
+            assert (await copy.exec(look, timeout=5)).stdout == expected
+        held = cast(EmbeddedBox, child)
+        assert len(held.cells) + len(held.lease.layers) <= deepest + 1
+        await box.destroy()
+        box = child
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has ids to give away")
-def test_box_ids_are_nobody_on_the_host(tmp_path: Path) -> None:
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path)
-        assert Feature.SECOND_USER in sandboxes.features
-        box = await sandboxes.create(BoxSpec("host"))
-        words = ["sleep", f"60.{os.getpid()}"]
-        running = asyncio.create_task(box.exec(words, timeout=60))
-        first = await first_process_above(words)
-        for process in (first, *first.children(recursive=True)):
-            assert min(process.uids()) >= 64_900
-        await sandboxes.close()
-        with pytest.raises(SandboxLost):
-            await running
-
-    asyncio.run(body())
+@in_loop
+async def test_box_ids_are_nobody_on_the_host(sandboxes: EmbeddedSandboxes) -> None:
+    assert Feature.SECOND_USER in sandboxes.features
+    box = await sandboxes.create(BoxSpec("host"))
+    words = ["sleep", f"60.{os.getpid()}"]
+    running = asyncio.create_task(box.exec(words, timeout=60))
+    first = await first_process_above(words)
+    for process in (first, *first.children(recursive=True)):
+        assert min(process.uids()) >= 64_900
+    await sandboxes.close()
+    with pytest.raises(SandboxLost):
+        await running
 
 
-def test_zygote_loads_nothing_heavy(tmp_path: Path) -> None:
-    sandboxes = EmbeddedSandboxes(tmp_path)
-    zygote = psutil.Process(sandboxes._zygote.process.pid)
-    assert zygote.cpu_times().user < 2
-    assert not [file.path for file in zygote.memory_maps() if "pydantic" in file.path]
-    asyncio.run(sandboxes.close())
-
-
-def test_an_image_with_a_link_where_a_box_needs_a_folder(tmp_path: Path) -> None:
+@in_loop
+async def test_an_image_with_a_link_where_a_box_needs_a_folder(sandboxes: EmbeddedSandboxes, tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
     (root / "proc").symlink_to("bin")
-
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path / "boxes")
-        image = await sandboxes.import_image(root)
-        with pytest.raises(ImageError, match="/proc"):
-            await sandboxes.create(BoxSpec(image))
-        assert (await (await sandboxes.create(BoxSpec("host"))).exec("true", timeout=5)).code == 0
-        await sandboxes.close()
-
-    asyncio.run(body())
+    image = await sandboxes.import_image(root)
+    with pytest.raises(ImageError, match="/proc"):
+        await sandboxes.create(BoxSpec(image))
+    assert (await (await sandboxes.create(BoxSpec("host"))).exec("true", timeout=5)).code == 0
 
 
 @pytest.mark.slow
-def test_hundreds_of_boxes_live_at_once(tmp_path: Path) -> None:
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path)
-        boxes: list[Box] = []
-        for _ in range(15):
-            boxes += await asyncio.gather(*(sandboxes.create(BoxSpec("host")) for _ in range(20)))
-        await asyncio.gather(*(box.write_file("n", str(number).encode()) for number, box in enumerate(boxes)))
-        answers = await asyncio.gather(*(box.exec("cat n", timeout=60) for box in boxes))
-        assert [answer.stdout for answer in answers] == [str(number).encode() for number in range(300)]
-        children = await boxes[-1].fork(8)
-        assert [await child.read_file("n") for child in children] == [b"299"] * 8
+@in_loop
+async def test_hundreds_of_boxes_live_at_once(sandboxes: EmbeddedSandboxes) -> None:
+    boxes: list[Box] = []
+    for _ in range(15):
+        boxes += await asyncio.gather(*(sandboxes.create(BoxSpec("host")) for _ in range(20)))
+    await asyncio.gather(*(box.write_file("n", str(number).encode()) for number, box in enumerate(boxes)))
+    answers = await asyncio.gather(*(box.exec("cat n", timeout=60) for box in boxes))
+    assert [answer.stdout for answer in answers] == [str(number).encode() for number in range(300)]
+    children = await boxes[-1].fork(8)
+    assert [await child.read_file("n") for child in children] == [b"299"] * 8
+
+
+@in_loop
+async def test_too_many_variables_are_refused_and_end_no_other_box(tmp_path: Path) -> None:
+    sandboxes = open_sandboxes(SandboxRecipe(), tmp_path)
+    try:
+        box = await sandboxes.create(BoxSpec("host"))
+        with pytest.raises(RequestRefused, match="fewer variables"):
+            await sandboxes.create(BoxSpec("host", env={"A": "x" * 130_000}))
+        assert (await box.exec(["/bin/true"], timeout=10)).code == 0
+    finally:
         await sandboxes.close()
-
-    asyncio.run(body())
-
-
-def test_too_many_variables_are_refused_and_end_no_other_box(tmp_path: Path) -> None:
-    async def run() -> None:
-        sandboxes = open_sandboxes(SandboxRecipe(), tmp_path)
-        try:
-            box = await sandboxes.create(BoxSpec("host"))
-            with pytest.raises(RequestRefused, match="fewer variables"):
-                await sandboxes.create(BoxSpec("host", env={"A": "x" * 130_000}))
-            assert (await box.exec(["/bin/true"], timeout=10)).code == 0
-        finally:
-            await sandboxes.close()
-
-    asyncio.run(run())

@@ -51,24 +51,6 @@ def test_what_goes_away_while_one_looks_is_not_there(tmp_path: Path) -> None:
         writer.join()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-def test_what_is_mounted_is_entered_by_name_alone(tmp_path: Path) -> None:
-    (tmp_path / "here").touch()
-    (tmp_path / "lent").mkdir()
-    child = os.fork()
-    if child == 0:
-        try:
-            kernel.unshare(kernel.CLONE_NEWNS, "mounts")
-            kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, "private mounts")
-            kernel.mount("tmp", str(tmp_path / "lent"), "tmpfs", 0, None, "tmpfs")
-            (tmp_path / "lent/there").touch()
-            above, below = (files.list_below(str(tmp_path), name) for name in (".", "lent"))
-            os._exit(0 if (above, below) == (["here"], ["there"]) else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
-
-
 _RENAMES = """
 import os, sys
 os.mkdir("x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import bz2
 import gzip
 import io
@@ -15,11 +14,12 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import zstandard
+from tests.contract.sandbox.support import in_loop
 from tests.sandbox.image_files import (
     Blobs,
     archive_of,
@@ -41,15 +41,6 @@ from etude.sandbox.images.store import ImageStore
 
 pytestmark = needs_busybox
 TARS = [busybox_tar(), second_layer()] if static_busybox() else []
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ImageStore]:
-    opened = ImageStore(tmp_path / "store", None)
-    yield opened
-    assert sorted(path.name for path in opened.scratch.iterdir()) == ["leases", "lock"], "something is left in scratch"
-    assert list((opened.scratch / "leases").iterdir()) == []
-    opened.close()
 
 
 def layout(tmp_path: Path, name: str = "layout", compress: Callable[[bytes], bytes] = gzip.compress) -> Path:
@@ -82,11 +73,12 @@ def docker_archive(tmp_path: Path) -> Path:
 def test_a_tar_however_compressed_is_one_image(
     tmp_path: Path, store: ImageStore, compress: Callable[[bytes], bytes]
 ) -> None:
-    (tmp_path / "a.tar").write_bytes(TARS[0])
-    (tmp_path / "b").write_bytes(compress(TARS[0]))
+    data = to_tar([Entry("file", "a", "text" * 50_000), Entry("link", "b", "a")])
+    (tmp_path / "a.tar").write_bytes(data)
+    (tmp_path / "b").write_bytes(compress(data))
     image = import_image(store, tmp_path / "a.tar")
     assert import_image(store, tmp_path / "b") == image
-    assert [path.name for path in store.layers.iterdir()] == [digest(TARS[0]).removeprefix("sha256:")]
+    assert [path.name for path in store.layers.iterdir()] == [digest(data).removeprefix("sha256:")]
     assert store.image(image).pinned
 
 
@@ -145,25 +137,18 @@ def test_all_carriers_of_an_image_give_the_same(tmp_path: Path, store: ImageStor
     assert len(list(store.layers.iterdir())) == 2
 
 
-def test_a_box_of_an_imported_image(tmp_path: Path) -> None:
+@in_loop
+async def test_a_box_of_an_imported_image(sandboxes: EmbeddedSandboxes, tmp_path: Path) -> None:
     source = docker_archive(tmp_path)
-
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path / "boxes")
-        try:
-            box = await sandboxes.create(BoxSpec(import_image(sandboxes.store, source)))
-            seen = await box.exec("pwd; cat who; echo; echo $GREETING; id -u; ls /bin; stat -c %u who", timeout=10)
-            assert seen.code == 0, seen
-            lines = seen.stdout.decode().split("\n")[:-1]
-            assert lines[:3] == ["/srv", "layered", "hello=there"]
-            assert "env" not in lines[4:-1]
-            assert {"sh", "busybox"} < set(lines[4:-1])
-            if sandboxes.host.ids is not None:
-                assert (lines[3], lines[-1]) == ("1000", "1000")
-        finally:
-            await sandboxes.close()
-
-    asyncio.run(body())
+    box = await sandboxes.create(BoxSpec(import_image(sandboxes.store, source)))
+    seen = await box.exec("pwd; cat who; echo; echo $GREETING; id -u; ls /bin; stat -c %u who", timeout=10)
+    assert seen.code == 0, seen
+    lines = seen.stdout.decode().split("\n")[:-1]
+    assert lines[:3] == ["/srv", "layered", "hello=there"]
+    assert "env" not in lines[4:-1]
+    assert {"sh", "busybox"} < set(lines[4:-1])
+    if sandboxes.host.ids is not None:
+        assert (lines[3], lines[-1]) == ("1000", "1000")
 
 
 def test_an_index_is_searched_for_this_machine(tmp_path: Path, store: ImageStore) -> None:
@@ -192,18 +177,13 @@ def biggest(blobs: dict[str, bytes]) -> str:
     return max(blobs, key=lambda name: len(blobs[name]))
 
 
-def test_a_damaged_layer_is_named_and_nothing_of_it_stays(tmp_path: Path, store: ImageStore) -> None:
-    def other_content(blobs: dict[str, bytes]) -> None:
-        blobs[biggest(blobs)] = gzip.compress(second_layer())
-
-    with pytest.raises(ImageError, match=r"layer sha256:[0-9a-f]{64} is damaged: its bytes have sha256:"):
-        import_image(store, damaged(tmp_path, other_content))
-    assert list(store.layers.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        (
+            lambda blobs: blobs.update({biggest(blobs): gzip.compress(second_layer())}),
+            "layer sha256:[0-9a-f]{64} is damaged: its bytes have sha256:",
+        ),
         (lambda blobs: blobs.update({biggest(blobs): blobs[biggest(blobs)][:-100]}), "is damaged"),
         (lambda blobs: blobs.update({biggest(blobs): b"no gzip"}), "is damaged"),
         (lambda blobs: blobs.pop(biggest(blobs)), "lacks blobs/sha256/"),
@@ -289,7 +269,7 @@ def of_one_file(name: str, data: bytes = b"", link: str = "") -> bytes:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (sparse_map(5_000_000), "headers of one member have more than"),
+        (sparse_map(2_500_000), "headers of one member have more than"),
         (headers_on_headers(3000), "is damaged"),
         (of_one_file("manifest.json", link="manifest.json"), "a link to itself"),
         (of_one_file("manifest.json", b"[" * 200_000), "manifest.json is damaged"),
@@ -360,7 +340,7 @@ def test_killed_in_the_middle_nothing_is_visible(tmp_path: Path) -> None:
 
 def test_two_processes_import_the_same_at_once(tmp_path: Path) -> None:
     source = archive_of(layout(tmp_path), tmp_path / "oci.tar")
-    runs = [importer(tmp_path, source) for _ in range(3)]
+    runs = [importer(tmp_path, source) for _ in range(2)]
     answers = []
     for process in runs:
         with process:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import in_loop
 from tests.sandbox.layer_model import Entry, apply_layers, to_tar
 from tests.sandbox.test_images_layers import add_layers, expected, paths, seen
 
@@ -24,13 +25,6 @@ from etude.sandbox.images.owners import disk_bytes, remove_tree
 from etude.sandbox.images.store import MAX_LAYERS, MERGE_AT, ImageStore, merged_name
 
 FAR = 10**15
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ImageStore]:
-    opened = ImageStore(tmp_path / "store", None)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -104,19 +98,16 @@ def test_long_chains_are_merged_in_the_background(store: ImageStore) -> None:
     assert store.stack(further) == (further.layers[0], merged), "what stands on a merged chain stands on one layer"
 
 
-def test_no_chain_is_too_long(backend: EmbeddedSandboxes) -> None:
+@in_loop
+async def test_no_chain_is_too_long(backend: EmbeddedSandboxes) -> None:
     """More layers than overlayfs could take at once."""
     store = backend.store
     image = chain(store, 3 * MAX_LAYERS)[-1]
     assert len(store.stack(store.image(image))) <= MAX_LAYERS
-
-    async def body() -> None:
-        box = await backend.create(BoxSpec(image))
-        assert await box.read_file("last") == str(3 * MAX_LAYERS - 1).encode()
-        assert await box.read_file("f0") == b"x" * 10
-        await box.destroy()
-
-    asyncio.run(body())
+    box = await backend.create(BoxSpec(image))
+    assert await box.read_file("last") == str(3 * MAX_LAYERS - 1).encode()
+    assert await box.read_file("f0") == b"x" * 10
+    await box.destroy()
 
 
 def test_a_merge_takes_no_disk(store: ImageStore) -> None:
@@ -194,27 +185,24 @@ def test_a_lease_of_another_process_ends_with_it(store: ImageStore) -> None:
     assert collect(store, 0, grace_seconds=-FAR).images == (image,)
 
 
-def test_a_living_box_keeps_its_files(backend: EmbeddedSandboxes) -> None:
+@in_loop
+async def test_a_living_box_keeps_its_files(backend: EmbeddedSandboxes) -> None:
     """Its image is forgotten, merged, and collected around it."""
     store = backend.store
-
-    async def body() -> None:
-        images = chain(store, 3, size=5000)
-        box = await backend.create(BoxSpec(images[-1]))
-        store.merge(store.image(images[-1]))
-        for image, _ in list(store.images()):
-            store.forget(image)
-        collect(store, 0, grace_seconds=-FAR)
-        assert (await box.exec("cat f0 f1 f2 | wc -c", timeout=5)).stdout == b"15000\n"
-        (child,) = await box.fork()
-        await box.destroy()
-        collect(store, 0, grace_seconds=-FAR)
-        assert (await child.exec("cat f0 f1 f2 | wc -c", timeout=5)).stdout == b"15000\n"
-        await child.destroy()
-        collect(store, 0, grace_seconds=-FAR)
-        assert list(store.layers.iterdir()) == []
-
-    asyncio.run(body())
+    images = chain(store, 3, size=5000)
+    box = await backend.create(BoxSpec(images[-1]))
+    store.merge(store.image(images[-1]))
+    for image, _ in list(store.images()):
+        store.forget(image)
+    collect(store, 0, grace_seconds=-FAR)
+    assert (await box.exec("cat f0 f1 f2 | wc -c", timeout=5)).stdout == b"15000\n"
+    (child,) = await box.fork()
+    await box.destroy()
+    collect(store, 0, grace_seconds=-FAR)
+    assert (await child.exec("cat f0 f1 f2 | wc -c", timeout=5)).stdout == b"15000\n"
+    await child.destroy()
+    collect(store, 0, grace_seconds=-FAR)
+    assert list(store.layers.iterdir()) == []
 
 
 def test_a_damaged_image_is_named(store: ImageStore) -> None:
@@ -266,26 +254,3 @@ def test_a_full_disk_is_told_apart(tmp_path: Path) -> None:
     done = subprocess.run([*command, str(tmp_path / "root.tar")], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("no room in store; `etude sandbox images collect` frees"), done
     assert done.stdout.endswith("['lock', 'leases'] []\n") or done.stdout.endswith("['leases', 'lock'] []\n")
-
-
-# -- removing
-
-
-def test_any_tree_can_be_removed(tmp_path: Path) -> None:
-    """Deeper than paths can say and than Python recurses, and closed to its owner."""
-    top = tmp_path / "top"
-    top.mkdir()
-    (top / "link").symlink_to(tmp_path)
-    here = os.open(top, os.O_RDONLY)
-    for _ in range(3000):
-        os.mkdir("deep-folder", dir_fd=here)
-        below = os.open("deep-folder", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
-    (top / "closed").mkdir()
-    (top / "closed/file").touch()
-    (top / "closed").chmod(0)
-    remove_tree(top)
-    assert list(tmp_path.iterdir()) == []
-    remove_tree(top)

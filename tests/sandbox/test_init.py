@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.sandbox.inside.background import Ring
-from etude.sandbox.inside.events import Events
 from etude.sandbox.inside.init import Init, OwnerGone
 from etude.sandbox.inside.memory import MemoryEvents
 
@@ -47,23 +45,3 @@ def test_a_ring_gives_the_last_bytes_under_their_numbers(size: int, steps: list[
         assert first + len(data) == ring.end == len(whole)
         assert whole[first:] == data
         assert first == max(had, len(whole) - size) or (first > had and len(data) < size)
-
-
-def test_events_call_whom_they_concern_and_forget() -> None:
-    events, seen = Events(), []
-    (first, one), (second, two) = os.pipe(), os.pipe()
-    events.read(first, lambda: seen.append("first"))
-    events.read(second, lambda: events.forget(second))
-    events.write(one, lambda: (seen.append("room"), events.done_writing(one)))
-    os.write(two, b"x")
-    events.wait(1000)
-    assert seen == ["room"]
-    os.write(one, b"x")
-    events.wait(1000)
-    assert seen == ["room", "first"]
-    events.forget(first)
-    events.forget(first)
-    events.wait(0)
-    assert seen == ["room", "first"]
-    for number in (first, one, second, two):
-        os.close(number)

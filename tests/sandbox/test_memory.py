@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import mmap
 import os
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sandbox.as_nobody import for_root, pytest_as_nobody
-from tests.sandbox.test_cgroups import HOARD
+from tests.sandbox.test_cgroups import HOARD, with_boxes
 
-from etude.sandbox import Box, BoxSpec, EmbeddedSandboxes, Limits
+from etude.sandbox import Box, Limits
 from etude.sandbox.inside.memory import detached, detached_in, held_open, patiently
 
 MIB = 1 << 20
@@ -55,49 +51,29 @@ print('kept')
 """
 
 
-def in_a_box(folder: Path, body: Callable[[Box], Awaitable[None]]) -> None:
-    async def run() -> None:
-        sandboxes = EmbeddedSandboxes(folder)
-        if sandboxes.cgroups is not None:
-            sandboxes.cgroups.close()
-        sandboxes.cgroups = None
-        try:
-            await body(await sandboxes.create(BoxSpec("host", limits=Limits(memory_mb=64, disk_mb=16))))
-        finally:
-            await sandboxes.close()
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize("hoard", list(HOARDS))
-def test_a_hoard_ends(tmp_path: Path, hoard: str) -> None:
-    async def body(box: Box) -> None:
-        ended = await box.exec(["python", "-c", HOARDS[hoard]], timeout=60)
-        assert (ended.code, ended.limit) == (137, "memory"), ended
-
-    in_a_box(tmp_path, body)
+@with_boxes(Limits(memory_mb=64, disk_mb=16), cgroups=False)
+async def test_a_hoard_ends(box: Box, hoard: str) -> None:
+    ended = await box.exec(["python", "-c", HOARDS[hoard]], timeout=60)
+    assert (ended.code, ended.limit) == (137, "memory"), ended
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's boxes may have but one user")
-def test_a_hoard_of_another_user_is_seen(tmp_path: Path) -> None:
-    async def body(box: Box) -> None:
-        for user in ("grader", "root", "agent"):
-            ended = await box.exec(["python", "-c", HOARD], timeout=60, user=user)
-            assert (ended.code, ended.limit) == (137, "memory"), (user, ended)
-
-    in_a_box(tmp_path, body)
+@with_boxes(Limits(memory_mb=64, disk_mb=16), cgroups=False)
+async def test_a_hoard_of_another_user_is_seen(box: Box) -> None:
+    for user in ("grader", "root", "agent"):
+        ended = await box.exec(["python", "-c", HOARD], timeout=60, user=user)
+        assert (ended.code, ended.limit) == (137, "memory"), (user, ended)
 
 
-def test_what_is_open_and_mapped_counts_once(tmp_path: Path) -> None:
-    async def body(box: Box) -> None:
-        kept = await box.exec(["python", "-c", SHARED], timeout=60)
-        assert (kept.stdout, kept.limit) == (b"kept\n", ""), kept
-        one = await box.start(["python", "-c", SHARED], timeout=60)
-        while (used := (await box.stats()).memory_bytes) < 48 * MIB:
-            assert (await one.poll(wait=0.01)).code is None, used
-        assert used < 62 * MIB
-
-    in_a_box(tmp_path, body)
+@with_boxes(Limits(memory_mb=64, disk_mb=16), cgroups=False)
+async def test_what_is_open_and_mapped_counts_once(box: Box) -> None:
+    kept = await box.exec(["python", "-c", SHARED], timeout=60)
+    assert (kept.stdout, kept.limit) == (b"kept\n", ""), kept
+    one = await box.start(["python", "-c", SHARED], timeout=60)
+    while (used := (await box.stats()).memory_bytes) < 48 * MIB:
+        assert (await one.poll(wait=0.01)).code is None, used
+    assert used < 62 * MIB
 
 
 def test_a_file_counts_for_one_of_those_that_hold_it() -> None:
@@ -138,12 +114,6 @@ def test_only_segments_without_a_process_count(rows: list[tuple[int, int, int]])
 
 def test_the_kernels_own_table_is_understood() -> None:
     assert detached() >= 0
-
-
-@for_root
-@pytest.mark.slow
-def test_all_of_this_holds_for_an_ordinary_user() -> None:
-    pytest_as_nobody("test_memory.py", options=["-k", "hoard_ends or counts_once"])
 
 
 def test_what_the_kernel_refuses_for_a_moment_is_asked_for_again() -> None:

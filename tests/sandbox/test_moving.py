@@ -8,15 +8,14 @@ import contextlib
 import hashlib
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.sandbox.support import PATIENCE, end_of, ok, output_until
+from tests.contract.sandbox.support import PATIENCE, end_of, in_loop, ok, output_until
 
 from etude.sandbox import Box, BoxSpec, EmbeddedSandboxes, Feature, Process, SandboxLost, Terminal
 from etude.sandbox.embedded.box import EmbeddedBox
@@ -34,6 +33,8 @@ os.chdir("d/e")
 """
 """Programs that say "ready", go on when they get a line, write a file by a relative name, and say where they are."""
 
+UNREADABLE = "a program that nobody may read"
+"""It depends on the box's ids whether its pid 1 can look into it; else it is copied."""
 MOVED = {
     "a thread among others": """
 goes = threading.Event(); threads = [threading.Thread(target=goes.wait) for _ in range(6)]
@@ -50,6 +51,9 @@ begun = time.monotonic(); print("ready", flush=True); time.sleep(0.7); done(0.7 
 shutil.copy(shutil.which("sleep"), "own"); child = subprocess.Popen(["./own", "600"])
 view = mmap.mmap(os.open("f", os.O_RDONLY), 0, mmap.MAP_PRIVATE, mmap.PROT_READ); os.closerange(3, 100)
 meet(); os.unlink("f"); done(child.poll(), view[:], os.readlink(f"/proc/{child.pid}/exe")); child.kill()""",
+    UNREADABLE: """
+shutil.copy(shutil.which("sleep"), "own"); os.chmod("own", 0o111); child = subprocess.Popen(["./own", "600"])
+meet(); done(child.poll()); child.kill()""",
     "one that stands still by itself": """
 child = subprocess.Popen(["sh", "-c", "kill -STOP $$; pwd; echo >written"], stdout=subprocess.PIPE)
 os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT); meet()
@@ -113,38 +117,38 @@ class Ground:
     """A backend, and how often a cell was copied."""
 
     sandboxes: EmbeddedSandboxes
-    image: str
     copies: list[str] = field(default_factory=list)
 
     @contextlib.asynccontextmanager
     async def box(self) -> AsyncIterator[EmbeddedBox]:
-        box = await self.sandboxes.create(BoxSpec(self.image))
+        box = await self.sandboxes.create(BoxSpec(await self.sandboxes.add_image(FILES)))
         assert isinstance(box, EmbeddedBox)
         ok(await box.exec("cp -r d written && rm -r d && mv written d", timeout=10))  # All of it is the box's own.
-        yield box
-        await box.destroy()
+        try:
+            yield box
+        finally:
+            await asyncio.gather(*(each.destroy() for each in list(self.sandboxes._boxes.values())))
 
 
-@pytest.fixture(params=["memory", pytest.param("folders", marks=pytest.mark.soak)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bool]:
-    return tmp_path / "boxes", request.param == "memory"
+@pytest.fixture(scope="module", params=["memory", pytest.param("folders", marks=pytest.mark.soak)])
+def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSandboxes]:
+    memory_cells = None if request.param == "memory" else False
+    sandboxes = EmbeddedSandboxes(tmp_path_factory.mktemp("boxes"), memory_cells=memory_cells)
+    yield sandboxes
+    asyncio.run(sandboxes.close())
 
 
-@contextlib.asynccontextmanager
-async def a_ground(place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
-    sandboxes = EmbeddedSandboxes(place[0], memory_cells=place[1] and None)
-    ground = Ground(sandboxes, await sandboxes.add_image(FILES))
+@pytest.fixture
+def ground(backend: EmbeddedSandboxes, monkeypatch: pytest.MonkeyPatch) -> Ground:
+    made = Ground(backend)
     copy = ZygoteClient.copy
 
     async def counted(self: ZygoteClient, sources: list[str], target: str, **more: Any) -> str:
-        ground.copies.append(target)
+        made.copies.append(target)
         return await copy(self, sources, target, **more)
 
     monkeypatch.setattr(ZygoteClient, "copy", counted)
-    try:
-        yield ground
-    finally:
-        await sandboxes.close()
+    return made
 
 
 async def started(box: Box, program: str, **more: Any) -> Process:
@@ -179,75 +183,43 @@ async def check_fork(box: Box, process: Process) -> str:
 
 
 @pytest.mark.parametrize("what", MOVED)
-def test_who_can_be_moved_goes_on_as_if_nothing_had_been(
-    what: str, place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def body() -> None:
-        async with a_ground(place, monkeypatch) as ground:
-            expected = await undisturbed(ground, MOVED[what])
-            async with ground.box() as box:
-                process = await started(box, MOVED[what])
-                assert await check_fork(box, process) == expected
-            assert ground.copies == []
-
-    asyncio.run(body())
-
-
-def test_a_program_that_nobody_may_read_goes_on(place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It depends on the box's ids whether its pid 1 can look into it."""
-    program = """
-shutil.copy(shutil.which("sleep"), "own"); os.chmod("own", 0o111); child = subprocess.Popen(["./own", "600"])
-meet(); done(child.poll()); child.kill()"""
-
-    async def body() -> None:
-        async with a_ground(place, monkeypatch) as ground:
-            expected = await undisturbed(ground, program)
-            async with ground.box() as box:
-                assert await check_fork(box, await started(box, program)) == expected
-
-    asyncio.run(body())
+@in_loop
+async def test_who_can_be_moved_goes_on_as_if_nothing_had_been(what: str, ground: Ground) -> None:
+    expected = await undisturbed(ground, MOVED[what])
+    async with ground.box() as box:
+        process = await started(box, MOVED[what])
+        assert await check_fork(box, process) == expected
+    assert ground.copies == [] or what == UNREADABLE
 
 
 @pytest.mark.parametrize("what", STAYS)
-def test_who_cannot_be_moved_makes_the_fork_a_copy(
-    what: str, place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@in_loop
+async def test_who_cannot_be_moved_makes_the_fork_a_copy(what: str, ground: Ground) -> None:
     why, program = STAYS[what]
-
-    async def body() -> None:
-        async with a_ground(place, monkeypatch) as ground:
-            expected = await undisturbed(ground, program)
-            async with ground.box() as box:
-                process = await started(box, program)
-                async with box.frozen(kill=False):
-                    answer, _ = await box._ask({"op": "rehearse"})
-                assert why in answer["stays"]
-                assert await check_fork(box, process) == expected
-            assert len(ground.copies) == 1
-
-    asyncio.run(body())
+    expected = await undisturbed(ground, program)
+    async with ground.box() as box:
+        process = await started(box, program)
+        async with box.frozen(kill=False):
+            answer, _ = await box._ask({"op": "rehearse"})
+        assert why in answer["stays"]
+        assert await check_fork(box, process) == expected
+    assert len(ground.copies) == 1
 
 
-def test_a_shared_view_of_a_written_file_makes_a_copy_but_one_of_the_image_does_not(
-    place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@in_loop
+async def test_a_shared_view_of_a_written_file_makes_a_copy_but_one_of_the_image_does_not(ground: Ground) -> None:
     program = """
 view = mmap.mmap(os.open(name, os.O_RDONLY), 0, mmap.MAP_SHARED, mmap.PROT_READ); os.closerange(3, 100)
 meet(); file = open(name, "r+b"); file.write(b"N"); file.close(); done(view[:])"""
-
-    async def body() -> None:
-        async with a_ground(place, monkeypatch) as ground:
-            async with ground.box() as box:
-                process = await started(box, "name = 'f'" + program)
-                assert "b'Neep\\n'" in await check_fork(box, process)
-            assert len(ground.copies) == 1
-            async with ground.box() as box:
-                process = await started(box, "name = '/work/top'" + program)
-                await box.fork()
-                assert "b'top\\n'" in await gone_on(process)  # As overlayfs has it, fork or not.
-            assert len(ground.copies) == 1
-
-    asyncio.run(body())
+    async with ground.box() as box:
+        process = await started(box, "name = 'f'" + program)
+        assert "b'Neep\\n'" in await check_fork(box, process)
+    assert len(ground.copies) == 1
+    async with ground.box() as box:
+        process = await started(box, "name = '/work/top'" + program)
+        await box.fork()
+        assert "b'top\\n'" in await gone_on(process)  # As overlayfs has it, fork or not.
+    assert len(ground.copies) == 1
 
 
 async def standing(box: Box) -> dict[str, str]:
@@ -257,87 +229,76 @@ async def standing(box: Box) -> dict[str, str]:
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
-def test_a_box_full_of_life(place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_a_box_full_of_life(ground: Ground) -> None:
     """A terminal, a server, a loop and sleepers, of several users; three forks in a row, none of them a copy."""
-
-    async def body() -> None:
-        async with a_ground(place, monkeypatch) as ground, ground.box() as box:
-            shell = await box.start(["sh"], timeout=60, terminal=Terminal(), cwd="d/e")
-            server = await box.start("python -u -m http.server 8000 --bind 127.0.0.1 2>&1", timeout=60, cwd="d")
-            await output_until(server, b"Serving")
-            sleeper = await box.start(["sleep", "60"], timeout=60, cwd="d")
-            users = ["agent", *(["grader"] if Feature.SECOND_USER in ground.sandboxes.features else [])]
-            for user in users:
-                await box.start(["sleep", "60"], timeout=60, user=user, cwd="/tmp")
-            begun = Counter(("/work/d/e", "/work/d", "/work/d", "/tmp"))
-            async with asyncio.timeout(PATIENCE):
-                while not begun <= Counter((await standing(box)).values()):
-                    pass
-            fetch = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8000/g').read())"
-            for turn in range(3):
-                await box.write_file("d/g", b"turn %d" % turn)
-                stands = await standing(box)
-                (child,) = await box.fork()
-                now = await standing(box)
-                assert len(lived := stands.keys() & now.keys()) >= 4
-                assert {process: now[process] for process in lived} == {process: stands[process] for process in lived}
-                await shell.write(b"echo mine%d >mine%d; cat mine%d; pwd -P\n" % (turn, turn, turn))
-                await output_until(shell, b"/work/d/e\r\n")
-                fetched = await box.exec(["python", "-c", fetch], timeout=10)
-                assert ok(fetched) == f"b'turn {turn}'\n"
-                assert await box.read_file(f"d/e/mine{turn}") == b"mine%d\n" % turn
-                assert f"e/mine{turn}" not in await child.list_files("d")
-                assert await child.read_file("d/g") == b"turn %d" % turn
-                await child.destroy()
-            assert (await sleeper.poll()).code is None
-            assert ground.copies == []
-
-    asyncio.run(body())
+    async with ground.box() as box:
+        shell = await box.start(["sh"], timeout=60, terminal=Terminal(), cwd="d/e")
+        server = await box.start("python -u -m http.server 8000 --bind 127.0.0.1 2>&1", timeout=60, cwd="d")
+        await output_until(server, b"Serving")
+        sleeper = await box.start(["sleep", "60"], timeout=60, cwd="d")
+        users = ["agent", *(["grader"] if Feature.SECOND_USER in ground.sandboxes.features else [])]
+        for user in users:
+            await box.start(["sleep", "60"], timeout=60, user=user, cwd="/tmp")
+        begun = Counter(("/work/d/e", "/work/d", "/work/d", "/tmp"))
+        async with asyncio.timeout(PATIENCE):
+            while not begun <= Counter((await standing(box)).values()):
+                pass
+        fetch = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8000/g').read())"
+        for turn in range(3):
+            await box.write_file("d/g", b"turn %d" % turn)
+            stands = await standing(box)
+            (child,) = await box.fork()
+            now = await standing(box)
+            assert len(lived := stands.keys() & now.keys()) >= 4
+            assert {process: now[process] for process in lived} == {process: stands[process] for process in lived}
+            await shell.write(b"echo mine%d >mine%d; cat mine%d; pwd -P\n" % (turn, turn, turn))
+            await output_until(shell, b"/work/d/e\r\n")
+            fetched = await box.exec(["python", "-c", fetch], timeout=10)
+            assert ok(fetched) == f"b'turn {turn}'\n"
+            assert await box.read_file(f"d/e/mine{turn}") == b"mine%d\n" % turn
+            assert f"e/mine{turn}" not in await child.list_files("d")
+            assert await child.read_file("d/g") == b"turn %d" % turn
+            await child.destroy()
+        assert (await sleeper.poll()).code is None
+        assert ground.copies == []
 
 
-def test_while_a_box_stands_still_nobody_looks_at_its_processes(
-    place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@in_loop
+async def test_while_a_box_stands_still_nobody_looks_at_its_processes(ground: Ground) -> None:
     """On its way to the next root it has no /proc to see them in: who ends or asks meanwhile is answered later."""
-
-    async def body() -> None:
-        async with a_ground(place, monkeypatch) as ground, ground.box() as box:
-            await box.start(["sleep", "60"], timeout=60)
-            late = asyncio.create_task(box.exec("sleep 60 & sleep 60", timeout=2))
-            while (await box.stats()).processes < 4:  # noqa: ASYNC110  # That one, a shell and two that sleep.
-                await asyncio.sleep(0.01)
-            async with box.frozen(kill=False) as still:
-                assert not still
-                looks = asyncio.create_task(box.stats())
-                await asyncio.wait({late, looks}, timeout=2.2)
-                assert not late.done()
-                assert not looks.done()
-            assert (await late).limit == "time"
-            assert (await looks).processes >= 1
-            assert (await box.stats()).processes == 1
-
-    asyncio.run(body())
+    async with ground.box() as box:
+        await box.start(["sleep", "60"], timeout=60)
+        late = asyncio.create_task(box.exec("sleep 60 & sleep 60", timeout=2))
+        while (await box.stats()).processes < 4:  # noqa: ASYNC110  # That one, a shell and two that sleep.
+            await asyncio.sleep(0.01)
+        async with box.frozen(kill=False) as still:
+            assert not still
+            looks = asyncio.create_task(box.stats())
+            await asyncio.wait({late, looks}, timeout=2.2)
+            assert not late.done()
+            assert not looks.done()
+        assert (await late).limit == "time"
+        assert (await looks).processes >= 1
+        assert (await box.stats()).processes == 1
 
 
 @pytest.mark.slow
-def test_a_watched_box_is_forked_very_often(place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body() -> None:
-        async with a_ground(place, monkeypatch) as ground, ground.box() as box:
-            sleepers = [await box.start(["sleep", "300"], timeout=300, cwd="d") for _ in range(8)]
-            for turn in range(300):
-                await box.write_file("d/g", b"turn %d" % turn)
-                late = asyncio.create_task(box.exec(["sleep", "0.06"], timeout=10))
-                (child,) = await box.fork()
-                await child.destroy()
-                ok(await late)
-            assert all([(await sleeper.poll()).code is None for sleeper in sleepers])
-
-    asyncio.run(body())
+@in_loop
+async def test_a_watched_box_is_forked_very_often(ground: Ground) -> None:
+    async with ground.box() as box:
+        sleepers = [await box.start(["sleep", "300"], timeout=300, cwd="d") for _ in range(8)]
+        for turn in range(300):
+            await box.write_file("d/g", b"turn %d" % turn)
+            late = asyncio.create_task(box.exec(["sleep", "0.06"], timeout=10))
+            (child,) = await box.fork()
+            await child.destroy()
+            ok(await late)
+        assert all([(await sleeper.poll()).code is None for sleeper in sleepers])
 
 
-def test_what_a_program_computes_is_the_same_however_often_it_is_moved(
-    place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@in_loop
+async def test_what_a_program_computes_is_the_same_however_often_it_is_moved(ground: Ground) -> None:
     """In user mode, with a timer that interrupts it, numbers in every kind of register, and a second thread.
 
     It opens no file to write: the box is forked at any moment, also while the program ends. It computes until it has
@@ -355,32 +316,28 @@ def chain(seed, x=1.0, rounds=0):
 out = {}; print("ready", flush=True)
 other = threading.Thread(target=chain, args=(b"other",), name="other"); other.start(); chain(b"main"); other.join()
 signal.setitimer(signal.ITIMER_REAL, 0); print(os.getcwd(), out["MainThread"], out["other"], len(ticks) > 10)"""
-
-    async def body() -> None:
-        async with a_ground(place, monkeypatch) as ground, ground.box() as box:
-            process = await started(box, program)
-            turns, output = 0, b""
-            while (look := await process.poll()).code is None:
-                output += look.output
-                await box.write_file("turn", str(turns).encode())
-                (child,) = await box.fork()
-                await child.destroy()
-                turns += 1
-                if turns == 10:
-                    await box.write_file("enough", b"")
+    async with ground.box() as box:
+        process = await started(box, program)
+        turns, output = 0, b""
+        while (look := await process.poll()).code is None:
             output += look.output
-            assert look.code == 0, output
-            assert turns >= 10
-            said = re.fullmatch(r"/work/d/e (\(.+\)) (\(.+\)) True\n", output.decode())
-            assert said, output
-            for seed, told in ((b"main", said[1]), (b"other", said[2])):
-                expected, x = seed, 1.0
-                _, _, rounds = ast.literal_eval(told)
-                for _ in range(rounds):
-                    expected, x = hashlib.md5(expected).digest(), x * 1.0000001 + 1e-9
-                assert ast.literal_eval(told) == (expected.hex(), x, rounds)
-
-    asyncio.run(body())
+            await box.write_file("turn", str(turns).encode())
+            (child,) = await box.fork()
+            await child.destroy()
+            turns += 1
+            if turns == 10:
+                await box.write_file("enough", b"")
+        output += look.output
+        assert look.code == 0, output
+        assert turns >= 10
+        said = re.fullmatch(r"/work/d/e (\(.+\)) (\(.+\)) True\n", output.decode())
+        assert said, output
+        for seed, told in ((b"main", said[1]), (b"other", said[2])):
+            expected, x = seed, 1.0
+            _, _, rounds = ast.literal_eval(told)
+            for _ in range(rounds):
+                expected, x = hashlib.md5(expected).digest(), x * 1.0000001 + 1e-9
+            assert ast.literal_eval(told) == (expected.hex(), x, rounds)
 
 
 @pytest.mark.slow
@@ -394,64 +351,54 @@ signal.setitimer(signal.ITIMER_REAL, 0); print(os.getcwd(), out["MainThread"], o
         max_size=6,
     )
 )
-def test_a_working_folder_reads_as_before(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+@in_loop
+async def test_a_working_folder_reads_as_before(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     program = """
 for name in NAMES: os.makedirs(name, exist_ok=True); os.chdir(name)
 print(ascii(os.getcwd()), flush=True); meet(); print(ascii(os.getcwd())); open("made", "w"); print(os.listdir())"""
-
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path_factory.mktemp("names") / "boxes")
-        try:
-            box = await sandboxes.create(BoxSpec(await sandboxes.add_image(FILES)))
-            process = await box.start(["python", "-c", PYTHON + f"NAMES = {names!a}" + program], timeout=60)
-            before = (await output_until(process, b"ready\n")).decode().removesuffix("ready\n")
-            await box.fork()
-            assert await gone_on(process) == f"{before}['made']\n"
-        finally:
-            await sandboxes.close()
-
-    asyncio.run(body())
+    sandboxes = EmbeddedSandboxes(tmp_path_factory.mktemp("names") / "boxes")
+    try:
+        box = await sandboxes.create(BoxSpec(await sandboxes.add_image(FILES)))
+        process = await box.start(["python", "-c", PYTHON + f"NAMES = {names!a}" + program], timeout=60)
+        before = (await output_until(process, b"ready\n")).decode().removesuffix("ready\n")
+        await box.fork()
+        assert await gone_on(process) == f"{before}['made']\n"
+    finally:
+        await sandboxes.close()
 
 
 @pytest.mark.slow
-def test_a_fork_that_is_given_up_at_any_moment_is_done_or_not(
-    place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def body() -> None:
-        async with a_ground(place, monkeypatch) as ground, ground.box() as box:
-            shell = await box.start(["sh"], timeout=120, cwd="d/e")
-            for turn in range(60):
-                await shell.write(b"echo %d >count; echo said\n" % turn)
-                await output_until(shell, b"said\n")
-                fork = asyncio.create_task(box.fork())
-                await asyncio.wait({fork}, timeout=turn * 0.0004)
-                fork.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await fork
-                (child,) = await box.fork()
-                for one in (box, child):
-                    assert await one.read_file("d/e/count") == b"%d\n" % turn
-                await child.destroy()
-
-    asyncio.run(body())
+@in_loop
+async def test_a_fork_that_is_given_up_at_any_moment_is_done_or_not(ground: Ground) -> None:
+    async with ground.box() as box:
+        shell = await box.start(["sh"], timeout=120, cwd="d/e")
+        for turn in range(60):
+            await shell.write(b"echo %d >count; echo said\n" % turn)
+            await output_until(shell, b"said\n")
+            fork = asyncio.create_task(box.fork())
+            await asyncio.wait({fork}, timeout=turn * 0.0004)
+            fork.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await fork
+            (child,) = await box.fork()
+            for one in (box, child):
+                assert await one.read_file("d/e/count") == b"%d\n" % turn
+            await child.destroy()
 
 
-def test_a_box_ends_where_somebody_is_left_behind(place: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_a_box_ends_where_somebody_is_left_behind(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its folder is not in the new root, which nothing but a fault of ours can bring about."""
+    async with ground.box() as box:
+        await started(box, "os.mkdir('x'); os.chdir('x'); meet()")
+        restack = ZygoteClient.restack
 
-    async def body() -> None:
-        async with a_ground(place, monkeypatch) as ground, ground.box() as box:
-            await started(box, "os.mkdir('x'); os.chdir('x'); meet()")
-            restack = ZygoteClient.restack
+        async def without(self: ZygoteClient, name: str, cell: str, layers: list[str], shared: list[str]) -> str:
+            image = layers[len(box.cells) :]
+            return await restack(self, name, cell, image, shared)
 
-            async def without(self: ZygoteClient, name: str, cell: str, layers: list[str], shared: list[str]) -> str:
-                image = layers[len(box.cells) :]
-                return await restack(self, name, cell, image, shared)
-
-            monkeypatch.setattr(ZygoteClient, "restack", without)
-            with contextlib.suppress(SandboxLost):
-                await box.fork()
-            with pytest.raises(SandboxLost):
-                await box.exec("true", timeout=5)
-
-    asyncio.run(body())
+        monkeypatch.setattr(ZygoteClient, "restack", without)
+        with contextlib.suppress(SandboxLost):
+            await box.fork()
+        with pytest.raises(SandboxLost):
+            await box.exec("true", timeout=5)

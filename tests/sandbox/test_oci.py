@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 
 import pytest
 from tests.contract.sandbox.support import in_loop, ok
 from tests.sandbox.oci_engine import OwnEngine, own_engine
-from tests.sandbox.small_root import needs_busybox, static_busybox
+from tests.sandbox.small_root import needs_busybox, write_root
 
 from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import (
@@ -47,26 +47,16 @@ async def nothing_of(engine: Engine, owner: Owner) -> bool:
     return not any((found.get("Labels") or {}).get(OWNER) == str(owner) for kind in kinds for found in kind)
 
 
-def busybox_root(folder: Path) -> Path:
-    """The smallest root file system with a shell: one static program, no C library, no Python."""
-    busybox = static_busybox()
-    if busybox is None:
-        pytest.skip("needs a static busybox")
-    for name in ("bin", "tmp", "etc"):
-        (folder / name).mkdir(parents=True)
-    (folder / "bin/busybox").write_bytes(busybox.read_bytes())
-    (folder / "bin/busybox").chmod(0o755)
-    for name in ("sh", "ls", "cat", "id", "stat", "pwd", "touch", "sleep"):
-        (folder / "bin" / name).symlink_to("busybox")
-    (folder / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nweb:x:70:70::/srv:/bin/sh\n")
-    return folder
-
-
 def test_no_engine_is_one_clear_line(tmp_path: Path) -> None:
     for endpoint in (f"unix://{tmp_path}/none.sock", "tcp://127.0.0.1:1", "somewhere", "tcp://host"):
         with pytest.raises(SandboxUnavailable) as refusal:
             open_sandboxes(SandboxRecipe(backend="oci", endpoint=endpoint), tmp_path)
         assert "\n" not in str(refusal.value)
+
+
+@pytest.fixture
+def sandboxes(engine: OwnEngine, tmp_path: Path) -> OciSandboxes:
+    return OciSandboxes(tmp_path / "boxes", endpoint=engine.endpoint)
 
 
 class TestWhichEngine:
@@ -176,36 +166,32 @@ async def test_an_image_is_found_again_by_the_next_backend(engine: OwnEngine, tm
 @needs_busybox
 class TestImages:
     @in_loop
-    async def test_an_image_needs_neither_python_nor_a_c_library(self, engine: OwnEngine, tmp_path: Path) -> None:
-        sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
-        image = await sandboxes.import_image(busybox_root(tmp_path / "root"))
+    async def test_an_image_needs_neither_python_nor_a_c_library(self, sandboxes: OciSandboxes, tmp_path: Path) -> None:
+        image = await sandboxes.import_image(write_root(tmp_path / "root.tar"))
         box = await sandboxes.create(BoxSpec(image, workdir="/srv/x"))
         assert ok(await box.exec("id -u; pwd", timeout=10)) == "0\n/srv/x\n"
-        assert ok(await box.exec(["id", "-u"], timeout=10, user="web")) == "70\n"
+        assert ok(await box.exec(["id", "-u"], timeout=10, user="app")) == "500\n"
         assert (await box.exec("touch /etc/x && sleep 60", timeout=0.3)).limit == "time"
         with pytest.raises(RequestRefused):
             await box.exec("true", timeout=5, user="nobody-here")
-        await sandboxes.close()
 
     @in_loop
-    async def test_users_are_those_of_the_image_and_agent_and_grader(self, engine: OwnEngine, tmp_path: Path) -> None:
+    async def test_users_are_those_of_the_image_and_agent_and_grader(
+        self, sandboxes: OciSandboxes, tmp_path: Path
+    ) -> None:
         """Root is where the image's own user is root, also on an engine whose containers share the host's root."""
-        sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
-        box = await sandboxes.create(BoxSpec(await sandboxes.import_image(busybox_root(tmp_path / "root"))))
-        for user, number in (("", 0), ("root", 0), ("agent", 1000), ("grader", 1001), ("web", 70), ("70:1000", 70)):
+        box = await sandboxes.create(BoxSpec(await sandboxes.import_image(write_root(tmp_path / "root.tar"))))
+        for user, number in (("", 0), ("root", 0), ("agent", 1000), ("grader", 1001), ("app", 500), ("500:1000", 500)):
             assert ok(await box.exec("id -u", timeout=10, user=user)) == f"{number}\n"
         for attempt in ("ls /proc/1/fd/0", "ls /proc/1/task/1", "echo 9 >/proc/1/oom_score_adj"):
             assert (await box.exec(attempt, timeout=10)).code != 0, attempt
         with pytest.raises(RequestRefused, match="no user 'who'"):
             await box.exec("true", timeout=10, user="who")
-        await sandboxes.close()
 
     @in_loop
-    async def test_tars_archives_and_damage(self, engine: OwnEngine, tmp_path: Path) -> None:
-        sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
+    async def test_tars_archives_and_damage(self, sandboxes: OciSandboxes, engine: OwnEngine, tmp_path: Path) -> None:
         tar = tmp_path / "root.tar.gz"
-        with tarfile.open(tar, "w:gz") as file:
-            file.add(busybox_root(tmp_path / "root"), ".")
+        tar.write_bytes(gzip.compress(write_root(tmp_path / "root.tar").read_bytes()))
         image = await sandboxes.import_image(tar)
         reference = (await sandboxes.images.known(image)).reference
         for form in engine.archive_forms:
@@ -220,22 +206,20 @@ class TestImages:
                 await sandboxes.import_image(source)
         with pytest.raises(ImageError, match="nowhere"):
             await sandboxes.pull_image("127.0.0.1:1/nowhere:x")
-        await sandboxes.close()
 
     @in_loop
-    async def test_a_dockerfile_is_built_by_the_engine(self, engine: OwnEngine, tmp_path: Path) -> None:
-        sandboxes = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint)
-        base = (await sandboxes.images.known(await sandboxes.import_image(busybox_root(tmp_path / "root")))).reference
+    async def test_a_dockerfile_is_built_by_the_engine(self, sandboxes: OciSandboxes, tmp_path: Path) -> None:
+        base = (await sandboxes.images.known(await sandboxes.import_image(write_root(tmp_path / "root.tar")))).reference
         context = tmp_path / "context"
         (context / "data").mkdir(parents=True)
         for name in ("hello", "secret", "data/a", "data/b.log"):
             (context / name).write_text(f"{name}\n")
         (context / ".dockerignore").write_text("Dockerfile\nsecret\n**/*.log\n")
-        (context / "Dockerfile").write_text(f"FROM {base}\nARG A=1\nENV B=$A\nCOPY . /c\nWORKDIR /srv\nUSER web\n")
+        (context / "Dockerfile").write_text(f"FROM {base}\nARG A=1\nENV B=$A\nCOPY . /c\nWORKDIR /srv\nUSER app\n")
         said: list[str] = []
         image = await sandboxes.build_image(context, arguments={"A": "5"}, say=said.append)
         box = await sandboxes.create(BoxSpec(image))
-        assert ok(await box.exec("cat /c/hello; id -u; pwd; echo $B", timeout=10)) == "hello\n70\n/srv\n5\n"
+        assert ok(await box.exec("cat /c/hello; id -u; pwd; echo $B", timeout=10)) == "hello\n500\n/srv\n5\n"
         assert ok(await box.exec("cd /c && ls -A . data", timeout=10)) == ".:\ndata\nhello\n\ndata:\na\n"
         assert said
         (context / "other").write_text("FROM nosuchimage:latest\n")
@@ -245,11 +229,10 @@ class TestImages:
             await sandboxes.build_image(context, dockerfile=context / "absent")
         with pytest.raises(RequestRefused):
             await sandboxes.build_image(context, egress=Egress("some", ("files.example.org",)))
-        await sandboxes.close()
 
     @in_loop
     async def test_a_tar_or_an_image_of_the_engine_as_the_base(self, engine: OwnEngine, tmp_path: Path) -> None:
-        root = busybox_root(tmp_path / "root")
+        root = write_root(tmp_path / "root.tar")
         first = OciSandboxes(tmp_path / "s", endpoint=engine.endpoint, base=str(root))
         image = await first.add_image({"a": b"1"})
         box = await first.create(BoxSpec(image))
@@ -319,8 +302,7 @@ class TestEnds:
         assert await sandboxes.engine.image(reference) is None
 
     @in_loop
-    async def test_a_killed_first_process_is_a_lost_box(self, engine: OwnEngine, tmp_path: Path) -> None:
-        sandboxes = OciSandboxes(tmp_path, endpoint=engine.endpoint)
+    async def test_a_killed_first_process_is_a_lost_box(self, sandboxes: OciSandboxes) -> None:
         box = await sandboxes.create(BoxSpec("host"))
         running = asyncio.create_task(box.exec("sleep 60", timeout=60))
         facts = await sandboxes.engine.call("GET", f"/containers/{box.container}/json")
@@ -354,13 +336,11 @@ class TestEnds:
             assert await nothing_of(sandboxes.engine, sandboxes.owner)
 
     @in_loop
-    async def test_what_no_process_maps_is_limited_too(self, engine: OwnEngine, tmp_path: Path) -> None:
+    async def test_what_no_process_maps_is_limited_too(self, sandboxes: OciSandboxes) -> None:
         """Memory that only a file holds: no process is large, so only the engine's cgroup can see it."""
-        sandboxes = OciSandboxes(tmp_path, endpoint=engine.endpoint)
         assert Feature.MEMORY_LIMIT in sandboxes.features
         box = await sandboxes.create(BoxSpec("host", limits=Limits(memory_mb=64, file_mb=1024)))
         code = "import os\nf = os.memfd_create('m')\nfor _ in range(600): os.write(f, bytes(1 << 20))\nprint('all')"
         hog = await box.exec(["python", "-c", code], timeout=30)
         assert hog.code != 0
         assert b"all" not in hog.stdout
-        await sandboxes.close()

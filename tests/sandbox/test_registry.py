@@ -31,14 +31,6 @@ TARS = [busybox_tar(), second_layer()] if static_busybox() else []
 needs_registry = pytest.mark.skipif(shutil.which("docker-registry") is None, reason="docker-registry is not installed")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ImageStore]:
-    opened = ImageStore(tmp_path / "store", None)
-    yield opened
-    assert sorted(path.name for path in opened.scratch.iterdir()) == ["leases", "lock"], "something is left in scratch"
-    opened.close()
-
-
 @contextmanager
 def registry(folder: Path, auth: str = "") -> Iterator[str]:
     """A real one; yields its host:port."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import tracemalloc
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -22,14 +21,6 @@ from etude.sandbox.images.registry import pull
 from etude.sandbox.images.store import ImageStore
 
 _MUCH = 64 << 20
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ImageStore]:
-    opened = ImageStore(tmp_path / "store", None)
-    yield opened
-    assert sorted(path.name for path in opened.scratch.iterdir()) == ["leases", "lock"], "something is left in scratch"
-    opened.close()
 
 
 def refused(store: ImageStore, act: Act, says: str) -> Asked:
@@ -65,27 +56,43 @@ def pour(handler: Misbehaving, status: int, headers: dict[str, str]) -> None:
     raise AssertionError("all of it was taken")
 
 
-def at_home(handler: Misbehaving) -> str:
-    return f"http://{handler.headers['Host']}"
+ENDLESS = {
+    "a refusal": (401, {"WWW-Authenticate": "Basic realm=x"}, r"refuses this \(HTTP 401\)"),
+    "a redirect": (307, {"Location": "/v2/a/b/elsewhere"}, "has no manifests/1"),
+    "a manifest": (200, {"Content-Type": MANIFEST}, "expected 8388608 bytes or fewer of manifests/1, found more"),
+}
 
 
-def test_a_refusal_without_end_is_not_read(store: ImageStore) -> None:
+@pytest.mark.parametrize("what", ENDLESS)
+def test_an_answer_without_end_is_not_read(store: ImageStore, what: str) -> None:
+    status, headers, says = ENDLESS[what]
+
     def act(handler: Misbehaving, data: bytes, path: str) -> bool:
-        pour(handler, 401, {"WWW-Authenticate": "Basic realm=x"})
+        if path != "elsewhere":
+            pour(handler, status, headers)
+        return path != "elsewhere"
+
+    asked = [path for path, _ in refused(store, act, says)]
+    if what != "a manifest":
+        assert asked == ["/v2/a/b/manifests/1", "/v2/a/b/elsewhere"][: 1 + (what == "a redirect")]
+
+
+def with_tokens(give: Callable[[Misbehaving], None]) -> Act:
+    """Wants a token for everything; what its token server does is the test's to say."""
+
+    def act(handler: Misbehaving, data: bytes, path: str) -> bool:
+        if path.startswith("/token"):
+            give(handler)
+        else:
+            realm = f"http://{handler.headers['Host']}/token"
+            handler.answer(401, b"", {"WWW-Authenticate": f'Bearer realm="{realm}"'})
         return True
 
-    assert len(refused(store, act, r"refuses this \(HTTP 401\)")) == 1
+    return act
 
 
 def test_a_token_without_end_is_not_read(store: ImageStore) -> None:
-    def act(handler: Misbehaving, data: bytes, path: str) -> bool:
-        if path.startswith("/token"):
-            pour(handler, 200, {})
-        else:
-            handler.answer(401, b"", {"WWW-Authenticate": f'Bearer realm="{at_home(handler)}/token"'})
-        return True
-
-    refused(store, act, "gave a token of more than 1048576 bytes")
+    refused(store, with_tokens(lambda handler: pour(handler, 200, {})), "gave a token of more than 1048576 bytes")
 
 
 @pytest.mark.parametrize(
@@ -101,56 +108,35 @@ def test_a_token_without_end_is_not_read(store: ImageStore) -> None:
     ],
 )
 def test_a_token_that_is_none(store: ImageStore, answer: bytes) -> None:
-    def act(handler: Misbehaving, data: bytes, path: str) -> bool:
-        if path.startswith("/token"):
-            handler.answer(200, answer, {"Content-Encoding": "gzip"} if answer[:2] == b"\x1f\x8b" else {})
-        else:
-            handler.answer(401, b"", {"WWW-Authenticate": f'Bearer realm="{at_home(handler)}/token"'})
-        return True
-
+    fields = {"Content-Encoding": "gzip"} if answer[:2] == b"\x1f\x8b" else {}
+    act = with_tokens(lambda handler: handler.answer(200, answer, fields))
     refused(store, act, r"the token server refuses anonymous pulls \(HTTP 200\)")
 
 
-def test_a_redirect_without_end_is_not_read(store: ImageStore) -> None:
-    def act(handler: Misbehaving, data: bytes, path: str) -> bool:
-        if path == "elsewhere":
-            return False
-        pour(handler, 307, {"Location": "/v2/a/b/elsewhere"})
-        return True
-
-    asked = refused(store, act, "has no manifests/1")
-    assert [path for path, _ in asked] == ["/v2/a/b/manifests/1", "/v2/a/b/elsewhere"]
-
-
-def test_redirects_in_a_circle_end(store: ImageStore) -> None:
-    def act(handler: Misbehaving, data: bytes, path: str) -> bool:
-        handler.answer(302, b"", {"Location": handler.path})
-        return True
-
-    assert len(refused(store, act, "leads from one address to the next without end")) == registry_http._MOST_STEPS
-
-
 def test_an_endless_401_ends(store: ImageStore) -> None:
-    def act(handler: Misbehaving, data: bytes, path: str) -> bool:
-        if path.startswith("/token"):
-            handler.answer(200, b'{"token": "t"}')
-        else:
-            handler.answer(401, b"", {"WWW-Authenticate": f'Bearer realm="{at_home(handler)}/token"'})
-        return True
-
-    asked = refused(store, act, r"refuses this \(HTTP 401\)")
+    asked = refused(store, with_tokens(lambda handler: handler.answer(200, b'{"token": "t"}')), r"\(HTTP 401\)")
     assert [path.partition("?")[0] for path, _ in asked] == ["/v2/a/b/manifests/1", "/token", "/v2/a/b/manifests/1"]
 
 
+CIRCLE = "leads from one address to the next without end"
+
+
 @pytest.mark.parametrize(
-    "location", ["http://files.example/x", "ftp://files.example/x", "file:///etc/passwd", "http://10.0.0.1/"]
+    ("location", "says", "steps"),
+    [
+        ("", CIRCLE, registry_http._MOST_STEPS),
+        *(
+            (away, "expected an https address", 1)
+            for away in ("http://files.example/x", "ftp://files.example/x", "file:///etc/passwd", "http://10.0.0.1/")
+        ),
+    ],
 )
-def test_a_redirect_away_from_tls(store: ImageStore, location: str) -> None:
+def test_redirects_end_and_lead_nowhere_without_tls(store: ImageStore, location: str, says: str, steps: int) -> None:
     def act(handler: Misbehaving, data: bytes, path: str) -> bool:
-        handler.answer(307, b"", {"Location": location})
+        handler.answer(307, b"", {"Location": location or handler.path})
         return True
 
-    assert len(refused(store, act, "expected an https address")) == 1
+    assert len(refused(store, act, says)) == steps
 
 
 @pytest.mark.parametrize(
@@ -180,11 +166,3 @@ def test_a_layer_that_says_it_is_huge_is_not_begun(store: ImageStore) -> None:
     ):
         pull(store, name, bounds=Bounds(bytes=1000))
     assert not [path for path, _ in asked if manifest["layers"][0]["digest"] in path]
-
-
-def test_a_manifest_without_end(store: ImageStore) -> None:
-    def act(handler: Misbehaving, data: bytes, path: str) -> bool:
-        pour(handler, 200, {"Content-Type": MANIFEST})
-        return True
-
-    refused(store, act, "expected 8388608 bytes or fewer of manifests/1, found more")

@@ -27,13 +27,6 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealProxy]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[ImageStore]:
-    opened = ImageStore(tmp_path / "store", None)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
     """A registry behind TLS whose name means something to the proxy alone."""
     authority, blobs = Authority(), Blobs()

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import asyncio
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.sandbox.support import ok
+from tests.contract.sandbox.support import in_loop, ok
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, Limits, RequestRefused
 from etude.sandbox.images.flatten import merge_layers
@@ -121,28 +120,17 @@ def test_what_is_deeper_than_a_path_can_say_is_refused_and_nothing_is_left(tmp_p
     assert not (tmp_path / "copied").exists()
 
 
-def test_a_box_of_nested_folders(tmp_path: Path) -> None:
+@in_loop
+async def test_a_box_of_nested_folders(sandboxes: EmbeddedSandboxes) -> None:
     dig = "import os\nfor n in range({}): os.mkdir('d'); os.chdir('d')\nopen('end', 'w')"
-
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path / "boxes")
-        try:
-            box = await sandboxes.create(BoxSpec("host", limits=Limits()))
-            ok(await box.exec(["python", "-c", dig.format(DEEP)], timeout=20))
-            saved = await sandboxes.create(BoxSpec(await box.snapshot()))
-            count = "find . -name end | tr -dc / | wc -c"
-            assert int(ok(await saved.exec(count, timeout=20))) == DEEP + 1
-            ok(
-                await box.exec(
-                    ["python", "-c", "import os; os.mkdir('x'); os.chdir('x')\n" + dig.format(1700)], timeout=30
-                )
-            )
-            with pytest.raises(RequestRefused, match="nested too deep") as refusal:
-                await box.snapshot()
-            assert "\n" not in str(refusal.value)
-            (child,) = await box.fork()  # Nothing is copied, so there is nothing to refuse.
-            assert (await child.exec("test -d x/d/d/d", timeout=5)).code == 0
-        finally:
-            await sandboxes.close()
-
-    asyncio.run(body())
+    box = await sandboxes.create(BoxSpec("host", limits=Limits()))
+    ok(await box.exec(["python", "-c", dig.format(DEEP)], timeout=20))
+    saved = await sandboxes.create(BoxSpec(await box.snapshot()))
+    count = "find . -name end | tr -dc / | wc -c"
+    assert int(ok(await saved.exec(count, timeout=20))) == DEEP + 1
+    ok(await box.exec(["python", "-c", "import os; os.mkdir('x'); os.chdir('x')\n" + dig.format(1700)], timeout=30))
+    with pytest.raises(RequestRefused, match="nested too deep") as refusal:
+        await box.snapshot()
+    assert "\n" not in str(refusal.value)
+    (child,) = await box.fork()  # Nothing is copied, so there is nothing to refuse.
+    assert (await child.exec("test -d x/d/d/d", timeout=5)).code == 0

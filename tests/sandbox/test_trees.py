@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import asyncio
 import io
 import tarfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.contract.sandbox.support import in_loop
 
 from etude.sandbox import BoxSpec, EmbeddedSandboxes, Feature, RequestRefused
 from etude.sandbox.tars import Member, Tar, pack
@@ -123,23 +122,17 @@ def test_what_is_packed_is_judged_the_same(entries: list[tuple[str, bytes]]) -> 
     assert tar.contents(tar.members) == b"".join(content for _, content in entries)
 
 
-def test_owners_are_the_tars_where_the_images_user_is_root(tmp_path: Path) -> None:
-    async def body() -> None:
-        sandboxes = EmbeddedSandboxes(tmp_path / "boxes")
-        try:
-            image = sandboxes.store.image(await sandboxes.add_image({"x": b""}))
-            root = sandboxes.store.record(replace(image, config=replace(image.config, user="root")))
-            box = await sandboxes.create(BoxSpec(root))
-            tree = written([("d", tarfile.DIRTYPE, "", b"", 4321), ("d/f", tarfile.REGTYPE, "", b"x", 1001)])
-            if Feature.ROOT_USER not in sandboxes.features:
-                return
-            await box.write_tree("/srv", tree)
-            owners = await box.exec("id -u; stat -c %u /srv/d /srv/d/f", timeout=5)
-            assert owners.stdout == b"0\n4321\n1001\n"
-            bad = sandboxes.store.record(replace(image, config=replace(image.config, user="nosuchuser")))
-            with pytest.raises(RequestRefused, match="no user"):
-                await sandboxes.create(BoxSpec(bad))
-        finally:
-            await sandboxes.close()
-
-    asyncio.run(body())
+@in_loop
+async def test_owners_are_the_tars_where_the_images_user_is_root(sandboxes: EmbeddedSandboxes) -> None:
+    image = sandboxes.store.image(await sandboxes.add_image({"x": b""}))
+    root = sandboxes.store.record(replace(image, config=replace(image.config, user="root")))
+    box = await sandboxes.create(BoxSpec(root))
+    tree = written([("d", tarfile.DIRTYPE, "", b"", 4321), ("d/f", tarfile.REGTYPE, "", b"x", 1001)])
+    if Feature.ROOT_USER not in sandboxes.features:
+        return
+    await box.write_tree("/srv", tree)
+    owners = await box.exec("id -u; stat -c %u /srv/d /srv/d/f", timeout=5)
+    assert owners.stdout == b"0\n4321\n1001\n"
+    bad = sandboxes.store.record(replace(image, config=replace(image.config, user="nosuchuser")))
+    with pytest.raises(RequestRefused, match="no user"):
+        await sandboxes.create(BoxSpec(bad))

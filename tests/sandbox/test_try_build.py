@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from tests.sandbox.as_nobody import for_root, pytest_as_nobody
+from tests.contract.sandbox.support import in_loop
 
 from etude.sandbox import BuildFailed, DiskFull, EmbeddedSandboxes
 from etude.sandbox.contract import BoxSpec, BuildTerms, Limits, SandboxError
@@ -25,18 +25,16 @@ LINES = "FROM host\nWORKDIR /made\n"
 class Yard:
     """Builds one after the other, and looks what is left."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.context = folder, folder / "context"
+    def __init__(self, folder: Path, sandboxes: EmbeddedSandboxes) -> None:
+        self.folder, self.context, self.sandboxes = folder, folder / "context", sandboxes
         self.context.mkdir()
         self.failure: BuildFailed | None = None
         self.cpu_seconds = 0.0
 
-    async def build(
-        self, sandboxes: EmbeddedSandboxes, lines: str, terms: BuildTerms = TERMS, command: str = ""
-    ) -> str:
+    async def build(self, lines: str, terms: BuildTerms = TERMS, command: str = "") -> str:
         """What the command prints in a box of the image."""
         (self.context / "Dockerfile").write_text(LINES + lines)
-        async with sandboxes.try_build(self.context, terms) as built:
+        async with self.sandboxes.try_build(self.context, terms) as built:
             self.failure, self.cpu_seconds = built.failure, built.share.cpu_seconds
             if built.failure or not command:
                 return ""
@@ -51,51 +49,32 @@ class Yard:
         return set((self.folder / "boxes").rglob("*")), own.num_fds(), len(own.children(recursive=True))
 
     def failed(self, lines: str, terms: BuildTerms = TERMS) -> BuildFailed:
-        async def run() -> None:
-            sandboxes = EmbeddedSandboxes(self.folder / "boxes")
-            try:
-                await self.build(sandboxes, lines, terms)
-            finally:
-                await sandboxes.close()
-
-        asyncio.run(run())
+        asyncio.run(self.build(lines, terms))
         assert self.failure is not None
         return self.failure
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path)
+def yard(tmp_path: Path, sandboxes: EmbeddedSandboxes) -> Yard:
+    return Yard(tmp_path, sandboxes)
 
 
-def test_each_is_built_anew_and_leaves_nothing(yard: Yard) -> None:
+@in_loop
+async def test_each_is_built_anew_and_leaves_nothing(yard: Yard) -> None:
     lines = "RUN cat /proc/sys/kernel/random/uuid > drawn\n"
-
-    async def run() -> None:
-        sandboxes = EmbeddedSandboxes(yard.folder / "boxes")
-        try:
-            drawn = {await yard.build(sandboxes, lines, command="cat drawn")}
-            before = yard.left()
-            drawn |= {await yard.build(sandboxes, lines, command="cat drawn") for _ in range(2)}
-            await yard.build(sandboxes, f"{lines}RUN exit 1\n")
-            assert len(drawn - {""}) == 3
-            assert yard.left() == before
-        finally:
-            await sandboxes.close()
-
-    asyncio.run(run())
+    drawn = {await yard.build(lines, command="cat drawn")}
+    before = yard.left()
+    drawn |= {await yard.build(lines, command="cat drawn") for _ in range(2)}
+    await yard.build(f"{lines}RUN exit 1\n")
+    assert len(drawn - {""}) == 3
+    assert yard.left() == before
 
 
-def test_commands_find_variables_that_the_image_does_not_have(yard: Yard) -> None:
-    async def run() -> str:
-        sandboxes = EmbeddedSandboxes(yard.folder / "boxes")
-        terms = BuildTerms(TERMS.limits, TERMS.seconds, (("TZ", "Asia/Kathmandu"),))
-        try:
-            return await yard.build(sandboxes, "ENV TZ=UTC\nRUN echo $TZ > seen\n", terms, 'cat seen; echo "$TZ"')
-        finally:
-            await sandboxes.close()
-
-    assert asyncio.run(run()).split() == ["Asia/Kathmandu", "UTC"]
+@in_loop
+async def test_commands_find_variables_that_the_image_does_not_have(yard: Yard) -> None:
+    terms = BuildTerms(TERMS.limits, TERMS.seconds, (("TZ", "Asia/Kathmandu"),))
+    said = await yard.build("ENV TZ=UTC\nRUN echo $TZ > seen\n", terms, 'cat seen; echo "$TZ"')
+    assert said.split() == ["Asia/Kathmandu", "UTC"]
 
 
 @pytest.mark.parametrize(
@@ -176,9 +155,3 @@ def test_on_a_full_host_no_step_is_charged_but_one_that_filled_its_own_disk(
     with pytest.raises(DiskFull, match="is full"):
         yard.failed("RUN exit 1\n")
     assert yard.failed("RUN head -c 60000000 /dev/zero > much; exit 1\n").limit == "disk"
-
-
-@pytest.mark.slow
-@for_root
-def test_all_of_this_for_an_ordinary_user() -> None:
-    pytest_as_nobody("test_try_build.py", options=["-m", "not slow"])

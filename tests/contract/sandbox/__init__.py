@@ -15,7 +15,6 @@ from tests.contract.sandbox.ends import EndCases
 from tests.contract.sandbox.escapes import EscapeCases
 from tests.contract.sandbox.files import FileCases
 from tests.contract.sandbox.forks import ForkCases
-from tests.contract.sandbox.isolation import IsolationCases
 from tests.contract.sandbox.limits import LimitCases
 from tests.contract.sandbox.support import Make
 from tests.contract.sandbox.terminals import TerminalCases
@@ -24,7 +23,7 @@ from tests.contract.sandbox.trees import TreeCases
 __all__ = ["CORE", "Make", "SandboxContract"]
 
 CORE = (
-    *("exit_codes", "whole_tree", "no_network", "out_of_sight", "no_rights", "snapshot_and_fork", "second_user"),
+    *("exit_codes", "whole_tree", "no_attack", "hosts_files", "no_right_over", "snapshot_and_fork", "second_user"),
     *("full_disk", "concurrent", "children_are_equal", "own_ways"),
 )
 """Parts of test names: one case for each guarantee that a single mode could break."""
@@ -35,7 +34,6 @@ class SandboxContract(
     BackgroundCases,
     TerminalCases,
     LimitCases,
-    IsolationCases,
     EscapeCases,
     EgressCases,
     FileCases,

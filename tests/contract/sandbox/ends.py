@@ -11,12 +11,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.contract.sandbox.support import PATIENCE, Make, a_box, in_loop, ok, opened, under_way
+from tests.contract.sandbox.support import PATIENCE, Make, in_a_box, in_loop, ok, opened, under_way
 
 from etude.sandbox import (
+    Box,
     BoxSpec,
     DiskFull,
+    Limits,
     SandboxError,
+    Sandboxes,
     SandboxLost,
 )
 
@@ -39,34 +42,31 @@ def is_first(process: psutil.Process) -> bool:
 
 
 class EndCases:
-    in_a_row = 200
-    """Number of boxes made one after another, enough to notice a leak. Lower in backends where each takes long."""
+    in_a_row = 50
+    """Boxes, one after the other: enough to see what each leaves behind. Fewer where each takes long."""
 
-    @in_loop
-    async def test_destroy_is_idempotent_and_final(self, make: Make) -> None:
-        async with a_box(make) as box:
-            running = await under_way(box, "sleep 60")
-            await box.destroy()
-            await box.destroy()
+    @in_a_box()
+    async def test_destroy_is_idempotent_and_final(self, box: Box) -> None:
+        running = await under_way(box, "sleep 60")
+        await box.destroy()
+        await box.destroy()
+        with pytest.raises(SandboxLost):
+            await running
+        for request in (box.exec("true", timeout=5), box.read_file("calc.py"), box.fork(), box.snapshot()):
             with pytest.raises(SandboxLost):
-                await running
-            for request in (box.exec("true", timeout=5), box.read_file("calc.py"), box.fork(), box.snapshot()):
-                with pytest.raises(SandboxLost):
-                    await request
+                await request
 
-    @in_loop
-    async def test_lost_when_its_first_process_is_killed(self, make: Make) -> None:
-        async with opened(make) as (sandboxes, image):
-            box = await sandboxes.create(BoxSpec(image))
-            words = ["sleep", f"60.{os.getpid()}"]
-            running = asyncio.create_task(box.exec(words, timeout=60))
-            (await first_process_above(words)).kill()
-            with pytest.raises(SandboxLost):
-                await running
-            with pytest.raises(SandboxLost):
-                await box.exec("true", timeout=5)
-            fresh = await sandboxes.create(BoxSpec(image))
-            assert ok(await fresh.exec("echo ok", timeout=5)) == "ok\n"
+    @in_a_box(Limits())
+    async def test_lost_when_its_first_process_is_killed(self, sandboxes: Sandboxes, image: str, box: Box) -> None:
+        words = ["sleep", f"60.{os.getpid()}"]
+        running = asyncio.create_task(box.exec(words, timeout=60))
+        (await first_process_above(words)).kill()
+        with pytest.raises(SandboxLost):
+            await running
+        with pytest.raises(SandboxLost):
+            await box.exec("true", timeout=5)
+        fresh = await sandboxes.create(BoxSpec(image))
+        assert ok(await fresh.exec("echo ok", timeout=5)) == "ok\n"
 
     @in_loop
     async def test_closed_backend_leaves_no_process_and_makes_no_box(self, make: Make) -> None:
@@ -80,42 +80,38 @@ class EndCases:
         with pytest.raises(SandboxError):
             await sandboxes.create(BoxSpec(image))
 
-    @in_loop
-    async def test_many_boxes_in_a_row_and_at_once(self, make: Make) -> None:
-        async with opened(make) as (sandboxes, image):
+    @in_a_box()
+    async def test_many_boxes_in_a_row_and_at_once(self, sandboxes: Sandboxes, image: str) -> None:
 
-            async def one(number: int) -> str:
-                box = await sandboxes.create(BoxSpec(image))
-                await box.write_file("n", str(number).encode())
-                out = ok(await box.exec("cat n", timeout=30))
-                await box.destroy()
-                return out
+        async def one(number: int) -> str:
+            box = await sandboxes.create(BoxSpec(image))
+            await box.write_file("n", str(number).encode())
+            out = ok(await box.exec("cat n", timeout=30))
+            await box.destroy()
+            return out
 
-            await one(0)
-            gc.collect()  # So that descriptors dropped by earlier tests are not closed while we count.
-            threads, numbers = threading.active_count(), psutil.Process().num_fds()
-            children = len(psutil.Process().children(recursive=True))
-            assert await asyncio.gather(*(one(n) for n in range(50))) == [str(n) for n in range(50)]
-            for number in range(self.in_a_row):
-                assert await one(number) == str(number)
-            assert psutil.Process().num_fds() <= numbers
-            # A backend may keep two boxes ready, which it may not have had yet at the first count. While fifty were
-            # created at once it made more in advance, which go as demand falls; the last one may still be ending.
-            async with asyncio.timeout(PATIENCE):
-                while len(psutil.Process().children(recursive=True)) > children + 2:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            assert threading.active_count() <= threads + 1
+        await one(0)
+        gc.collect()  # What earlier tests of this process dropped is not closed in between.
+        threads, numbers = threading.active_count(), psutil.Process().num_fds()
+        children = len(psutil.Process().children(recursive=True))
+        assert await asyncio.gather(*(one(n) for n in range(50))) == [str(n) for n in range(50)]
+        for number in range(self.in_a_row):
+            assert await one(number) == str(number)
+        assert psutil.Process().num_fds() <= numbers
+        # Two boxes may stand ready, of which none need have stood when the others were counted. More were made
+        # ahead while fifty were wanted at once, and go as fewer are; the last one may still be ending.
+        async with asyncio.timeout(PATIENCE):
+            while len(psutil.Process().children(recursive=True)) > children + 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert threading.active_count() <= threads + 1
 
-    @in_loop
-    async def test_full_disk_is_named(self, make: Make) -> None:
-        async with a_box(make) as box:
-            filled = await box.exec(
-                "for i in 1 2 3 4 5 6; do head -c 3500000 /dev/zero >f$i || exit 1; done", timeout=10
-            )
-            if filled.code == 0:
-                pytest.skip("this backend limits single files, not the sum")
-            assert b"No space left" in filled.stderr
-            names = [f"g{number}" for number in range(40)]
-            outcomes = await asyncio.gather(*(box.write_file(n, bytes(1 << 20)) for n in names), return_exceptions=True)
-            assert any(isinstance(outcome, DiskFull) for outcome in outcomes)
-            assert ok(await box.exec("rm f1 f2; echo freed", timeout=5)) == "freed\n"
+    @in_a_box()
+    async def test_full_disk_is_named(self, box: Box) -> None:
+        filled = await box.exec("for i in 1 2 3 4 5 6; do head -c 3500000 /dev/zero >f$i || exit 1; done", timeout=10)
+        if filled.code == 0:
+            pytest.skip("this backend limits single files, not the sum")
+        assert b"No space left" in filled.stderr
+        names = [f"g{number}" for number in range(40)]
+        outcomes = await asyncio.gather(*(box.write_file(n, bytes(1 << 20)) for n in names), return_exceptions=True)
+        assert any(isinstance(outcome, DiskFull) for outcome in outcomes)
+        assert ok(await box.exec("rm f1 f2; echo freed", timeout=5)) == "freed\n"

@@ -1,43 +1,6 @@
-"""Hostile inputs of escapes.py besides attacks.py: programs that flood, hide or swap links, and tars that break out."""
+"""What escapes.py sends into boxes besides attacks.py: programs that flood, hide and swap."""
 
 from __future__ import annotations
-
-import io
-import tarfile
-
-
-def hostile_tars() -> dict[str, bytes]:
-    """Tars by name. If accepted, each would leave a file or device named evil outside its folder, or fill the disk."""
-
-    def entry(name: str, kind: bytes = tarfile.REGTYPE, goal: str = "", size: int = 0) -> tarfile.TarInfo:
-        info = tarfile.TarInfo(name)
-        info.type, info.linkname, info.size, info.mode = kind, goal, size, 0o644
-        return info
-
-    members = {
-        "climbs": [entry("../evil")],
-        "climbs within": [entry("a/../../evil")],
-        "is absolute": [entry("/tmp/evil")],
-        "writes through its own link": [entry("l", tarfile.SYMTYPE, "/tmp"), entry("l/evil")],
-        "writes through a relative link": [entry("l", tarfile.SYMTYPE, "../.."), entry("l/tmp/evil")],
-        "links hard to a file outside": [entry("evil", tarfile.LNKTYPE, "/etc/passwd")],
-        "links hard above": [entry("evil", tarfile.LNKTYPE, "../../etc/passwd")],
-        "is a device": [entry("evil", tarfile.BLKTYPE)],
-        "is a character device": [entry("evil", tarfile.CHRTYPE)],
-        "has too many members": [entry(f"evil-{number}") for number in range(101)],
-    }
-    tars = {}
-    for name, infos in members.items():
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for info in infos:
-                tar.addfile(info)
-        tars[name] = packed.getvalue()
-    # The header declares a size of one terabyte.
-    tars["promises too much"] = entry("evil", size=1 << 40).tobuf(tarfile.GNU_FORMAT)
-    tars["is cut off"] = entry("evil", size=4096).tobuf(tarfile.GNU_FORMAT) + bytes(512)
-    return tars
-
 
 SWAP = """
 import os, time, ctypes
@@ -59,19 +22,6 @@ print("BREACH", ctypes.CFUNCTYPE(ctypes.c_int)(address)())
 """
 
 MEMORY_BOMBS = {
-    "anonymous": "x = []\nwhile True: x.append(bytearray(8 << 20))",
-    "children": """
-import os, sys, time
-children = []
-for _ in range(8):
-    pid = os.fork()
-    if pid == 0:
-        x = bytearray(40 << 20)
-        time.sleep(90)
-        os._exit(0)
-    children.append(pid)
-sys.exit(any([os.waitpid(pid, 0)[1] for pid in children]))
-""",
     "shared": """
 import mmap
 maps = []

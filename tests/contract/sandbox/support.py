@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -21,9 +22,18 @@ PATIENCE = 60.0
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in an event loop of its own, in which the boxes of its `sandboxes` end as well."""
+
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
+        async def whole() -> None:
+            try:
+                await test(*args, **kwargs)
+            finally:
+                if "sandboxes" in kwargs:
+                    await kwargs["sandboxes"].close()
+
+        asyncio.run(whole())
 
     return run
 
@@ -37,12 +47,31 @@ async def opened(make: Make) -> AsyncIterator[tuple[Sandboxes, str]]:
         await sandboxes.close()
 
 
-@contextlib.asynccontextmanager
-async def a_box(make: Make, limits: Limits = SMALL, *, needs: Feature | None = None) -> AsyncIterator[Box]:
-    async with opened(make) as (sandboxes, image):
-        if needs is not None and needs not in sandboxes.features:
-            pytest.skip(f"this backend has no {needs}")
-        yield await sandboxes.create(BoxSpec(image, limits=limits))
+def in_a_box(limits: Limits = SMALL, *, needs: Feature | None = None) -> Callable[..., Callable[..., None]]:
+    """Gives a case what it asks for of its backend: `sandboxes`, `image` with FILES, and a `box` of it."""
+
+    def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+        parameters = dict(inspect.signature(test).parameters)
+        given = [name for name in ("sandboxes", "image", "box") if parameters.pop(name, None)]
+
+        @functools.wraps(test)
+        def run(self: object, make: Make, **more: Any) -> None:
+            async def whole() -> None:
+                async with opened(make) as (sandboxes, image):
+                    if needs is not None and needs not in sandboxes.features:
+                        pytest.skip(f"this backend has no {needs}")
+                    box = await sandboxes.create(BoxSpec(image, limits=limits)) if "box" in given else None
+                    have = {"sandboxes": sandboxes, "image": image, "box": box}
+                    await test(self, **{name: have[name] for name in given}, **more)
+
+            asyncio.run(whole())
+
+        asked = inspect.Parameter("make", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        own, *others = parameters.values()
+        run.__signature__ = inspect.Signature([own, asked, *others])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 async def under_way(box: Box, command: str, *, timeout: float = 60, user: str = "") -> asyncio.Task[ExecResult]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contract.sandbox.support import PATIENCE, empties
+from tests.contract.sandbox.support import PATIENCE, empties, in_loop
 
 from etude.cluster.inline import InlineCluster
 from etude.recipe.acting import SandboxRecipe
@@ -62,214 +62,172 @@ async def lost(box: Box) -> None:
             await box.exec("true", timeout=5)
 
 
-def test_a_lost_node_loses_its_boxes_and_no_others(tmp_path: Path) -> None:
-    async def body() -> None:
-        # With a burst of one, two boxes that are asked for together go to two hosts.
-        async with a_fleet(tmp_path, replace(ROOMY, host_rate=0.5, host_burst=1)) as (fleet, cluster):
-            sandboxes = fleet.sandboxes()
-            boxes = await asyncio.gather(*(sandboxes.create(BoxSpec("host")) for _ in range(2)))
-            by_host = {box.host_name: box for box in boxes if isinstance(box, RemoteBox)}
-            safe, doomed = by_host["fleet-node-0"], by_host["fleet-node-1"]
-            running = asyncio.create_task(doomed.exec("sleep 60", timeout=60))
-            living = asyncio.create_task(safe.exec("sleep 0.5; echo alive", timeout=60))
-            await asyncio.sleep(0.2)
-            await cluster.lose_node("node-1")
-            for request in (running, doomed.exec("true", timeout=5), doomed.read_file("x"), doomed.fork()):
-                with pytest.raises(SandboxLost):
-                    await request
-            await doomed.destroy()
-            assert (await living).stdout == b"alive\n"
-            assert (await safe.exec("echo on", timeout=5)).stdout == b"on\n"
-            counts = await until(fleet, lambda counts: len(counts) == 1)
-            assert set(counts) == {"fleet-node-0"}
-            again = await sandboxes.create(BoxSpec("host"))
-            assert (await again.exec("true", timeout=5)).code == 0
-
-    asyncio.run(body())
-
-
-def test_a_host_that_died_on_a_living_node_comes_back_empty(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_fleet(tmp_path, nodes=1) as (fleet, _):
-            box = await fleet.sandboxes().create(BoxSpec("host"))
-            (host,) = fleet.hosts.values()
-            await host.kill()
+@in_loop
+async def test_a_lost_node_loses_its_boxes_and_no_others(tmp_path: Path) -> None:
+    async with a_fleet(tmp_path, replace(ROOMY, host_rate=0.5, host_burst=1)) as (fleet, cluster):
+        sandboxes = fleet.sandboxes()
+        boxes = await asyncio.gather(*(sandboxes.create(BoxSpec("host")) for _ in range(2)))
+        by_host = {box.host_name: box for box in boxes if isinstance(box, RemoteBox)}
+        safe, doomed = by_host["fleet-node-0"], by_host["fleet-node-1"]
+        running = asyncio.create_task(doomed.exec("sleep 60", timeout=60))
+        living = asyncio.create_task(safe.exec("sleep 0.5; echo alive", timeout=60))
+        await asyncio.sleep(0.2)
+        await cluster.lose_node("node-1")
+        for request in (running, doomed.exec("true", timeout=5), doomed.read_file("x"), doomed.fork()):
             with pytest.raises(SandboxLost):
-                await box.exec("true", timeout=5)
-            await until(fleet, lambda counts: list(counts.values()) == [0])
-            fresh = await fleet.sandboxes().create(BoxSpec("host"))
-            assert (await fresh.exec("true", timeout=5)).code == 0
-
-    asyncio.run(body())
-
-
-def test_boxes_of_a_client_that_fell_silent_go(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_fleet(tmp_path, replace(ROOMY, lease_seconds=3.0)) as (fleet, _):
-            silent, faithful = fleet.sandboxes(), fleet.sandboxes()
-            lost, kept = await silent.create(BoxSpec("host")), await faithful.create(BoxSpec("host"))
-            assert silent._renewing is not None
-            silent._renewing.cancel()
-            await until(fleet, lambda counts: sum(counts.values()) == 1)
-            with pytest.raises(SandboxLost):
-                await lost.exec("true", timeout=5)
-            assert (await kept.exec("true", timeout=5)).code == 0
-
-    asyncio.run(body())
+                await request
+        await doomed.destroy()
+        assert (await living).stdout == b"alive\n"
+        assert (await safe.exec("echo on", timeout=5)).stdout == b"on\n"
+        counts = await until(fleet, lambda counts: len(counts) == 1)
+        assert set(counts) == {"fleet-node-0"}
+        again = await sandboxes.create(BoxSpec("host"))
+        assert (await again.exec("true", timeout=5)).code == 0
 
 
-def test_boxes_go_when_their_dispatcher_is_gone_for_long(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_fleet(tmp_path, replace(ROOMY, orphan_seconds=0.5), nodes=1) as (fleet, cluster):
-            box = await fleet.sandboxes().create(BoxSpec("host"))
-            await end_own_tasks(cluster)
-            await fleet.dispatcher.kill()
-            with pytest.raises(SandboxLost):
-                await lost(box)
+@in_loop
+async def test_a_host_that_died_on_a_living_node_comes_back_empty(tmp_path: Path) -> None:
+    async with a_fleet(tmp_path, nodes=1) as (fleet, _):
+        box = await fleet.sandboxes().create(BoxSpec("host"))
+        (host,) = fleet.hosts.values()
+        await host.kill()
+        with pytest.raises(SandboxLost):
+            await box.exec("true", timeout=5)
+        await until(fleet, lambda counts: list(counts.values()) == [0])
+        fresh = await fleet.sandboxes().create(BoxSpec("host"))
+        assert (await fresh.exec("true", timeout=5)).code == 0
 
-    asyncio.run(body())
+
+@in_loop
+async def test_boxes_of_a_client_that_fell_silent_go(tmp_path: Path) -> None:
+    async with a_fleet(tmp_path, replace(ROOMY, lease_seconds=3.0)) as (fleet, _):
+        silent, faithful = fleet.sandboxes(), fleet.sandboxes()
+        lost, kept = await silent.create(BoxSpec("host")), await faithful.create(BoxSpec("host"))
+        assert silent._renewing is not None
+        silent._renewing.cancel()
+        await until(fleet, lambda counts: sum(counts.values()) == 1)
+        with pytest.raises(SandboxLost):
+            await lost.exec("true", timeout=5)
+        assert (await kept.exec("true", timeout=5)).code == 0
 
 
-def test_a_new_dispatcher_learns_what_the_hosts_hold(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_fleet(tmp_path) as (fleet, cluster):
-            sandboxes = fleet.sandboxes()
-            image = await sandboxes.add_image({"a": b"1"})
-            box = await sandboxes.create(BoxSpec(image))
-            assert isinstance(box, RemoteBox)
-            await box.write_file("b", b"2")
-            saved = await box.snapshot()
-            await end_own_tasks(cluster)
-            await fleet.dispatcher.restart(deadline=PATIENCE)
-            await fleet.dispatcher.call("open", deadline=PATIENCE)
-            assert sorted((await census(fleet)).values()) == [0, 1]
-            assert (await box.exec("true", timeout=5)).code == 0
-            (child,) = await box.fork()
-            assert (await child.exec("true", timeout=5)).code == 0
-            copy = await sandboxes.create(BoxSpec(saved))
-            assert isinstance(copy, RemoteBox)
-            assert (copy.host_name, await copy.read_file("b")) == (box.host_name, b"2"), "a snapshot stays at home"
-            await fleet.dispatcher.call("drain", box.host_name, 60.0, deadline=PATIENCE)
-            elsewhere = await sandboxes.create(BoxSpec(image))
-            assert await elsewhere.read_file("a") == b"1", "made anew on a host that did not have it"
-            await sandboxes.close()
-            await until(fleet, lambda counts: list(counts.values()) == [0])
+@in_loop
+async def test_boxes_go_when_their_dispatcher_is_gone_for_long(tmp_path: Path) -> None:
+    async with a_fleet(tmp_path, replace(ROOMY, orphan_seconds=0.5), nodes=1) as (fleet, cluster):
+        box = await fleet.sandboxes().create(BoxSpec("host"))
+        await end_own_tasks(cluster)
+        await fleet.dispatcher.kill()
+        with pytest.raises(SandboxLost):
+            await lost(box)
 
-    asyncio.run(body())
+
+@in_loop
+async def test_a_new_dispatcher_learns_what_the_hosts_hold(tmp_path: Path) -> None:
+    async with a_fleet(tmp_path) as (fleet, cluster):
+        sandboxes = fleet.sandboxes()
+        image = await sandboxes.add_image({"a": b"1"})
+        box = await sandboxes.create(BoxSpec(image))
+        assert isinstance(box, RemoteBox)
+        await box.write_file("b", b"2")
+        saved = await box.snapshot()
+        await end_own_tasks(cluster)
+        await fleet.dispatcher.restart(deadline=PATIENCE)
+        await fleet.dispatcher.call("open", deadline=PATIENCE)
+        assert sorted((await census(fleet)).values()) == [0, 1]
+        assert (await box.exec("true", timeout=5)).code == 0
+        (child,) = await box.fork()
+        assert isinstance(child, RemoteBox)
+        assert (child.host_name, await child.read_file("b")) == (box.host_name, b"2")
+        copy = await sandboxes.create(BoxSpec(saved))
+        assert isinstance(copy, RemoteBox)
+        assert (copy.host_name, await copy.read_file("b")) == (box.host_name, b"2"), "a snapshot stays at home"
+        await fleet.dispatcher.call("drain", box.host_name, 60.0, deadline=PATIENCE)
+        elsewhere = await sandboxes.create(BoxSpec(image))
+        assert await elsewhere.read_file("a") == b"1", "made anew on a host that did not have it"
+        await sandboxes.close()
+        await until(fleet, lambda counts: list(counts.values()) == [0])
 
 
 @pytest.mark.parametrize("turns", range(5))
-def test_a_dispatcher_ends_though_something_happens_at_that_moment(turns: int) -> None:
+@in_loop
+async def test_a_dispatcher_ends_though_something_happens_at_that_moment(turns: int) -> None:
     """However many turns of the event loop lie between what happened and its end."""
-
-    async def body() -> None:
-        dispatcher = Dispatcher({}, ROOMY)
-        keeping_time = asyncio.create_task(dispatcher._keep_time())
-        await asyncio.sleep(0.01)
-        await dispatcher.renew("nobody")
-        for _ in range(turns):
-            await asyncio.sleep(0)
+    dispatcher = Dispatcher({}, ROOMY)
+    keeping_time = asyncio.create_task(dispatcher._keep_time())
+    await asyncio.sleep(0.01)
+    await dispatcher.renew("nobody")
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    keeping_time.cancel()
+    await asyncio.wait([keeping_time], timeout=5)
+    ended = keeping_time.done()
+    while not keeping_time.done():
         keeping_time.cancel()
-        await asyncio.wait([keeping_time], timeout=5)
-        ended = keeping_time.done()
-        while not keeping_time.done():
-            keeping_time.cancel()
-            await asyncio.sleep(0.01)
-        assert ended
-
-    asyncio.run(body())
+        await asyncio.sleep(0.01)
+    assert ended
 
 
-def test_a_drained_host_gets_nothing_and_ends_with_its_last_box(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_fleet(tmp_path) as (fleet, _):
-            sandboxes = fleet.sandboxes()
-            box = await sandboxes.create(BoxSpec("host"))
-            assert isinstance(box, RemoteBox)
-            await fleet.dispatcher.call("drain", box.host_name, 60.0, deadline=PATIENCE)
-            other = await sandboxes.create(BoxSpec("host"))
-            assert isinstance(other, RemoteBox)
-            assert other.host_name != box.host_name
-            with pytest.raises(SandboxLost, match="draining"):
-                await box.fork()
-            assert (await box.exec("true", timeout=5)).code == 0
-            await box.destroy()
-            counts = await until(fleet, lambda counts: len(counts) == 1)
-            assert counts == {other.host_name: 1}
-            await fleet.dispatcher.call("drain", other.host_name, 0.2, deadline=PATIENCE)
-            await until(fleet, lambda counts: not counts)
-            with pytest.raises(SandboxLost):
-                await other.exec("true", timeout=5)
-            with pytest.raises(RequestRefused, match="no host"):
-                await fleet.dispatcher.call("drain", other.host_name, 1.0, deadline=PATIENCE)
-
-    asyncio.run(body())
+@in_loop
+async def test_a_drained_host_gets_nothing_and_ends_with_its_last_box(tmp_path: Path) -> None:
+    async with a_fleet(tmp_path) as (fleet, _):
+        sandboxes = fleet.sandboxes()
+        box = await sandboxes.create(BoxSpec("host"))
+        assert isinstance(box, RemoteBox)
+        await fleet.dispatcher.call("drain", box.host_name, 60.0, deadline=PATIENCE)
+        other = await sandboxes.create(BoxSpec("host"))
+        assert isinstance(other, RemoteBox)
+        assert other.host_name != box.host_name
+        with pytest.raises(SandboxLost, match="draining"):
+            await box.fork()
+        assert (await box.exec("true", timeout=5)).code == 0
+        await box.destroy()
+        counts = await until(fleet, lambda counts: len(counts) == 1)
+        assert counts == {other.host_name: 1}
+        await fleet.dispatcher.call("drain", other.host_name, 0.2, deadline=PATIENCE)
+        await until(fleet, lambda counts: not counts)
+        with pytest.raises(SandboxLost):
+            await other.exec("true", timeout=5)
+        with pytest.raises(RequestRefused, match="no host"):
+            await fleet.dispatcher.call("drain", other.host_name, 1.0, deadline=PATIENCE)
 
 
-def test_images_follow_their_boxes_and_snapshots_stay_at_home(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_fleet(tmp_path, replace(ROOMY, host_rate=0.5, host_burst=1)) as (fleet, _):
-            sandboxes = fleet.sandboxes()
-            image = await sandboxes.add_image({"a": b"1"})
-            boxes = await asyncio.gather(*(sandboxes.create(BoxSpec(image)) for _ in range(2)))
-            assert {box.host_name for box in boxes if isinstance(box, RemoteBox)} == set(fleet.hosts)
-            assert [await box.read_file("a") for box in boxes] == [b"1", b"1"]
-        async with a_fleet(tmp_path) as (fleet, _):
-            sandboxes = fleet.sandboxes()
-            box = await sandboxes.create(BoxSpec(await sandboxes.add_image({"a": b"1"})))
-            assert isinstance(box, RemoteBox)
-            await box.write_file("b", b"2")
-            copies = [await sandboxes.create(BoxSpec(await box.snapshot())) for _ in range(3)]
-            assert {copy.host_name for copy in copies if isinstance(copy, RemoteBox)} == {box.host_name}
-            assert await copies[2].read_file("b") == b"2"
-            children = await box.fork(3)
-            assert {child.host_name for child in children if isinstance(child, RemoteBox)} == {box.host_name}
-            assert await children[2].read_file("b") == b"2"
-
-    asyncio.run(body())
+@in_loop
+async def test_a_full_fleet_says_when_to_come_back(tmp_path: Path) -> None:
+    memory = Gauge(tmp_path).capacity.total.memory_mb
+    async with a_fleet(tmp_path, replace(ROOMY, ceiling=Resources(1_000, 2, 1_000), patience=0.5)) as (fleet, _):
+        sandboxes = fleet.sandboxes()
+        with pytest.raises(RequestRefused, match="no host has room"):
+            await sandboxes.create(BoxSpec("host", limits=Limits(memory_mb=int(3 * memory))))
+        large = Limits(memory_mb=int(0.9 * memory))
+        made = await asyncio.gather(
+            *(sandboxes.create(BoxSpec("host", limits=large)) for _ in range(5)), return_exceptions=True
+        )
+        refused = [outcome for outcome in made if isinstance(outcome, FleetFull)]
+        assert refused
+        assert refused[0].retry_after >= 1.0
+        assert "try again" in str(refused[0])
+        assert "is short of memory (" in str(refused[0])
+        assert len(refused) < 5
 
 
-def test_a_full_fleet_says_when_to_come_back(tmp_path: Path) -> None:
-    async def body() -> None:
-        memory = Gauge(tmp_path).capacity.total.memory_mb
-        async with a_fleet(tmp_path, replace(ROOMY, ceiling=Resources(1_000, 2, 1_000), patience=0.5)) as (fleet, _):
-            sandboxes = fleet.sandboxes()
-            with pytest.raises(RequestRefused, match="no host has room"):
-                await sandboxes.create(BoxSpec("host", limits=Limits(memory_mb=int(3 * memory))))
-            large = Limits(memory_mb=int(0.9 * memory))
-            made = await asyncio.gather(
-                *(sandboxes.create(BoxSpec("host", limits=large)) for _ in range(5)), return_exceptions=True
-            )
-            refused = [outcome for outcome in made if isinstance(outcome, FleetFull)]
-            assert refused
-            assert refused[0].retry_after >= 1.0
-            assert "try again" in str(refused[0])
-            assert "is short of memory (" in str(refused[0])
-            assert len(refused) < 5
+@in_loop
+async def test_output_streams_and_a_failing_listener_ends_its_command(tmp_path: Path) -> None:
+    async with a_fleet(tmp_path, nodes=1) as (fleet, _):
+        box = await fleet.sandboxes().create(BoxSpec("host"))
+        came: list[bytes] = []
+        seen = asyncio.Event()
 
-    asyncio.run(body())
+        def listen(_: int, data: bytes) -> None:
+            came.append(data)
+            seen.set()
 
+        running = asyncio.create_task(box.exec("echo a; read x; echo b", timeout=20, on_output=listen))
+        assert (await running).stdout == b"a\nb\n"
+        assert b"".join(came) == b"a\nb\n"
 
-def test_output_streams_and_a_failing_listener_ends_its_command(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_fleet(tmp_path, nodes=1) as (fleet, _):
-            box = await fleet.sandboxes().create(BoxSpec("host"))
-            came: list[bytes] = []
-            seen = asyncio.Event()
+        def fail(_: int, data: bytes) -> None:
+            raise ValueError("no more")
 
-            def listen(_: int, data: bytes) -> None:
-                came.append(data)
-                seen.set()
-
-            running = asyncio.create_task(box.exec("echo a; read x; echo b", timeout=20, on_output=listen))
-            assert (await running).stdout == b"a\nb\n"
-            assert b"".join(came) == b"a\nb\n"
-
-            def fail(_: int, data: bytes) -> None:
-                raise ValueError("no more")
-
-            with pytest.raises(ValueError, match="no more"):
-                await box.exec("echo a; sleep 60", timeout=60, on_output=fail)
-            assert await empties(box)
-
-    asyncio.run(body())
+        with pytest.raises(ValueError, match="no more"):
+            await box.exec("echo a; sleep 60", timeout=60, on_output=fail)
+        assert await empties(box)

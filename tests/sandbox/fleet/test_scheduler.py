@@ -22,7 +22,6 @@ from etude.sandbox.fleet.events import (
     HostReported,
     Place,
     Rejected,
-    RequestDropped,
     Tick,
     Why,
 )
@@ -205,19 +204,6 @@ def test_a_fork_whose_host_is_lost_is_told_so() -> None:
     assert world.rejected["f"].why is Why.GONE
     assert not world.ask("g", pinned=host)
     assert world.rejected["g"].why is Why.GONE
-
-
-def test_a_dropped_request_frees_its_place() -> None:
-    scheduler = Scheduler(POLICY)
-    scheduler.handle(HostJoined("a", SIZE), 0.0)
-    (place,) = scheduler.handle(CreateRequested("r1", "x", WHOLE), 0.0)
-    assert isinstance(place, Place)
-    assert scheduler.handle(CreateRequested("r2", "x", WHOLE), 0.0) == []
-    (rejected,) = scheduler.handle(RequestDropped("r1"), 0.0)
-    assert isinstance(rejected, Rejected)
-    *_, next_place = scheduler.handle(CreateDone("r1", "a", place.boxes), 0.1)
-    assert isinstance(next_place, Place)
-    assert next_place.request == "r2"
 
 
 def test_silence_is_noticed_before_it_is_called_death() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.contract.sandbox.support import in_loop
 from tests.harness.parts import ScriptedEngine, compact_format, written
 
 from etude.cli.plan import describe_boxes
@@ -51,30 +52,27 @@ def context_of(recipe: Recipe, root: Path) -> RunContext:
 
 
 @pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
-def test_stages_and_workers_have_their_boxes_on_the_hosts(backend: str, tmp_path: Path) -> None:
+@in_loop
+async def test_stages_and_workers_have_their_boxes_on_the_hosts(backend: str, tmp_path: Path) -> None:
     context = context_of(recipe_of(backend), tmp_path)
-
-    async def body() -> None:
-        try:
-            assert (await make_tasks(context))["discarded"] == []
-            fleet = await context.fleet()
-            assert fleet is not None
-            assert set(fleet.hosts) == HOSTS
-            if backend == "ray":
-                await fleet.dispatcher.kill()  # The stage's context starts it again.
-            async with asyncio.timeout(60):
-                while (census := await census_of(fleet)) is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-            assert census == dict.fromkeys(HOSTS, 0), "the stage's own boxes are gone"
-            # What follows can only be on the other host.
-            await fleet.dispatcher.call("drain", "fleet-node-0", 60.0, deadline=60)
-            assert await a_rollout(context, fleet)
-            assert {path.name for path in context.paths.sandboxes.iterdir()} == HOSTS
-        finally:
-            await context.close()
-            context.journal.close()
-
-    asyncio.run(body())
+    try:
+        assert (await make_tasks(context))["discarded"] == []
+        fleet = await context.fleet()
+        assert fleet is not None
+        assert set(fleet.hosts) == HOSTS
+        if backend == "ray":
+            await fleet.dispatcher.kill()  # The stage's context starts it again.
+        async with asyncio.timeout(60):
+            while (census := await census_of(fleet)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert census == dict.fromkeys(HOSTS, 0), "the stage's own boxes are gone"
+        # What follows can only be on the other host.
+        await fleet.dispatcher.call("drain", "fleet-node-0", 60.0, deadline=60)
+        assert await a_rollout(context, fleet)
+        assert {path.name for path in context.paths.sandboxes.iterdir()} == HOSTS
+    finally:
+        await context.close()
+        context.journal.close()
 
 
 async def census_of(fleet: Fleet) -> dict[str, int] | None:
