@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from _fleet_simulation import Scene, Simulation
 from _report import finish
 
 from etude.cluster import open_cluster
@@ -17,7 +18,6 @@ from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import BoxSpec, temporary_store
 from etude.sandbox.fleet import Policy, open_fleet
 from etude.sandbox.fleet.resources import Resources
-from etude.sandbox.fleet.simulation import Scene, Simulation
 
 HOSTS, BOXES, TOGETHER = 4, 400, 16
 # Four hosts report the load of one machine, which this benchmark fills on purpose; a burst of one spreads the boxes.
