@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from etude.harness.lints.compare import in_order
-from etude.harness.lints.detect import Root, nearest, relative, within
+from etude.harness.lints.detect import Root, nearest, relative
 from etude.harness.lints.diagnostic import Diagnostic, one_line
 from etude.harness.lints.linter import Linter
 from etude.harness.lints.parsers import PARSERS, Finding, Said, Unreadable
+from etude.harness.paths import within
 from etude.harness.workspaces.scratch_tree import SCRATCH, is_own
 from etude.sandbox.contract import ExecResult, HostOverloaded
 

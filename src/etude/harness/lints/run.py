@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from etude.harness.lints.compare import in_order, unmatched
-from etude.harness.lints.detect import Tree, find_roots, nearest, within
+from etude.harness.lints.detect import Tree, find_roots, nearest
 from etude.harness.lints.diagnostic import Diagnostic
 from etude.harness.lints.linter import Linter, builtin_linters
 from etude.harness.lints.linter_run import Answer, Look
+from etude.harness.paths import within
 from etude.harness.workspaces.workspace import Workspace
 
 Files: TypeAlias = Mapping[str, bytes]

@@ -71,6 +71,7 @@ class ChatPolicy:
         """Name of the request field that limits the answer's tokens; newer endpoints use another."""
         self._thinking = THINKING
         """Message field for thinking, in both directions; empty if the endpoint rejects it."""
+        self.name = endpoint.model
         self._endpoint = endpoint
         self._tools = [schema.openai() for schema in schemas]
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
@@ -79,10 +80,6 @@ class ChatPolicy:
         )
         self._counted: dict[str, tuple[int, int]] = {}
         """Per conversation: number of messages that the endpoint has counted, and their tokens."""
-
-    @property
-    def name(self) -> str:
-        return self._endpoint.model
 
     async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
         answer = await self._ask(conversation, max_tokens)

@@ -120,11 +120,7 @@ class SessionRecord:
         self.signal("follow_up", after_seconds=after)
 
     def summarised(
-        self,
-        conversation: Conversation,
-        turn: Turn,
-        usage: TraceUsage,
-        seconds: Mapping[str, float] | None = None,
+        self, conversation: Conversation, turn: Turn, usage: TraceUsage, seconds: Mapping[str, float] | None = None
     ) -> None:
         """Log a self-summary: the old context ends with the request and the summary, and a new one begins. All in one
         line, since half of it would be no state to resume from."""

@@ -20,14 +20,7 @@ from etude.harness.workspaces.folder_grep import searcher_of
 from etude.harness.workspaces.result_cache import Memo
 from etude.harness.workspaces.scratch_tree import BoxScratch
 from etude.harness.workspaces.terminal import Place
-from etude.harness.workspaces.workspace import (
-    AGENT_ENV,
-    TOO_LARGE,
-    WORKDIR,
-    OverlayWorkspace,
-    delete_file,
-    read_tree,
-)
+from etude.harness.workspaces.workspace import AGENT_ENV, TOO_LARGE, WORKDIR, OverlayWorkspace, delete_file, read_tree
 from etude.sandbox.contract import Box, ExecResult
 
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")

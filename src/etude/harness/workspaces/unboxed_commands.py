@@ -106,6 +106,7 @@ class HostProcess:
     """A command on its own pseudo-terminal. Same contract as a box's Process."""
 
     def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
+        self.id = process.pid
         self._process = process
         self._master = master
         self._said = bytearray()
@@ -135,10 +136,6 @@ class HostProcess:
 
     def end_after(self, seconds: float) -> None:
         self._clock = asyncio.get_running_loop().call_later(seconds, _end_tree, self._process.pid)
-
-    @property
-    def id(self) -> int:
-        return self._process.pid
 
     def _hear(self) -> None:
         try:

@@ -17,16 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from etude.sandbox.commands import ENVIRONMENT
-from etude.sandbox.contract import (
-    Box,
-    BoxSpec,
-    BuildTerms,
-    Egress,
-    Feature,
-    Limits,
-    SandboxError,
-    TriedBuild,
-)
+from etude.sandbox.contract import Box, BoxSpec, BuildTerms, Egress, Feature, Limits, SandboxError, TriedBuild
 from etude.sandbox.egress.upstream import Upstream
 from etude.sandbox.embedded.box import EmbeddedBox
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of

@@ -10,15 +10,7 @@ import contextlib
 from dataclasses import replace
 from typing import Any, Protocol
 
-from etude.sandbox.contract import (
-    Box,
-    BoxSpec,
-    BoxStats,
-    ImageError,
-    RequestRefused,
-    SandboxLost,
-    SandboxUnavailable,
-)
+from etude.sandbox.contract import Box, BoxSpec, BoxStats, ImageError, RequestRefused, SandboxLost, SandboxUnavailable
 from etude.sandbox.embedded.cells import Cell
 from etude.sandbox.embedded.cgroups import BoxCgroup
 from etude.sandbox.embedded.probe import advice

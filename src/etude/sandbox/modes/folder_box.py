@@ -137,11 +137,7 @@ class FolderBox:
         full = {**ENVIRONMENT, **own, **dict(self.image.config.env), **dict(self.spec.env), **(env or {})}
         where = os.path.normpath(os.path.join(self.spec.workdir, cwd or "."))  # noqa: PTH118
         limits = self.spec.limits
-        used = {
-            "memory_mb": limits.memory_mb,
-            "file_mb": limits.file_mb,
-            "cpu_seconds": limits.cpu_seconds,
-        }
+        used = {"memory_mb": limits.memory_mb, "file_mb": limits.file_mb, "cpu_seconds": limits.cpu_seconds}
         job = {**self._backend.walls.job(self.place, argv, where, full), "limits": used}
         self._commands.append(shell_line(command, cwd, env) + (" &" if merged else ""))
         run = await Run.start(job, f"box {self.id}", merged=merged)

@@ -16,15 +16,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from etude.sandbox.commands import ENVIRONMENT
-from etude.sandbox.contract import (
-    Box,
-    BoxSpec,
-    Egress,
-    Feature,
-    RequestRefused,
-    SandboxError,
-    SandboxLost,
-)
+from etude.sandbox.contract import Box, BoxSpec, Egress, Feature, RequestRefused, SandboxError, SandboxLost
 from etude.sandbox.images.image import HOST
 from etude.sandbox.images.store import check_workdir
 from etude.sandbox.inside.zygote_root import HOSTNAME

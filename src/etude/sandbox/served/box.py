@@ -8,15 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Unpack
 
 from etude.sandbox.commands import shell_line
-from etude.sandbox.contract import (
-    BoxBusy,
-    BoxSpec,
-    BoxStats,
-    ExecResult,
-    Process,
-    RequestRefused,
-    SandboxLost,
-)
+from etude.sandbox.contract import BoxBusy, BoxSpec, BoxStats, ExecResult, Process, RequestRefused, SandboxLost
 from etude.sandbox.cpu_share import Watch
 from etude.sandbox.options import Command, ExecOptions, StartOptions
 from etude.sandbox.served.channel import Channel

@@ -5,16 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from etude.sandbox.contract import (
-    NO_EGRESS,
-    BuildFailed,
-    BuildTerms,
-    Egress,
-    ImageError,
-    Limits,
-    Sandboxes,
-    TriedBuild,
-)
+from etude.sandbox.contract import NO_EGRESS, BuildFailed, BuildTerms, Egress, ImageError, Limits, Sandboxes, TriedBuild
 from etude.sandbox.cpu_share import Watch
 from etude.sandbox.images.build.builder import Builder
 from etude.sandbox.images.build.compose import COMPOSE_FILES, refuse_side_cars
