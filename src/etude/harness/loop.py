@@ -38,8 +38,7 @@ class Observer:
         included; `told` are the harness's own messages; `usage` is that of the run so far."""
 
     async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
-        """Called after a self-summary. `conversation` is the new one; its parent ends with the harness's request and
-        `turn`, the summary."""
+        """After a self-summary: `conversation` is the new one; its parent ends with the request and `turn`."""
 
 
 async def run_agent(
@@ -273,8 +272,7 @@ class _Run:
         await self.answered(turn, events)
 
     async def answered(self, turn: Turn, interrupted: Sequence[ToolEvent] = (), *, over: bool = False) -> bool:
-        """Close the turn: append the nudges, unless the run is `over`, and tell the observer. Return whether there were
-        nudges."""
+        """Append the nudges, unless the run is `over`, and tell the observer. Return whether there were any."""
         tools, self.told = [*self.outcome.tools[self.told :], *interrupted], len(self.outcome.tools)
         told = [] if over else [self.tell(text) for text in self.nudges.after(turn, tools)]
         self.open = None

@@ -21,8 +21,7 @@ getattr(importlib.import_module(module), function)(*arguments)
 
 
 def light_command(module: str, function: str, *arguments: int | str, path: Sequence[str] = ()) -> list[str]:
-    """The command line as a list of words. Without `path`, only the standard library and our own modules can be
-    imported."""
+    """The words of the command. Without `path`, only the standard library and our modules can be imported."""
     here = Path(__file__).parent
     packages = {"etude": str(here.parent), "etude.sandbox": str(here)}
     told = json.dumps([packages, list(path), module, function, arguments])

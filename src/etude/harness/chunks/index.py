@@ -183,8 +183,7 @@ class ChunkIndex:
         return [known[place] for place in np.argsort(-near, kind="stable").tolist()]
 
     async def embed_some(self, numbers: Sequence[int]) -> int:
-        """Embed the first chunks that are not embedded yet, up to the limit per search. Return how many of `numbers`
-        are embedded then."""
+        """Embed the first chunks that lack it, up to the limit per search; return how many have it then."""
         assert self._embedder is not None
         assert self._store is not None
         missing = [n for n in numbers if self._store.get(self._key(n)) is None]

@@ -128,8 +128,7 @@ class Profile:
         return new
 
     def texts(self) -> list[str]:
-        """Every fixed text of the profile, without its fields, and the names of its tools: the text that a tokenizer
-        must encode well."""
+        """Every fixed text, without its fields, and the tools' names: what a tokenizer must encode well."""
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
         templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
@@ -173,7 +172,6 @@ def load_profile(name: str) -> Profile:
 
 @cache
 def compaction_request() -> str:
-    """The long summary instruction that replaces the profile's short one when a recipe asks for the compaction
-    baseline."""
+    """The long summary instruction, instead of the profile's, for recipes that ask for the compaction baseline."""
     file = resources.files("etude.harness") / "profiles" / "compaction.txt"
     return file.read_text(encoding="utf-8").strip()

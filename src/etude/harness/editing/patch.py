@@ -49,8 +49,7 @@ class Hunk:
         return [line for sign, line in self.lines if sign != COMES]
 
     def new(self, there: Sequence[str]) -> Iterator[str]:
-        """The lines after the change. `there` are the file's lines that matched `old`: kept lines stay as they are in
-        the file."""
+        """The lines after the change. Kept lines stay as they are in `there`, the file's lines that matched `old`."""
         left = iter(there)
         for sign, line in self.lines:
             if sign == COMES:

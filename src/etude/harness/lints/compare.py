@@ -21,8 +21,7 @@ Files: TypeAlias = Mapping[str, bytes]
 MOST_COMPARED = 4_000_000
 """Most pairs of lines to compare within a changed block; a larger block counts as replaced as a whole."""
 MOST_PAIRS = 400
-"""Most pairs of an added and a deleted file to compare for renames; beyond that only files with the same name are
-compared."""
+"""Most pairs of an added and a deleted file to compare for renames; beyond that only those of the same name."""
 ALIKE = 0.5
 """Fraction of lines that an added file must share with a deleted one to count as its new name."""
 

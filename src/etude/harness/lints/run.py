@@ -48,8 +48,7 @@ class Lints:
         self._lock = asyncio.Lock()
 
     async def look(self, workspace: Workspace, path: str = ".") -> Report:
-        """Lint a file or folder; "." is everything. Raises NoShell, HostOverloaded, RequestRefused and infrastructure
-        errors."""
+        """Lint a file or folder. Raises NoShell, HostOverloaded, RequestRefused and infrastructure errors."""
         async with self._lock:
             start, now = workspace.start, await workspace.snapshot()
             trees = Tree(start), Tree(now)

@@ -60,8 +60,7 @@ class Endpoint:
 
 
 class ChatPolicy:
-    """A policy over one endpoint; it may serve several conversations. `aclose` closes its connections; a cancelled
-    `act` closes its own."""
+    """A policy over one endpoint, for any number of conversations. `aclose` closes its connections."""
 
     def __init__(self, endpoint: Endpoint, schemas: Sequence[ToolSchema], on_piece: OnPiece | None = None) -> None:
         self.on_piece = on_piece
@@ -169,8 +168,7 @@ class ChatPolicy:
             _said_no(self._endpoint.url, status, response.text[:500])
 
     def _can_do_without(self, asked: dict[str, Any], said: str) -> bool:
-        """Stop sending the field that the endpoint rejected. Return False if the rejection names none that can be
-        dropped."""
+        """Stop sending the field that the endpoint rejected; return False if none that can be dropped is named."""
         if self._bound == "max_tokens" and "max_completion_tokens" in said:
             self._bound = "max_completion_tokens"
         elif self._thinking in said and any(self._thinking in message for message in asked["messages"]):

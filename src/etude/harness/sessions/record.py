@@ -100,8 +100,7 @@ class SessionRecord:
         return cls(folder, descriptor, {})
 
     def follow(self, policy: object) -> None:
-        """Record this policy's turns. If it owns token ids (has a `recorder`), they are written beside the session from
-        now on."""
+        """Record this policy's turns. If it has a `recorder`, its token ids are written beside the session."""
         self.policy = policy
         recorder = getattr(policy, "recorder", None)
         if isinstance(recorder, TraceBuilder):
@@ -191,8 +190,7 @@ class SessionRecord:
         self._line("signal", what=what, **fields)
 
     def _differences(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> dict[str, dict[str, str | None]]:
-        """Digests of files that differ from what was last logged; an empty entry means that the file is as at the start
-        again."""
+        """Digests of files that differ from what was last logged; an empty entry: as at the start again."""
         changed: dict[str, dict[str, str | None]] = {}
         for path, (before, now) in files.items():
             if path in self._contents and self._contents[path] is now:

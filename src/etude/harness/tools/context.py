@@ -94,8 +94,7 @@ class ToolContext:
             await self._after_edit()
 
     def require_edits(self, files: int = 1) -> None:
-        """Raise ToolProblem if `files` more edits would exceed the limit; every tool calls this before it changes
-        files."""
+        """ToolProblem if `files` more edits exceed the limit; every tool calls this before it changes files."""
         if self.limits.edits is not None and sum(self.edited.values()) + files > self.limits.edits:
             raise ToolProblem(self.say("no_edits_left"))
 

@@ -34,8 +34,7 @@ list of what to withhold would miss the next name that somebody gives to a key."
 _MAX_OUTPUT_BYTES = 1_000_000
 _KEPT_BYTES = 4_000_000
 _ON_TERMINAL = 'exec "$@" <"$0" >"$0" 2>&1'
-"""Redirects a command to the terminal it opens: a session leader that opens a terminal gets it as its controlling
-terminal."""
+"""Redirects a command to the terminal it opens, which becomes a session leader's controlling terminal."""
 
 
 async def host_exec(command: str, folder: Path, timeout: float, told: bytes | None = None) -> ExecResult:

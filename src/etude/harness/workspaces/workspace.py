@@ -58,8 +58,7 @@ class Workspace(Protocol):
         ...
 
     async def delete(self, path: str) -> None:
-        """Delete a file, and any parent folder that this leaves empty. Raises FileNotFoundError and
-        IsADirectoryError."""
+        """Delete a file and parents left empty. Raises FileNotFoundError and IsADirectoryError."""
         ...
 
     async def exec(self, command: str, *, timeout: float) -> ExecResult: ...
@@ -106,13 +105,11 @@ class Runner(Protocol):
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        """Write exactly `files` to the place where commands run, run the command, and return its result and the files
-        after it."""
+        """Make the place hold exactly `files`, run the command, and return its result and the files after it."""
         ...
 
     async def enter(self, files: Mapping[str, bytes]) -> Place:
-        """Write exactly `files` to the place where commands run, and return it. Raises NoShell if it opens no
-        terminals."""
+        """Make the place hold exactly `files`, and return it. Raises NoShell if it opens no terminals."""
         ...
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:

@@ -95,8 +95,7 @@ def split_nvfp4(
     outer: Tensor | None = None,
     reciprocal_bits: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return what a matmul multiplies, code * block scale (exact in bf16 and fp32), and the outer scale for its
-    epilogue."""
+    """What a matmul multiplies, code * block scale (exact in bf16 and fp32), and its epilogue's outer scale."""
     return _rounded(x, dtype or x.dtype, per, outer, reciprocal_bits, whole=False)
 
 

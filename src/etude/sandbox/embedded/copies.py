@@ -57,8 +57,7 @@ class CopyableBox(EmbeddedBox):
 
 
 async def _kept(box: EmbeddedBox) -> tuple[str, list[Cell]]:
-    """Copies what the box has written since it was last sealed into a layer. Returns it with the cells below, which are
-    held for the caller."""
+    """Copies what was written since the last seal into a layer. Returns it and the cells below, held for the caller."""
     async with box.frozen(kill=False):
         below = box.cells[1:]
         hold(below)

@@ -32,8 +32,7 @@ class Mode(StrEnum):
 class Host:
     mode: Mode
     memory_cells: bool
-    """What a box writes lives in a tmpfs with a size limit; otherwise in plain folders, where only single files are
-    limited."""
+    """What a box writes lives in a tmpfs of limited size; otherwise in plain folders, with limits on files only."""
     ids: IdRange | None = None
     """The range of ids for boxes; None: boxes have one id, the caller's own."""
     lack: Lack | None = None

@@ -88,8 +88,7 @@ class FleetSandboxes:
         return f"{self._owner}-{self._requests}"
 
     async def granted(self, request: str, method: str, *args: Any) -> Any:
-        """Asks for boxes and waits for as long as the scheduler may need. A request that nobody waits for any more is
-        withdrawn."""
+        """Asks for boxes, for as long as the scheduler may need. A request that nobody waits for is withdrawn."""
         self._renew_from_now_on()
         policy = self._policy
         seconds = policy.patience + policy.attempts * (policy.create_seconds + policy.image_seconds)

@@ -43,8 +43,7 @@ _ARCHIVE_NAMES = re.compile(r"oci-layout|index\.json|manifest\.json|repositories
 
 
 def import_image(store: ImageStore, source: Path, *, say: Say = quiet, bounds: Bounds = DEFAULT_BOUNDS) -> str:
-    """Imports the source; returns the image's id. ImageError names what is damaged, or the layer and member that is
-    refused."""
+    """Returns the image's id. ImageError names what is damaged, or the layer and member that is refused."""
     origin = f"imported from {source.absolute()}"
     if not source.exists():
         raise ImageError(f"{source}: no such file or folder; expected a root file system or an image's archive")
@@ -218,8 +217,7 @@ def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
 
 @contextlib.contextmanager
 def _archive(file: IO[bytes], store: ImageStore, bounds: Bounds) -> Iterator[_Tar]:
-    """Opens the archive. Blobs are read in the manifest's order, so a compressed archive is decompressed to disk
-    first."""
+    """Blobs are read in the manifest's order, so a compressed archive is decompressed to disk first."""
     stream = decompressed(file)
     with contextlib.ExitStack() as open_files:
         if stream is file:

@@ -35,8 +35,7 @@ _LATER = ("exec", "start", "write", "write_tree", "stats")
 
 
 def take_identity(*, wide: bool) -> None:
-    """Becomes root of the box's user namespace if that has several ids, else stays the only id. Either way its rights
-    end at the box."""
+    """Becomes root of the box's user namespace, or stays its only id. Either way its rights end at the box."""
     kernel.drop_bounding_set(kernel.BOX_ROOT)
     if wide:
         os.setgroups([])
@@ -344,8 +343,7 @@ class Init:
                 command.drop_waiter(number)
 
     def attend(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """Handles a request about a background command. If the command has ended, its owner has already been told
-        so."""
+        """Handles a request about a background command. If it has ended, its owner has been told so."""
         command = self.commands.get(header["process"])
         if not isinstance(command, Background):
             return {"ended": True}, b""

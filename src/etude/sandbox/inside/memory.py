@@ -37,8 +37,7 @@ def patiently(act: Callable[[], None], seconds: float = 5.0) -> None:
 
 class MemoryEvents:
     def __init__(self, number: int | None) -> None:
-        """`number` is the open events file of the cgroup, opened by a process that can see it; None if no cgroup holds
-        the memory."""
+        """`number` is the cgroup's events file, opened by who can see it; None if no cgroup holds the memory."""
         self._number, self._seen = number, 0
         self._seen = self._kills()
 

@@ -37,8 +37,7 @@ class Shell:
     """The zygote's side of a shell."""
 
     def __init__(self, world: World, kind: int, clean: int, home: int, program: bytes) -> None:
-        """`clean` is the mount namespace to copy, `home` the zygote's own. `kind` is the single id of boxes that have
-        only one."""
+        """`clean` is the mount namespace to copy, `home` the zygote's own, `kind` the id of boxes with only one."""
         self.world, self.kind = world, kind
         self.space = self.network = -1
         self.failure = kernel.StepFailed("lost", 0)
@@ -72,8 +71,7 @@ class Shell:
         self.line.send(b"go")
 
     def order(self, message: wire.Header, numbers: list[int]) -> None:
-        """Turns the shell into a box. `numbers` are the box's end of the owner's socket and the descriptors of its
-        cgroup."""
+        """Turns the shell into a box. `numbers` are its end of the owner's socket and its cgroup's descriptors."""
         socket.send_fds(self.line, [json.dumps(message).encode()], numbers)
         self.line.close()
         os.close(self.network)

@@ -143,8 +143,7 @@ class Spawner:
 
 
 def find_program(name: str, path: str) -> str:
-    """Looks the program up in PATH. A found file that may not be run is returned, so that the start fails with the
-    reason."""
+    """Looks it up in PATH. A file that may not be run is returned too, so that the start fails with the reason."""
     if "/" in name or not name:
         return name
     denied = ""

@@ -99,8 +99,7 @@ def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int
 
 
 def _go_on_to_call(thread: int) -> None:
-    """Continues to the next entry to or exit from a system call. A further SIGSTOP means nothing to a thread that was
-    stopped."""
+    """Goes on to the next entry to or exit from a system call. A SIGSTOP means nothing to a stopped thread."""
     seen: int = signal.SIGSTOP
     while seen == signal.SIGSTOP:
         kernel.ptrace(_TO_NEXT_CALL, thread, 0, 0)

@@ -55,8 +55,7 @@ class World:
         self.skeletons = skeletons
         """Base -> the lowest layer of its boxes, relative to the store."""
         self.binds = binds
-        """(host folder, folder in a box of the host base), read-only. A source that starts with "store:" lies in the
-        store."""
+        """(host folder, folder in a box of the host base), read-only. A source "store:..." lies in the store."""
         self.range_base, self.range_count = range_base, range_count
         """The id in the zygote's namespace of the boxes' id 0, and how many ids follow in a row. None: one id, the
         caller's own."""
@@ -142,8 +141,7 @@ def _ids_of_boxes(world: World) -> Iterator[int | None]:
 
 
 def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
-    """Writes the id map of a new user namespace: (first id inside, first id outside, count). `process` is its folder in
-    /proc."""
+    """Writes a user namespace's id map: (first id inside, first outside, count). `process` is a folder in /proc."""
     lines = "\n".join(" ".join(map(str, row)) for row in rows)
     for kind in ("uid_map", "gid_map"):
         _write(f"{process}/{kind}", lines)

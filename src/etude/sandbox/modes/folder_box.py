@@ -195,8 +195,7 @@ class FolderBox:
         await self._ask(path, write)
 
     async def _ask(self, path: str, work: Callable[[str, str], T]) -> T:
-        """Runs `work` on a path below the box's folder. An absolute path starts at that folder; no link leads out of
-        it."""
+        """Runs `work` on a path below the box's folder, where absolute paths start; no link leads out of it."""
         self._check()
         root = str(self.place.root)
         if path.startswith(_NOT_FILES):

@@ -35,8 +35,7 @@ class Implementation:
     module: str
     """Module with a function for each operation."""
     formats: Mapping[str, tuple[str, ...]]
-    """Formats by operation. For a matmul, `fp8_block` means rows with 1 x 128 blocks times weights with 128 x 128
-    blocks."""
+    """Formats by operation. For a matmul, `fp8_block` means rows of 1 x 128 by weights of 128 x 128 blocks."""
     unfit: Callable[[str, torch.device], str | None]
     """Returns why it cannot serve a format on a device, or None."""
 
@@ -85,8 +84,7 @@ def refusal(operation: str, implementation: str, format: str, device: torch.devi
 
 
 def overview(device: torch.device | str) -> str:
-    """List for every operation and format which implementations can run it on this device, and why the others
-    cannot."""
+    """For every operation and format, which implementations can run it on this device, and why others cannot."""
     lines = []
     for operation, formats in IMPLEMENTATIONS["reference"].formats.items():
         for format in formats:

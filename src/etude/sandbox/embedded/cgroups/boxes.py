@@ -44,8 +44,7 @@ class BoxCgroup:
             yield numbers
 
     def memory_bytes(self) -> int | None:
-        """Memory that counts towards the limit, without pages that the kernel could reclaim at once. None without a
-        memory cgroup."""
+        """Memory that counts towards the limit, without pages reclaimable at once. None without a memory cgroup."""
         if self._memory is None:
             return None
         settings, path = self._memory
