@@ -66,23 +66,18 @@ class BoxRunner(BoxedCommands):
         self._layout: bytes | None = None
         """The box's layout at the last look; None if something may have changed it since."""
 
-    async def run(
-        self, files: Mapping[str, bytes], command: str, *, timeout: float
-    ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        async with self._box_may_die():
-            return await self._remembered(files, command, timeout)
-
-    async def _remembered(
+    async def _carry_out(
         self, files: Mapping[str, bytes], command: str, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        really = super()._carry_out
         if self._memo is None:
-            return await self._really(files, command, timeout)
+            return await really(files, command, timeout)
         after = files
 
         async def compute() -> tuple[ExecResult, bool]:
             nonlocal after
             before = await self._look(files)
-            result, after = await self._really(files, command, timeout)
+            result, after = await really(files, command, timeout)
             self._layout = None
             pure = after is files and before is not None and before == await self._look(after)
             if not pure:

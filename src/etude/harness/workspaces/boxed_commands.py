@@ -37,9 +37,9 @@ class BoxedCommands(ABC):
         self, files: Mapping[str, bytes], command: str, *, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
         async with self._box_may_die():
-            return await self._really(files, command, timeout)
+            return await self._carry_out(files, command, timeout)
 
-    async def _really(
+    async def _carry_out(
         self, files: Mapping[str, bytes], command: str, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
         try:

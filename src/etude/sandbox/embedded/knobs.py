@@ -34,14 +34,12 @@ class Facts:
     max_namespaces: int | None = None
     cgroup_versions: frozenset[int] = frozenset({2})
     """The versions that are mounted somewhere."""
-    cgroups_writable: bool = False
     next_subordinate: int = 100_000
     """An id at and above which nobody has subordinate ids."""
 
     @classmethod
     def read(cls, top: Path = Path("/")) -> Facts:
         mounts = _text(top / "proc/self/mountinfo")
-        folders = [line.split()[4].lstrip("/") for line in mounts.splitlines() if " - cgroup" in line]
         return cls(
             root=os.geteuid() == 0,
             user=_user_name(),
@@ -54,7 +52,6 @@ class Facts:
             cgroup_versions=frozenset(
                 2 if " - cgroup2 " in line else 1 for line in mounts.splitlines() if " - cgroup" in line
             ),
-            cgroups_writable=any(os.access(top / folder, os.W_OK) for folder in folders),
             next_subordinate=next_free(top),
         )
 

@@ -153,6 +153,15 @@ def forbid_writing(path: str, step: str) -> None:
     mount("none", path, None, _MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, None, step)
 
 
+def write(path: str | os.PathLike[str], text: str) -> None:
+    """Writes an existing file in a single write, as /proc and cgroups require."""
+    number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(number, text.encode())
+    finally:
+        os.close(number)
+
+
 def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> int:
     """Like os.open with resolve flags, and raises OSError likewise. Magic links are never followed."""
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve | RESOLVE_NO_MAGICLINKS)

@@ -144,16 +144,7 @@ def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
     """Writes a user namespace's id map: (first id inside, first outside, count). `process` is a folder in /proc."""
     lines = "\n".join(" ".join(map(str, row)) for row in rows)
     for kind in ("uid_map", "gid_map"):
-        _write(f"{process}/{kind}", lines)
-
-
-def _write(path: str, text: str) -> None:
-    """Writes an existing file in a single write, as /proc requires."""
-    number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(number, text.encode())
-    finally:
-        os.close(number)
+        kernel.write(f"{process}/{kind}", lines)
 
 
 def _bind_for_boxes(source: str, place: str, namespace: int | None) -> None:
@@ -188,8 +179,8 @@ def enter_user_namespace() -> None:
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER, "user namespace")
     try:
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"0 {uid} 1")
-        _write("/proc/self/gid_map", f"0 {gid} 1")
+        kernel.write("/proc/self/setgroups", "deny")
+        kernel.write("/proc/self/uid_map", f"0 {uid} 1")
+        kernel.write("/proc/self/gid_map", f"0 {gid} 1")
     except OSError as error:
         raise kernel.StepFailed("id map", error.errno or 0) from error
