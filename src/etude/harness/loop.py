@@ -204,8 +204,7 @@ class _Run:
         return await self.toolbox.carry_out(call), time.monotonic() - begun
 
     def summary_due(self) -> bool:
-        """Whether the context has reached the summary trigger. Only after a turn in the live context: a summary alone
-        must not ask for the next one."""
+        """Whether to summarise now: only after a turn in the live context, so that no summary asks for the next."""
         trigger = self.budgets.summary_trigger
         acted = any(message.role is Role.ASSISTANT for message in self.conversation.messages)
         return bool(trigger) and acted and self.policy.tokens(self.conversation) >= trigger
@@ -247,9 +246,8 @@ class _Run:
         return message
 
     async def interrupted(self, turn: Turn) -> None:
-        """The run ended in the middle of this turn. What its calls changed stays changed, so the turn stays in the
-        conversation, and the calls without a result are answered as interrupted, so that whoever resumes knows of
-        them."""
+        """The run ended in the middle of this turn. What its calls changed stays, so the turn stays too, and calls
+        without a result are answered as interrupted, so that whoever resumes knows of them."""
         messages = self.conversation.messages
         done = sum(1 for _ in takewhile(lambda message: message.role is Role.TOOL, reversed(messages)))
         text = self.profile.say_if_known("interrupted", self.profile.cut_off)

@@ -214,9 +214,8 @@ class ChatSession:
         return sorted(changed.keys() - _known(changed).keys())
 
     async def apply(self, paths: Collection[str] | None = None) -> list[str]:
-        """Write all changes, or those of the given files, into the folder, and return their paths. Later changes count
-        from there. Where the agent works in the folder itself the changes are already there, and are only marked as
-        accepted."""
+        """Write all changes, or those of the given files, into the folder; return their paths. Later changes count from
+        there. Where the agent works in the folder itself they are only marked as accepted."""
         workspace = await self._open()
         changed = _chosen(_known(workspace.changed()), paths)
         if not isinstance(workspace, FolderWorkspace):

@@ -68,9 +68,8 @@ def save_hf(
 
 
 def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: int | None = None) -> Transformer:
-    """Load a network. dtype None keeps the stored dtype, which for quantised weights is config.json's torch_dtype.
-    `mtp_heads` loads fewer MTP heads than the configuration names. Stored weights that are unsound raise
-    PoisonedWeights.
+    """dtype None keeps the stored dtype, for quantised weights config.json's torch_dtype. `mtp_heads` loads fewer MTP
+    heads than the configuration names. Unsound weights raise PoisonedWeights.
     """
     folder = Path(folder)
     config, stored, stored_dtype = _read(folder)

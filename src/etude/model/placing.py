@@ -61,8 +61,7 @@ def place(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
 class Spread(torch.autograd.Function):
     """Copy each token to its row at every expert it chose. Unused rows are zero if `zeros`, else anything.
 
-    The gradient is a gather too: on a CPU it is several times faster than the scattered sum autograd would use, and it
-    has one fixed order of summation.
+    The gradient is a gather too: on a CPU much faster than autograd's scattered sum, and of one fixed order.
     """
 
     @staticmethod

@@ -274,9 +274,8 @@ class Box(Protocol):
         ...
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
-        """Unpacks a tar into a directory, which is made if missing. Before anything is written, the tar is refused if a
-        member is a device, lies outside the directory or would be written through a link, or if it exceeds the
-        bounds."""
+        """Unpacks a tar into a directory, made if missing. Nothing is written of a tar with a device, a member outside
+        the directory or through a link, or too much content."""
         ...
 
     async def stats(self) -> BoxStats: ...

@@ -1,5 +1,4 @@
-"""Starts a Python interpreter that calls one function of ours and imports only the modules which that function
-needs."""
+"""Starts a Python interpreter that calls one function of ours and imports only the modules that it needs."""
 
 from __future__ import annotations
 

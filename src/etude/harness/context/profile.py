@@ -104,9 +104,8 @@ class Profile:
         read: Sequence[str] = (),
         cut_off: bool = False,
     ) -> Conversation:
-        """Start the conversation after a self-summary: system prompt, task, summary and carried state, without the
-        thinking before the summary. An empty summary, or one `cut_off` by its token limit, is marked as such if the
-        profile has a text for that."""
+        """Start the conversation after a self-summary: system prompt, task, summary without thinking, and carried
+        state. An empty summary, or one `cut_off` by its limit, is marked if the profile has a text for that."""
         count = old.summaries + 1
         if not summary:
             summary = self.say_if_known("no_summary", summary)

@@ -52,8 +52,7 @@ async def look_around(
     recent: Sequence[str] = (),
     commands: bool = True,
 ) -> Surroundings:
-    """Collect the facts. `commands` says whether commands may be run to find out what is not given; they may not where
-    the user must agree to each."""
+    """`commands`: whether commands may find out what is not given; not where the user must agree to each."""
     if commands:
         system = system or " ".join(await _said(workspace, "uname -sm; echo ${SHELL:-/bin/sh}"))
         status = status or await _said(workspace, "git status --short --branch 2>/dev/null")

@@ -84,9 +84,8 @@ def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dic
 
 
 def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
-    """Return how many lines a change added, and how many of them are still in the file today. A line that was moved
-    still counts, whether others moved around it or it moved itself. Blank lines do not count; a file that is not text
-    has no lines."""
+    """How many lines a change added, and how many of them are still in the file today, even if they moved. Blank lines
+    do not count; a file that is not text has no lines."""
     texts = [as_text(data) for data in (before, accepted, today)]
     if None in texts:
         return 0, 0

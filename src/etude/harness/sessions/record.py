@@ -164,8 +164,7 @@ class SessionRecord:
         self.clock.turned(seconds or {})
 
     def rebased(self, files: Mapping[str, tuple[bytes | None, bytes | None] | None]) -> None:
-        """Log, between two runs, that files have a new start and a new current state; None for a file that is now taken
-        from the folder as it is."""
+        """Log new starts and current states of files between two runs; None: now as it is in the folder."""
         changed = {
             path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
         }
@@ -293,8 +292,7 @@ def being_written(folder: Path) -> bool:
 
 
 def _cut_if_alone(folder: Path, descriptor: int) -> None:
-    """Cut a torn last line from the log, unless another process is writing: then it is that process's line, or it has
-    already cut it."""
+    """Cut a torn last line from the log, unless another process is writing: then that line is its business."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, (folder / LOG).read_bytes().rfind(b"\n") + 1)

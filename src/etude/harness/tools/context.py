@@ -21,8 +21,7 @@ from etude.harness.workspaces.workspace import AsksFirst, Workspace
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
     command_seconds: float = 10.0
-    """Time limit of one shell command. A command that reaches it has failed, and the model is told so, unless the host
-    gave the command no time."""
+    """Time limit of one shell command, which has failed when it reaches it, unless the host gave it no time."""
     edits: int | None = None
     """Successful edits allowed in the whole run."""
     strict: bool = False

@@ -174,7 +174,6 @@ def folder_workspace(folder: Path) -> OverlayWorkspace:
 
 
 def hold_for_commands(files: FolderFiles) -> None:
-    """Read all files into memory: every command gets all of them, and all are checked after it. Raises FolderTooLarge
-    if they are too many."""
+    """Read all files into memory, as every command gets and may change all. FolderTooLarge if too many."""
     why = f"all of it would be kept in memory for commands: {SMALLER}"
     files.keep_all(max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES, why=why)

@@ -352,9 +352,8 @@ async def delete_file(box: Box, path: str) -> None:
 
 
 async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Read all files of a box's workspace. A file too large to read becomes TOO_LARGE, which is not text and so never
-    enters a diff. A file that the agent made unreadable keeps its contents from `last`. Names that are not valid text
-    are skipped."""
+    """All files of a box's workspace but those whose names are no text. A file too large to read becomes TOO_LARGE,
+    which never enters a diff; one that the agent made unreadable keeps its contents from `last`."""
     tree: dict[str, bytes] = {}
     for path in await box.list_files("."):
         if not is_source(path) or not is_text_name(path):

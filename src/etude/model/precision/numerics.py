@@ -88,8 +88,7 @@ class Numerics:
         return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
-        """Round activations [R, K] for the forward pass. The rows count as one tensor: under `nvfp4_tensor` all of them
-        determine the scale."""
+        """Round activations [R, K]. The rows are one tensor: under `nvfp4_tensor` all determine the scale."""
         match self.rounding:
             case "nvfp4":
                 return Operand(*split_nvfp4(x, torch.float32, reciprocal_bits=self.reciprocal_bits))

@@ -87,9 +87,8 @@ class EmbeddedBox(ServedBox):
         raise SandboxUnavailable(advice(step, error))
 
     async def stats(self) -> BoxStats:
-        """Box statistics. Pid 1 knows the memory of its processes; the cgroup, where there is one, knows all memory of
-        the box. Pid 1 measures disk use by the box's file system, which is the whole disk for cells in plain folders,
-        so those are measured here."""
+        """Pid 1 knows the memory of its processes; a cgroup knows all memory. Pid 1 measures disk use by the box's file
+        system, which is the whole disk for cells in plain folders, so those are measured here."""
         found = await super().stats()
         if (held := self.cgroup.memory_bytes()) is not None:
             found = replace(found, memory_bytes=held)
@@ -99,8 +98,7 @@ class EmbeddedBox(ServedBox):
         return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, places))
 
     async def rehearse(self) -> list[str] | None:
-        """For a frozen box: whether its processes can continue on another root. If so, returns the files that they have
-        mapped shared, else None."""
+        """For a frozen box: the files that its processes map shared, or None if they cannot go on on another root."""
         answer, _ = await self._ask({"op": "rehearse"})
         return answer.get("shared")
 

@@ -1,5 +1,4 @@
-"""Imports images from files: a folder, a tar of a root file system, an OCI layout or archive, or `docker save`
-output."""
+"""Imports images: a folder, a tar of a root file system, an OCI layout or archive, or `docker save` output."""
 
 from __future__ import annotations
 

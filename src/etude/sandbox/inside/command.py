@@ -1,5 +1,4 @@
-"""One command: it runs with a mark that its descendants cannot shed, is watched, and is ended as a whole process
-tree."""
+"""One command: it runs with a mark that its descendants cannot shed, is watched, and ends as a whole process tree."""
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
 

@@ -98,9 +98,8 @@ class Init:
         self.frames = wire.Unpacker()
         self.sender = wire.Sender(answers)
         self.frozen = 0
-        """Number of copies under way. Until the last is done, requests that would change files wait in `deferred`, and
-        commands that have ended in `ended`: while a box moves from one root to the next, it has no /proc to see its
-        processes in."""
+        """Copies under way. Meanwhile requests that would change files wait in `deferred`, and commands that have ended
+        in `ended`: a box that moves to another root has no /proc to see its processes in."""
         self.deferred: list[tuple[wire.Header, bytes]] = []
         self.ended: list[Command] = []
         self.resting: set[int] = set()

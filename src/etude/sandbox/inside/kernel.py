@@ -33,8 +33,7 @@ _NUMBERS = {
 }
 LONGEST_OPTION = 255
 _TRIES = 1000
-"""The kernel gives up on resolving ".." (EAGAIN) whenever anybody on the machine renames or mounts something
-meanwhile."""
+"""The kernel gives up on resolving ".." (EAGAIN) whenever anybody on the machine renames or mounts something."""
 MACHINE = os.uname().machine
 _CALL = _NUMBERS.get(MACHINE, {})
 # PyDLL keeps the GIL during the call: after a raw clone, the child must hold the lock itself.

@@ -21,9 +21,8 @@ _SEGMENTS = "/proc/sysvipc/shm"
 
 
 def patiently(act: Callable[[], None], seconds: float = 5.0) -> None:
-    """Retries `act` while the kernel reports that there is no memory. Processes that it has killed may hold the box's
-    memory for a moment longer, and even listing processes can fail then. `act` must be safe to restart from its
-    beginning."""
+    """Retries `act`, which must be safe to restart, while there is no memory: processes that the kernel has killed may
+    hold the box's memory for a moment longer, and even listing processes can fail then."""
     deadline = time.monotonic() + seconds
     while True:
         try:

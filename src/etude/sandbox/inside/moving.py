@@ -1,5 +1,4 @@
-"""Moves live processes to a new root: a thread whose working folder is in the box's files moves to the same folder
-there.
+"""Moves live processes to a new root: a thread whose working folder is in the box's files gets the same one there.
 
 The kernel itself moves roots, and working folders that are the root. Every other thread changes its folder by a system
 call that is made on its behalf (tracing.py). Programs and private mappings of the old files may stay, since sealed

@@ -1,5 +1,4 @@
-"""The processes of a box as pid 1 sees them: which command they belong to, what they use, and how they are reliably
-ended.
+"""The processes of a box as pid 1 sees them: whose command they are, what they use, and how they are surely ended.
 
 A command's mark is its own UTS namespace: every descendant is in it, and none can leave it (new namespaces are denied).
 """

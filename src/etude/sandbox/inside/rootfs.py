@@ -136,9 +136,8 @@ def later_moves(world: World, base: str) -> list[tuple[str, str]]:
 
 
 def put_root(root: int, space: int, home: int, moves: list[tuple[str, str]], *, seal: bool) -> None:
-    """Makes an overlay the root directory of the mount namespace `space`, closes its descriptor, and returns to our own
-    namespace `home`. With `seal`, the old root is first made read-only, which is the kernel's own proof that no process
-    writes there."""
+    """Makes an overlay the root of the mount namespace `space`, closes its descriptor, and returns to `home`, our own.
+    With `seal`, the old root is first made read-only: the kernel's proof that no process writes there."""
     try:
         kernel.enter_mounts(space)
         if seal:

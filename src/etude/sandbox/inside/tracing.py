@@ -38,8 +38,7 @@ _EVERY_SIGNAL = struct.pack("=Q", 2**64 - 1)
 
 
 def change_folder(thread: int, path: str, vdso: int) -> None:
-    """Makes the thread change its working folder. OSError if it may not enter the folder or cannot be traced. `vdso` is
-    the address of its vdso."""
+    """Makes the thread, whose vdso is at `vdso`, change its folder. OSError if it may not or cannot be traced."""
     instruction = vdso + _offset_in_vdso()
     with _taken(thread) as memory, _quiet(thread):
         if os.pread(memory, len(_INSTRUCTION), instruction) != _INSTRUCTION:

@@ -57,8 +57,7 @@ class World:
         self.binds = binds
         """(host folder, folder in a box of the host base), read-only. A source "store:..." lies in the store."""
         self.range_base, self.range_count = range_base, range_count
-        """The id in the zygote's namespace of the boxes' id 0, and how many ids follow in a row. None: one id, the
-        caller's own."""
+        """Which id here is the boxes' id 0, and how many follow in a row. None: one id, the caller's own."""
         self.subordinate = subordinate
         """The host's ids of the boxes' user 0 and group 0, if the range is one of the caller's subordinate ids. None:
         the ids in the zygote's namespace are the host's."""

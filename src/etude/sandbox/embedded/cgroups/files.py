@@ -1,5 +1,4 @@
-"""The files of a cgroup, by cgroup version. A value must be written in one write, and a missing file must not be
-created."""
+"""The files of a cgroup, by version. A value must be written in one write, and a missing file not be created."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Ownership of cgroups: each of our processes holds a lock on its folders, so unlocked folders belong to a dead
-owner."""
+"""Ownership of cgroups: each of our processes holds a lock on its folders; unlocked ones belong to a dead owner."""
 
 from __future__ import annotations
 
