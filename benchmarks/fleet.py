@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from _fleet_simulation import Scene, Simulation
 from _report import finish
 
 from etude.cluster import open_cluster
@@ -19,7 +20,6 @@ from etude.recipe.acting import SandboxRecipe
 from etude.sandbox import BoxSpec, temporary_store
 from etude.sandbox.fleet import Policy, open_fleet
 from etude.sandbox.fleet.resources import Resources
-from etude.sandbox.fleet.simulation import Scene, Simulation
 
 HOSTS, BOXES, TOGETHER = 4, 400, 16
 # All four hosts report the load of this one machine, which the benchmark fills on purpose, so the ceiling is lifted. A

@@ -4,31 +4,22 @@ The harness that trains is the harness that ships."""
 
 from etude.harness.context.profile import Profile, load_profile
 from etude.harness.editing.apply import ApplyConflict
-from etude.harness.from_recipe import budgets_of, format_of, profile_of, session_schemas, tool_limits
+from etude.harness.from_recipe import budgets_of, format_of, profile_of, session_schemas
 from etude.harness.loop import Observer, run_agent
 from etude.harness.outcome import Budgets, Outcome, Prices
 from etude.harness.permissions import Answer, Denied, Permissions, PermissionsError, Rule, Wish
 from etude.harness.policies.chat import ChatPolicy, Endpoint
 from etude.harness.policies.chat_stream import Piece
-from etude.harness.policies.openai_messages import openai_messages, whole_chain
+from etude.harness.policies.openai_messages import openai_messages
 from etude.harness.policies.recording import RecordingPolicy
 from etude.harness.policies.scripted import ScriptedPolicy
 from etude.harness.policies.token import TokenPolicy, TokenSampling
-from etude.harness.policy import (
-    ContextFull,
-    Conversation,
-    Message,
-    Policy,
-    PolicyError,
-    Role,
-    ToolCall,
-    Turn,
-)
+from etude.harness.policy import ContextFull, Conversation, Message, Policy, PolicyError, Role, ToolCall, Turn
 from etude.harness.schema import SchemaError, ToolSchema, builtin_schema
 from etude.harness.session import ChatSession, write_sample
 from etude.harness.toolbox import Toolbox, ToolResult
-from etude.harness.tools.context import Output, Tool, ToolLimits, ToolProblem
-from etude.harness.workspaces.box_runner import BoxRunner, ExecMemo, folder_workspace, lazy_workspace
+from etude.harness.tools.context import Output, ToolLimits, ToolProblem
+from etude.harness.workspaces.box_runner import ExecMemo, folder_workspace, lazy_workspace
 from etude.harness.workspaces.folder_files import FolderTooLarge
 from etude.harness.workspaces.user_folder import FolderWorkspace
 from etude.harness.workspaces.workspace import (
@@ -44,7 +35,6 @@ __all__ = [
     "WORKDIR",
     "Answer",
     "ApplyConflict",
-    "BoxRunner",
     "BoxWorkspace",
     "Budgets",
     "ChatPolicy",
@@ -77,7 +67,6 @@ __all__ = [
     "ScriptedPolicy",
     "TokenPolicy",
     "TokenSampling",
-    "Tool",
     "ToolCall",
     "ToolLimits",
     "ToolProblem",
@@ -97,7 +86,5 @@ __all__ = [
     "profile_of",
     "run_agent",
     "session_schemas",
-    "tool_limits",
-    "whole_chain",
     "write_sample",
 ]

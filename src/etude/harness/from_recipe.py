@@ -56,9 +56,8 @@ def session_schemas(recipe: HarnessRecipe) -> tuple[ToolSchema, ...]:
 
 
 def format_of(recipe: HarnessRecipe, tokenizer: Path) -> Format:
-    """The format in which the model is prompted. `tokenizer` is the run's own, used where the recipe names no other.
-    Every token policy gets its format here, and declares its own tools in it. Raises TokenizerError if the tokenizer
-    does not go with the format."""
+    """The format of prompts. `tokenizer` is the run's own, for recipes that name no other. Every token policy gets its
+    format here, to declare its tools in. Raises TokenizerError if the two do not go together."""
     if recipe.format == "compact":
         return CompactFormat(Tokenizer.load(tokenizer))
     published = PretrainedTokenizer.load(Path(recipe.tokenizer).expanduser() if recipe.tokenizer else tokenizer)

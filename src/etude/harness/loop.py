@@ -38,8 +38,7 @@ class Observer:
         included; `told` are the harness's own messages; `usage` is that of the run so far."""
 
     async def summary(self, conversation: Conversation, turn: Turn, usage: TraceUsage) -> None:
-        """Called after a self-summary. `conversation` is the new one; its parent ends with the harness's request and
-        `turn`, the summary."""
+        """After a self-summary: `conversation` is the new one; its parent ends with the request and `turn`."""
 
 
 async def run_agent(
@@ -205,8 +204,7 @@ class _Run:
         return await self.toolbox.carry_out(call), time.monotonic() - begun
 
     def summary_due(self) -> bool:
-        """Whether the context has reached the summary trigger. Only after a turn in the live context: a summary alone
-        must not ask for the next one."""
+        """Whether to summarise now: only after a turn in the live context, so that no summary asks for the next."""
         trigger = self.budgets.summary_trigger
         acted = any(message.role is Role.ASSISTANT for message in self.conversation.messages)
         return bool(trigger) and acted and self.policy.tokens(self.conversation) >= trigger
@@ -248,9 +246,8 @@ class _Run:
         return message
 
     async def interrupted(self, turn: Turn) -> None:
-        """The run ended in the middle of this turn. What its calls changed stays changed, so the turn stays in the
-        conversation, and the calls without a result are answered as interrupted, so that whoever resumes knows of
-        them."""
+        """The run ended in the middle of this turn. What its calls changed stays, so the turn stays too, and calls
+        without a result are answered as interrupted, so that whoever resumes knows of them."""
         messages = self.conversation.messages
         done = sum(1 for _ in takewhile(lambda message: message.role is Role.TOOL, reversed(messages)))
         text = self.profile.say_if_known("interrupted", self.profile.cut_off)
@@ -273,8 +270,7 @@ class _Run:
         await self.answered(turn, events)
 
     async def answered(self, turn: Turn, interrupted: Sequence[ToolEvent] = (), *, over: bool = False) -> bool:
-        """Close the turn: append the nudges, unless the run is `over`, and tell the observer. Return whether there were
-        nudges."""
+        """Append the nudges, unless the run is `over`, and tell the observer. Return whether there were any."""
         tools, self.told = [*self.outcome.tools[self.told :], *interrupted], len(self.outcome.tools)
         told = [] if over else [self.tell(text) for text in self.nudges.after(turn, tools)]
         self.open = None

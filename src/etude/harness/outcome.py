@@ -54,8 +54,7 @@ class Budgets:
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of a run. It is filled in while the run goes on, so that whoever cancels the run still has what happened
-    until then."""
+    """Result of a run, filled in while it goes on: whoever cancels it has what happened until then."""
 
     conversation: Conversation
     """The last conversation; earlier ones are its parents."""
@@ -69,6 +68,5 @@ class Outcome:
 
     @property
     def failed_by_us(self) -> bool:
-        """True if infrastructure, the wall clock or the caller ended the run, so that it says nothing about the
-        model."""
+        """Infrastructure, the wall clock or the caller ended the run: it says nothing about the model."""
         return self.stop.ours

@@ -12,6 +12,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
+from etude.harness.paths import within
+
 Access: TypeAlias = Literal["none", "read", "write", "all"]
 """"none": touches no file. "read", "write": a file or folder. "all": may touch anything, not only files."""
 T = TypeVar("T")
@@ -33,11 +35,7 @@ def collide(one: Reach, other: Reach) -> bool:
         return True
     if one.access == other.access == "read":
         return False
-    return _within(one.path, other.path) or _within(other.path, one.path)
-
-
-def _within(path: str, folder: str) -> bool:
-    return folder == "." or path == folder or path.startswith(f"{folder}/")
+    return within(one.path, other.path) or within(other.path, one.path)
 
 
 async def in_order(

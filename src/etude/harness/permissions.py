@@ -147,8 +147,7 @@ class Permissions:
         return "ask"
 
     async def agree(self, wish: Wish) -> Wish:
-        """Return what may be done: the wish, or the command as the user rewrote it. Raises Denied if it may not be
-        done."""
+        """Return what may be done: the wish, or the command as the user rewrote it. Raises Denied if nothing."""
         async with self._one_question:
             return await self._agree(wish)
 
@@ -189,8 +188,7 @@ class AskedWeb:
 
 
 def always_rules(wish: Wish) -> list[Rule]:
-    """Rules that an "always" answer adds: all files of the folder, commands that begin with these words, or this
-    host."""
+    """Rules that "always" adds: all files of the folder, commands that begin with these words, or this host."""
     if wish.kind == "write":
         return [Rule("write")]
     if wish.kind == "fetch":

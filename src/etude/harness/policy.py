@@ -12,8 +12,7 @@ from typing import Protocol, runtime_checkable
 
 
 class PolicyError(Exception):
-    """The policy could not act (engine lost, endpoint down): an infrastructure failure, the rollout ends as an
-    error."""
+    """The policy could not act (engine lost, endpoint down): infrastructure failed, the rollout is an error."""
 
 
 class ContextFull(Exception):
@@ -70,8 +69,7 @@ class Message:
 
 @dataclass(slots=True)
 class Conversation:
-    """The messages that the agent is shown, in order. A self-summary starts a new conversation whose `parent` is the
-    old one."""
+    """The messages that the agent is shown. A self-summary starts a new conversation, whose `parent` is the old."""
 
     id: str
     messages: list[Message] = field(default_factory=list)

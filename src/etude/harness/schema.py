@@ -50,8 +50,7 @@ class ToolSchema:
     """The parameter that names the file or folder the call touches; if empty, a call touches the whole workspace."""
 
     def call_schema(self) -> CallSchema:
-        """Schema for the compact format's call grammar. It omits parameters that the grammar cannot express; a call
-        that uses one is told so."""
+        """Schema for the compact format's call grammar, without the parameters that it cannot express."""
         positional = [
             Parameter(p.name, p.kind, p.required)
             for p in self.parameters

@@ -129,8 +129,7 @@ class ChatSession:
 
     @property
     def unfinished(self) -> bool:
-        """True if the saved session's last request was ended by a kill, the user, the clock or a failure of ours:
-        `go_on` resumes it."""
+        """The last request was ended by a kill, the user, the clock or a failure of ours: `go_on` resumes it."""
         ended = self._saved.stop if self._saved is not None else ""
         return self.interrupted or (ended not in ("", REBASED) and StopCause(ended).ours)
 
@@ -215,9 +214,8 @@ class ChatSession:
         return sorted(changed.keys() - _known(changed).keys())
 
     async def apply(self, paths: Collection[str] | None = None) -> list[str]:
-        """Write all changes, or those of the given files, into the folder, and return their paths. Later changes count
-        from there. Where the agent works in the folder itself the changes are already there, and are only marked as
-        accepted."""
+        """Write all changes, or those of the given files, into the folder; return their paths. Later changes count from
+        there. Where the agent works in the folder itself they are only marked as accepted."""
         workspace = await self._open()
         changed = _chosen(_known(workspace.changed()), paths)
         if not isinstance(workspace, FolderWorkspace):
@@ -235,8 +233,7 @@ class ChatSession:
             self._record.signal("edits_rejected", files=list(_known((await self._open()).changed())))
 
     def agree_to_training(self) -> None:
-        """Record consent to training for a resumed session, as for a new one. Anything the user has said about this
-        session takes precedence."""
+        """Record consent to training, for a resumed session too. What the user said about it takes precedence."""
         saved = self._saved
         if self._record is not None and saved is not None and not saved.consent and saved.said_of_training is None:
             self._record.signal("consent", given=True)

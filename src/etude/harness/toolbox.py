@@ -69,8 +69,7 @@ class Toolbox(ToolContext):
         return self.bounded(await self.carry_out(call), max_tokens=max_tokens, count=count)
 
     async def carry_out(self, call: ToolCall) -> Output:
-        """Run the call and return its whole output. How much of it the model reads is decided when all calls of the
-        turn are done."""
+        """Return the whole output. How much of it the model reads is decided when the turn's calls are done."""
         schema = self.schemas.get(call.name)
         if schema is None:
             return _refusal(self.say("unknown_tool", name=call.name, tools=", ".join(self.schemas)), valid=False)

@@ -19,18 +19,16 @@ from etude.model.experts import expert_matmul
 from etude.model.precision.numerics import Numerics
 from etude.model.rounding import compute_with, prepare, restore, round_with, serve, served_state
 from etude.model.router import UNKNOWN, Replay
-from etude.model.transformer import ExtendOutput, MtpOutput, Output, Transformer
+from etude.model.transformer import Output, Transformer
 
 __all__ = [
     "UNKNOWN",
     "CacheOverrun",
     "CannotQuantise",
-    "ExtendOutput",
     "KernelUnavailable",
     "LatentCache",
     "ModelConfig",
     "ModelError",
-    "MtpOutput",
     "Numerics",
     "Output",
     "Parameters",

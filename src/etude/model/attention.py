@@ -33,8 +33,7 @@ Rotation = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Attention mask: causal within a document. `bias` is added to the scores; None means plain causal in the fused
-    kernel."""
+    """Causal within a document. `bias` is added to the scores; None means plain causal in the fused kernel."""
 
     bias: Tensor | None
     explicit: bool

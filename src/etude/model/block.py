@@ -1,5 +1,4 @@
-"""One transformer layer: latent attention, then a dense feed-forward or a mixture of experts. Published parameter
-names."""
+"""One transformer layer: latent attention, then a dense feed-forward or a mixture of experts, under published names."""
 
 from __future__ import annotations
 

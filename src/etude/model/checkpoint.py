@@ -42,8 +42,7 @@ _MTP = re.compile(r"mtp\.(\d+)\.(?:block\.)?(.*)")
 def save_hf(
     model: Transformer, folder: Path | str, tokenizer_file: Path | str | None = None, *, experts: str | None = None
 ) -> None:
-    """Write model.safetensors and config.json; config.json comes last, so that a torn write is never taken for a
-    checkpoint.
+    """Write model.safetensors and, last, config.json, so that a torn write is never taken for a checkpoint.
 
     Unsound weights raise PoisonedWeights; an existing checkpoint then stays as it was.
 
@@ -69,9 +68,8 @@ def save_hf(
 
 
 def load_hf(folder: Path | str, dtype: torch.dtype | None = None, *, mtp_heads: int | None = None) -> Transformer:
-    """Load a network. dtype None keeps the stored dtype, which for quantised weights is config.json's torch_dtype.
-    `mtp_heads` loads fewer MTP heads than the configuration names. Stored weights that are unsound raise
-    PoisonedWeights.
+    """dtype None keeps the stored dtype, for quantised weights config.json's torch_dtype. `mtp_heads` loads fewer MTP
+    heads than the configuration names. Unsound weights raise PoisonedWeights.
     """
     folder = Path(folder)
     config, stored, stored_dtype = _read(folder)
@@ -102,8 +100,7 @@ def load_codes(folder: Path | str) -> dict[str, Quantised]:
 
 
 def checkpoint_faults(folder: Path | str) -> list[Fault]:
-    """Return what is unsound in a checkpoint. Checks the stored numbers, codes and scales; if those are fine, the
-    values the codes stand for."""
+    """What is unsound: stored numbers, codes and scales or, if those are fine, the values of the codes."""
     _, stored, dtype = _read(Path(folder))
     return faults(stored) or faults_of_values(_values(split_quantised(stored)[1], dtype))
 
@@ -136,8 +133,7 @@ def published_tensors(model: Transformer) -> dict[str, Tensor]:
 
 
 def _values(quantised: dict[str, Quantised], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Dequantise the tensors one at a time, when asked for: together they would be several times as large as their
-    codes."""
+    """Dequantise tensors when asked for, one at a time: together they are several times as large as their codes."""
     return ((name, dequantise(q, dtype)) for name, q in sorted(quantised.items()))
 
 

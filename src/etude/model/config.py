@@ -129,8 +129,7 @@ class ModelConfig:
         return Parameters(total + self.num_nextn_predict_layers * head, active)
 
     def to_hf(self) -> dict[str, Any]:
-        """Return the published config.json. An embedding scale other than 1 means that the exported embedding is
-        untied."""
+        """The published config.json. An embedding scale other than 1 means that the embedding is untied."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("yarn", "embedding_scale")}
         folded = self.embedding_scale != 1
         out: dict[str, Any] = {

@@ -76,8 +76,7 @@ class Pass:
 
 @torch.enable_grad()
 def recorded(model: Transformer, tokens_t: Tensor) -> Pass:
-    """Run and record a forward pass the way a trainer does, with gradients on: without gradients other matmuls are
-    used."""
+    """Record a forward pass as a trainer runs it, with gradients on: without them other matmuls are used."""
     residual: list[Tensor] = []
     routed: dict[int, Routed] = {}
 

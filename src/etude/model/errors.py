@@ -24,8 +24,7 @@ class CannotQuantise(ModelError):
 
 
 class PoisonedWeights(ModelError):
-    """Weights are not finite or were clipped. Nothing may continue from them, so they are neither written nor
-    loaded."""
+    """Weights that are not finite or were clipped are neither written nor loaded: nothing may go on from them."""
 
 
 class KernelUnavailable(ModelError):

@@ -59,11 +59,9 @@ def place(experts_nk: Tensor, experts: int, *, multiple: int = 1) -> Placement:
 
 
 class Spread(torch.autograd.Function):
-    """Copy each token to its row at every expert it chose. Unused rows are zero if `zeros`, otherwise whatever is
-    cheapest.
+    """Copy each token to its row at every expert it chose. Unused rows are zero if `zeros`, else anything.
 
-    The gradient is a gather too: on a CPU it is several times faster than the scattered sum autograd would use, and it
-    has one fixed order of summation.
+    The gradient is a gather too: on a CPU much faster than autograd's scattered sum, and of one fixed order.
     """
 
     @staticmethod
@@ -82,8 +80,7 @@ class Spread(torch.autograd.Function):
 
 
 class Gather(torch.autograd.Function):
-    """Read the row of each token-expert pair. No two pairs share a row, so the gradient is a copy; unused rows get
-    zero."""
+    """Read each token-expert pair's row. No two share one, so the gradient is a copy; unused rows get zero."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, place: Tensor) -> Tensor:

@@ -59,8 +59,7 @@ class Routing:
     experts_nk: Tensor
     gates_nk: Tensor
     overridden_n: Tensor | None = None
-    """Tokens with a replayed expert that was kept although this router would not have chosen it; None without
-    replay."""
+    """Tokens with a replayed expert that this router would not have chosen; None without replay."""
     refused_n: Tensor | None = None
     """Tokens with a replayed expert that was refused."""
 

@@ -27,8 +27,7 @@ from etude.model.errors import CacheOverrun
 from etude.model.pieces import Pieces
 
 NARROW, WIDE = 2, 8
-"""Tokens per piece. Narrow pieces are for decoding rows: the pending token and a draft; 1 where most rows have no
-draft."""
+"""Tokens per piece. Narrow ones are for decoding: the pending token and a draft; 1 where most rows have no draft."""
 PIECES_STEP = 8
 WINDOW_STEP = 64
 CHUNK = 64

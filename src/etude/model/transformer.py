@@ -141,8 +141,7 @@ class Transformer(nn.Module):
     ) -> MtpOutput:
         """Run the MTP heads on top of a forward pass. Pass the same positions and documents.
 
-        At the last positions of a document the heads see a token of the next one: mask those rows in the loss. No other
-        row is affected.
+        At a document's last positions the heads see a token of the next: mask those rows in the loss.
         """
         positions = _positions(tokens_bt, positions_bt, documents_bt)
         hidden, logits, routings = output.hidden_bth, [], []
@@ -191,8 +190,7 @@ class Transformer(nn.Module):
         return self.logits_of(hidden[0, read_r])
 
     def balance(self, load_le: Tensor, rate: float, mtp_load_ke: Tensor | None = None) -> None:
-        """Move every router's bias one step towards even load; call it after an optimizer step with its batch's
-        load."""
+        """Move every router's bias a step towards even load, after an optimizer step with its batch's load."""
         for mixture, load in zip(self._mixtures(self.layers), load_le, strict=True):
             mixture.gate.balance(load, rate)
         if mtp_load_ke is not None:

@@ -1,13 +1,11 @@
 """Sandboxes: isolated, forkable boxes with their own files and processes, and no network unless a policy allows some.
 
-The package holds the backend contract, the embedded backend (no daemon, no root), and a backend over a container
-engine."""
+The package holds the contract, the embedded backend (no daemon, no root), and one over a container engine."""
 
 from etude.sandbox.contract import (
     Box,
     BoxBusy,
     BoxSpec,
-    BoxStats,
     BuildFailed,
     DiskFull,
     Egress,
@@ -33,7 +31,6 @@ __all__ = [
     "Box",
     "BoxBusy",
     "BoxSpec",
-    "BoxStats",
     "BuildFailed",
     "DiskFull",
     "Egress",

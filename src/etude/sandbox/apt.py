@@ -13,8 +13,7 @@ _WEB = re.compile(r"https?://\S+")
 
 
 def apt_addresses(sources: Path = SOURCES) -> list[str]:
-    """Returns the apt source URLs in file order, deduplicated, without trailing slashes. Unreadable files are
-    skipped."""
+    """The apt source URLs in file order, deduplicated, without trailing slashes. Unreadable files are skipped."""
     found: list[str] = []
     for path in [sources / "sources.list", *sorted((sources / "sources.list.d").glob("*"))]:
         if path.suffix not in (".list", ".sources"):
@@ -28,9 +27,8 @@ def apt_addresses(sources: Path = SOURCES) -> list[str]:
 
 
 def proxy_variables() -> dict[str, str]:
-    """Returns `http_proxy` and `https_proxy` for a program that fetches as apt does. They come from this host's
-    environment, and from apt's own settings where the environment says nothing. The names are in lower case, which
-    every program reads."""
+    """`http_proxy` and `https_proxy` for a program that fetches as apt does: from this host's environment, or else from
+    apt's own settings. The names are in lower case, which every program reads."""
     found = {}
     for kind in ("http", "https"):
         ask = ["apt-config", "dump", "--no-empty", "--format", "%v%n", f"Acquire::{kind}::Proxy"]

@@ -1,5 +1,4 @@
-"""How a command starts in a box of any backend: the default environment (the image's own variables override it), and
-the equivalent shell line."""
+"""How a command starts in a box: the default environment, under the image's own, and the equivalent shell line."""
 
 from __future__ import annotations
 

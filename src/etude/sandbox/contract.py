@@ -38,8 +38,7 @@ class RequestRefused(SandboxError):
 
 
 class HostOverloaded(SandboxError):
-    """A command timed out on a host that gave it no CPU time, so the timeout says nothing about whoever wrote the
-    command."""
+    """A command timed out on a host that gave it no CPU time, which says nothing about whoever wrote it."""
 
 
 class DiskFull(SandboxError):
@@ -47,8 +46,7 @@ class DiskFull(SandboxError):
 
 
 class ImageError(SandboxError):
-    """An image cannot be read, fetched or built. The message names the file, layer or line, what was expected and
-    found."""
+    """An image cannot be read, fetched or built. The message names the file, layer or line, and what is wrong."""
 
 
 class BuildFailed(ImageError):
@@ -77,8 +75,7 @@ class Feature(StrEnum):
     PTY = "pty"
     BACKGROUND = "background"
     ISOLATED = "isolated"
-    """The host's files and processes are out of reach. A backend without it is for trusted code only and cannot
-    grade."""
+    """The host's files and processes are out of reach. Without it: for trusted code only, and no grading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +105,7 @@ class Egress:
     credentials: bool = False
     """Let Authorization headers, cookies and the like through; otherwise they are removed from every request."""
     private: bool = False
-    """Let allowed names resolve to private addresses and to the host itself; otherwise such addresses are always
-    refused."""
+    """Let allowed names resolve to private addresses and to the host itself; otherwise these are refused."""
     proxy: str = field(default="", repr=False)
     """The HTTP proxy through which all allowed hosts are reached (http://[user:password@]host:port). Empty: use the
     host's own proxy variables. The box never sees it."""
@@ -147,8 +143,7 @@ class ExecResult:
 
     @property
     def starved(self) -> bool:
-        """The command timed out because the host gave it too little CPU time, so the rest of the result says
-        nothing."""
+        """It timed out because the host gave it too little CPU time, so the rest says nothing."""
         return self.timed_out and self.share.starved
 
 
@@ -171,15 +166,13 @@ class Poll:
 
 @runtime_checkable
 class Process(Protocol):
-    """A background command. It ends with its box, at its timeout, or when killed, always together with its whole
-    process tree."""
+    """A background command. It ends with its box, at its timeout or when killed, with its whole process tree."""
 
     @property
     def id(self) -> int: ...
 
     async def poll(self, *, wait: float = 0.0) -> Poll:
-        """Returns the output so far. With `wait`, blocks until there is output, the command ends, or that time has
-        passed.
+        """Returns the output so far. With `wait`, blocks for at most that long until there is output or an end.
 
         Safe to call after the end: it returns the remaining output, then none, always with the same code."""
         ...
@@ -259,16 +252,14 @@ class Box(Protocol):
         ...
 
     async def read_file(self, path: str, *, max_bytes: int = 1_000_000) -> bytes:
-        """Reads a file. Raises FileNotFoundError, IsADirectoryError, or RequestRefused (too large, outside the
-        workdir)."""
+        """Raises FileNotFoundError, IsADirectoryError, or RequestRefused (too large, outside the workdir)."""
         ...
 
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None: ...
 
     async def list_files(self, path: str = ".") -> list[str]:
-        """Lists all regular files below a directory, relative to it and sorted. Symbolic links are not followed, and
-        mounts below it (/proc, /dev, folders that the host lends) are not entered. RequestRefused beyond 100,000
-        files."""
+        """All regular files below a directory, relative to it and sorted. Links are not followed, and mounts below it
+        (/proc, /dev, folders that the host lends) are not entered. RequestRefused beyond 100,000 files."""
         ...
 
     async def layout(self, paths: Sequence[str]) -> bytes:
@@ -283,16 +274,14 @@ class Box(Protocol):
         ...
 
     async def write_tree(self, path: str, tar: bytes, *, max_bytes: int = 256 << 20, max_files: int = 10_000) -> None:
-        """Unpacks a tar into a directory, which is made if missing. Before anything is written, the tar is refused if a
-        member is a device, lies outside the directory or would be written through a link, or if it exceeds the
-        bounds."""
+        """Unpacks a tar into a directory, made if missing. Nothing is written of a tar with a device, a member outside
+        the directory or through a link, or too much content."""
         ...
 
     async def stats(self) -> BoxStats: ...
 
     async def snapshot(self) -> str:
-        """Saves what the box has written as a new image and returns its id; the box goes on running on top of that
-        image."""
+        """Saves what the box has written as a new image and returns its id; the box goes on above that image."""
         ...
 
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
@@ -319,8 +308,7 @@ class Sandboxes(Protocol):
     def features(self) -> frozenset[Feature]: ...
 
     async def add_image(self, files: dict[str, bytes], *, base: str = "host", workdir: str = "/work") -> str:
-        """Makes an image from a base and files under `workdir`, or finds the existing one: images are
-        content-addressed."""
+        """Makes an image from a base and files under `workdir`, or finds it: images are content-addressed."""
         ...
 
     async def import_image(self, source: Path) -> str:
@@ -361,8 +349,7 @@ class BuildTerms:
     seconds: float
     """Wall-clock limit for all steps together."""
     env: tuple[tuple[str, str], ...] = ()
-    """Variables for the commands that the build runs. They override the Dockerfile's own and are not part of the
-    image."""
+    """Variables for the commands of the build. They override the Dockerfile's own and stay out of the image."""
 
 
 @dataclass(frozen=True, slots=True)

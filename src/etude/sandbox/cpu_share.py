@@ -16,8 +16,7 @@ from pathlib import Path
 
 _PRESSURE, _LOAD = Path("/proc/pressure/cpu"), Path("/proc/loadavg")
 WAITED = 0.5
-"""Fraction of the run during which some process waited for a CPU, from which on the host counts as short of CPU
-time."""
+"""Fraction of the run in which some process waited for a CPU, from which on the host counts as short of it."""
 ENOUGH = 0.4
 """CPU time as a fraction of wall time. A run that had more cannot complain, even if it keeps the host busy itself.
 Verifiers set their CPU-time limit below this, so that the CPU limit is hit first."""
@@ -27,8 +26,7 @@ TAKEN = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The CPU time that a host offered to a run, and what the run used of it. Shares of runs under one clock are added
-    up."""
+    """The CPU time that a host offered to a run, and what it used. Shares of runs under one clock are added up."""
 
     seconds: float = 0.0
     """Wall-clock seconds."""
@@ -60,8 +58,7 @@ class Share:
 
 
 class Watch:
-    """Measures the share of a run, from its construction on. It belongs to whoever owns the clock, on the host of the
-    run."""
+    """Measures a run's share from its construction on. It belongs to whoever owns the clock, on the run's host."""
 
     def __init__(self) -> None:
         self._began, self._load, self._waited = time.monotonic(), _load_per_core(), _waited()

@@ -1,5 +1,4 @@
-"""Starts a Python interpreter that calls one function of ours and imports only the modules which that function
-needs."""
+"""Starts a Python interpreter that calls one function of ours and imports only the modules that it needs."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ getattr(importlib.import_module(module), function)(*arguments)
 
 
 def light_command(module: str, function: str, *arguments: int | str, path: Sequence[str] = ()) -> list[str]:
-    """The command line as a list of words. Without `path`, only the standard library and our own modules can be
-    imported."""
+    """The words of the command. Without `path`, only the standard library and our modules can be imported."""
     here = Path(__file__).parent
     packages = {"etude": str(here.parent), "etude.sandbox": str(here)}
     told = json.dumps([packages, list(path), module, function, arguments])

@@ -39,8 +39,7 @@ def open_sandboxes(recipe: SandboxRecipe, root: Path, fleet: OpenFleet | None = 
 
 
 def beside(recipe: SandboxRecipe) -> SandboxRecipe:
-    """The same recipe with boxes in the current process instead of on a fleet: for a fleet's host, or without a
-    cluster."""
+    """The same recipe with boxes in this process, not on a fleet: for a fleet's host, or without a cluster."""
     return recipe.model_copy(update={"hosts": 0})
 
 

@@ -114,8 +114,7 @@ class Proxies:
         return cls(proxy_for("http"), proxy_for("https"), NoProxy.parse(found.get("no", "")))
 
     def way_to(self, host: str, port: int, *, tls: bool, addresses: Sequence[str] = ()) -> UpstreamProxy | None:
-        """The proxy to use for this host, or None to connect directly. `addresses`, if given, are checked against the
-        exceptions that name networks."""
+        """The proxy for this host; None: connect directly. `addresses` are checked against excepted networks."""
         proxy = self.https if tls else self.http
         if proxy is None or self.exceptions.cover(host, port):
             return None

@@ -4,7 +4,7 @@ All state is on disk, in the folders of their sessions.
 """
 
 from etude.harness.background.agent import Agent, Change, State, held, last_words, look, look_at_all, take_agent
-from etude.harness.background.applying import Changes, Fit, Step, count_lines, preview, steps, write
+from etude.harness.background.applying import Fit, Step, count_lines, preview, steps, write
 from etude.harness.background.locks import alone, holder, is_held, sign, signal_holder, take
 from etude.harness.background.merge import merge
 from etude.harness.background.queue import LOCK, Queue
@@ -15,9 +15,6 @@ from etude.harness.background.request import (
     find,
     is_agent,
     place_for,
-    read_ended,
-    read_model,
-    read_order,
     readable,
     write_ended,
     write_order,
@@ -27,7 +24,6 @@ __all__ = [
     "LOCK",
     "Agent",
     "Change",
-    "Changes",
     "Ended",
     "Fit",
     "Order",
@@ -48,9 +44,6 @@ __all__ = [
     "merge",
     "place_for",
     "preview",
-    "read_ended",
-    "read_model",
-    "read_order",
     "readable",
     "sign",
     "signal_holder",

@@ -153,8 +153,7 @@ def take_agent(place: Path, doing: str) -> int:
 
 
 def begun(place: Path) -> bool:
-    """Whether the agent's session has begun. A log without a complete first line was killed before that, and contains
-    nothing."""
+    """Whether the agent's session has begun. A log without a complete first line was cut off before that."""
     log = place / LOG
     if not log.exists():
         return False

@@ -88,8 +88,7 @@ def preview(planned: Collection[Step]) -> str:
 
 
 def write(folder: Path, planned: Collection[Step], *, merging: bool) -> list[str]:
-    """Write all steps, or none if ApplyConflict is raised. Return the paths, including those that the folder had
-    already."""
+    """Write all steps, or none if ApplyConflict is raised. Return all paths, also those the folder had already."""
     if conflicts := [f"{step.path} {step.why}" for step in planned if step.fit is Fit.CONFLICTS]:
         raise ApplyConflict(
             f"nothing was written: {'; '.join(conflicts)}; choose other files, put it back, or let the agent do it "

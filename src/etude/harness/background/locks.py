@@ -83,8 +83,7 @@ def signal_holder(path: Path, number: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    """A process's start time, in ticks since boot. Parsed from the right, since the process name before it may contain
-    anything."""
+    """Its start time, in ticks since boot. Parsed from the right: the name before it may contain anything."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 

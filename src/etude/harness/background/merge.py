@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from etude.harness.editing.diff import as_text
+from etude.harness.editing.diff import as_text, equal_ends
 
 Lines = Sequence[str]
 
@@ -65,10 +65,7 @@ def _common(base: Lines, left: Lines, right: Lines) -> Iterator[tuple[int, int, 
 
 
 def _kept(base: Lines, side: Lines) -> list[tuple[int, int, int]]:
-    # Skip the common head and tail first: comparing the rest takes quadratic time.
-    shorter = min(len(base), len(side))
-    head = next((n for n in range(shorter) if base[n] != side[n]), shorter)
-    tail = next((n for n in range(shorter - head) if base[-1 - n] != side[-1 - n]), shorter - head)
+    head, tail = equal_ends(base, side)
     middle = SequenceMatcher(None, base[head : len(base) - tail], side[head : len(side) - tail], autojunk=False)
     found = [(m.a + head, m.b + head, m.size) for m in middle.get_matching_blocks() if m.size]
     return [(0, 0, head), *found, (len(base) - tail, len(side) - tail, tail)]

@@ -7,7 +7,7 @@ from etude.harness.chunks.chosen_embedder import usual_embedder
 from etude.harness.chunks.chunk import Chunk, chunks_of
 from etude.harness.chunks.embedder import Embedder, EmbeddingFailed, EndpointEmbedder
 from etude.harness.chunks.index import ChunkIndex, Found, TooManyFiles
-from etude.harness.chunks.shipped_embedder import ShippedEmbedder, has_shipped_model
+from etude.harness.chunks.shipped_embedder import ShippedEmbedder
 from etude.harness.chunks.vectors import VectorStore
 
 __all__ = [
@@ -21,6 +21,5 @@ __all__ = [
     "TooManyFiles",
     "VectorStore",
     "chunks_of",
-    "has_shipped_model",
     "usual_embedder",
 ]

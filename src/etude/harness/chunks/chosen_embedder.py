@@ -14,8 +14,7 @@ URL, MODEL, KEY = "ETUDE_EMBEDDINGS_URL", "ETUDE_EMBEDDINGS_MODEL", "ETUDE_EMBED
 
 
 def usual_embedder(environment: Mapping[str, str]) -> Embedder | None:
-    """The user's embedder; None means that search goes by words alone. An empty ETUDE_EMBEDDINGS_MODEL asks for that
-    explicitly."""
+    """The user's embedder; None: search goes by words alone, as an empty ETUDE_EMBEDDINGS_MODEL asks for."""
     if url := environment.get(URL):
         return EndpointEmbedder(url, environment.get(MODEL, "default"), api_key=environment.get(KEY, ""))
     if environment.get(MODEL) == "" or not has_shipped_model():

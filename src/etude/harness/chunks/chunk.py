@@ -61,8 +61,7 @@ def chunks_of(path: str, data: bytes) -> list[Chunk]:
 
 
 def _owners(found: list[Definition], lines: int) -> list[int]:
-    """For each line, the index of its innermost definition, or -1. A function keeps the definitions inside it, unless
-    it is long."""
+    """For each line, the index of its innermost definition, or -1. A short function keeps those inside it."""
     owner = [-1] * lines
     kept: list[Definition] = []
     for number, each in enumerate(found):
@@ -77,8 +76,7 @@ def _owners(found: list[Definition], lines: int) -> list[int]:
 
 
 def _runs(owner: list[int], lines: list[str]) -> list[tuple[int, int]]:
-    """Runs of adjacent lines with the same owner. Blank lines and lines of closing brackets stay with what precedes
-    them."""
+    """Runs of lines with the same owner. Blank lines and those of closing brackets stay with what precedes them."""
     runs: list[tuple[int, int]] = []
     for number, line in enumerate(lines):
         if runs and (owner[number] == owner[runs[-1][0]] or _CLOSES.fullmatch(line)):

@@ -127,10 +127,6 @@ def _grammar(language: Language) -> tuple[Any, Any] | None:
     return core, core.Language(getattr(grammar, language.entry)())
 
 
-def has_grammars() -> bool:
-    return _grammar(LANGUAGES[".py"]) is not None
-
-
 def _kind(node: Any, language: Language) -> str | None:
     kind = node.type
     if kind in language.functions:

@@ -20,6 +20,7 @@ from etude.harness.chunks.embedder import Embedder, EmbeddingFailed, Vectors
 from etude.harness.chunks.lexical import Lexical, chunk_terms
 from etude.harness.chunks.terms import terms
 from etude.harness.chunks.vectors import VectorStore, key_of
+from etude.harness.paths import within
 from etude.sandbox.contract import RequestRefused
 
 MOST_FILES = 20_000
@@ -107,11 +108,11 @@ class ChunkIndex:
 
     async def refresh(self, workspace: Readable, folder: str = ".") -> None:
         """Bring the index up to date for the files at or below `folder`; other files stay as last seen."""
-        paths = [path for path in await workspace.files() if _below(path, folder)]
+        paths = [path for path in await workspace.files() if within(path, folder)]
         if len(paths) > MOST_FILES:
             raise TooManyFiles(len(paths))
         for path in self._files.keys() - set(paths):
-            if _below(path, folder):
+            if within(path, folder):
                 self._drop(path)
         changed: list[tuple[str, bytes, bytes]] = []
         for path in paths:
@@ -156,7 +157,7 @@ class ChunkIndex:
 
     def numbers(self, folder: str = ".") -> list[int]:
         """Numbers of the chunks at or below a path, ordered by file and line."""
-        below = sorted(path for path in self._files if _below(path, folder))
+        below = sorted(path for path in self._files if within(path, folder))
         return [number for path in below for number in self._files[path][1]]
 
     def by_words(self, query: str, numbers: Iterable[int]) -> list[int]:
@@ -182,8 +183,7 @@ class ChunkIndex:
         return [known[place] for place in np.argsort(-near, kind="stable").tolist()]
 
     async def embed_some(self, numbers: Sequence[int]) -> int:
-        """Embed the first chunks that are not embedded yet, up to the limit per search. Return how many of `numbers`
-        are embedded then."""
+        """Embed the first chunks that lack it, up to the limit per search; return how many have it then."""
         assert self._embedder is not None
         assert self._store is not None
         missing = [n for n in numbers if self._store.get(self._key(n)) is None]
@@ -208,10 +208,6 @@ class ChunkIndex:
             matrix = np.array([vector for _, vector in held], np.float32).reshape(len(held), width)
             self._matrix = [n for n, _ in held], matrix
         return self._matrix
-
-
-def _below(path: str, folder: str) -> bool:
-    return folder == "." or path == folder or path.startswith(f"{folder}/")
 
 
 def embedded_text(chunk: Chunk) -> str:

@@ -104,9 +104,8 @@ class Profile:
         read: Sequence[str] = (),
         cut_off: bool = False,
     ) -> Conversation:
-        """Start the conversation after a self-summary: system prompt, task, summary and carried state, without the
-        thinking before the summary. An empty summary, or one `cut_off` by its token limit, is marked as such if the
-        profile has a text for that."""
+        """Start the conversation after a self-summary: system prompt, task, summary without thinking, and carried
+        state. An empty summary, or one `cut_off` by its limit, is marked if the profile has a text for that."""
         count = old.summaries + 1
         if not summary:
             summary = self.say_if_known("no_summary", summary)
@@ -128,8 +127,7 @@ class Profile:
         return new
 
     def texts(self) -> list[str]:
-        """Every fixed text of the profile, without its fields, and the names of its tools: the text that a tokenizer
-        must encode well."""
+        """Every fixed text, without its fields, and the tools' names: what a tokenizer must encode well."""
         templates = [self.summary_request, self.summary_resume, self.nothing, self.cut_off]
         templates += [*self.wording.values(), *filter(None, (self.silent, self.repeated))]
         plain = [" ".join(part for part, *_ in Formatter().parse(template)) for template in templates]
@@ -173,7 +171,6 @@ def load_profile(name: str) -> Profile:
 
 @cache
 def compaction_request() -> str:
-    """The long summary instruction that replaces the profile's short one when a recipe asks for the compaction
-    baseline."""
+    """The long summary instruction, instead of the profile's, for recipes that ask for the compaction baseline."""
     file = resources.files("etude.harness") / "profiles" / "compaction.txt"
     return file.read_text(encoding="utf-8").strip()

@@ -18,8 +18,7 @@ from etude.harness.workspaces.workspace import NoShell, Workspace
 from etude.sandbox.contract import RequestRefused
 
 RULES = ("AGENTS.md", "CLAUDE.md", ".cursorrules", ".github/copilot-instructions.md", "GEMINI.md")
-"""File names in which repositories keep rules for agents. Of several files in a folder with the same text, the first is
-used."""
+"""Where repositories keep rules for agents. Of several files in a folder with the same text, the first is used."""
 RULES_FOLDER = ".cursor/rules"
 RULE_TOKENS = 4_000
 STATUS_LINES = 40
@@ -37,8 +36,7 @@ class Surroundings:
     recent: tuple[str, ...] = ()
     """Files that the user changed last."""
     rules: tuple[tuple[str, str], ...] = field(default=())
-    """Path and text of each rules file, outermost folder first. Rules in a deeper folder apply to that folder and take
-    precedence."""
+    """Path and text of each rules file, outermost folder first. Those of a deeper folder take precedence there."""
 
     def __bool__(self) -> bool:
         return bool(self.system or self.limits or self.status or self.recent or self.rules)
@@ -54,8 +52,7 @@ async def look_around(
     recent: Sequence[str] = (),
     commands: bool = True,
 ) -> Surroundings:
-    """Collect the facts. `commands` says whether commands may be run to find out what is not given; they may not where
-    the user must agree to each."""
+    """`commands`: whether commands may find out what is not given; not where the user must agree to each."""
     if commands:
         system = system or " ".join(await _said(workspace, "uname -sm; echo ${SHELL:-/bin/sh}"))
         status = status or await _said(workspace, "git status --short --branch 2>/dev/null")

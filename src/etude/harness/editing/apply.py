@@ -43,8 +43,7 @@ def write_changes(folder: Path, start: Mapping[str, bytes], changed: Mapping[str
 
 
 def in_the_way(folder: Path, path: str) -> str:
-    """Return why no file can be written at this path, or an empty string. Symlinks are refused, since they may lead out
-    of the folder."""
+    """Why no file can be written at this path, or "". Symlinks are refused: they may lead out of the folder."""
     target = folder / path
     for place in _above(folder, path):
         if place.is_symlink() or (place.exists() and not place.is_dir()):

@@ -6,7 +6,7 @@ Only text files are shown: files that are not UTF-8 are left out, as are version
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 LEFT_OUT = frozenset({".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
 
@@ -23,6 +23,13 @@ def as_text(data: bytes) -> str | None:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
+
+def equal_ends(one: Sequence[str], other: Sequence[str]) -> tuple[int, int]:
+    """How many lines both begin with, and how many of the others both end with: difflib takes quadratic time."""
+    shorter = min(len(one), len(other))
+    head = next((n for n in range(shorter) if one[n] != other[n]), shorter)
+    return head, next((n for n in range(shorter - head) if one[-1 - n] != other[-1 - n]), shorter - head)
 
 
 def unified_diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:

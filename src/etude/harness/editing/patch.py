@@ -49,8 +49,7 @@ class Hunk:
         return [line for sign, line in self.lines if sign != COMES]
 
     def new(self, there: Sequence[str]) -> Iterator[str]:
-        """The lines after the change. `there` are the file's lines that matched `old`: kept lines stay as they are in
-        the file."""
+        """The lines after the change. Kept lines stay as they are in `there`, the file's lines that matched `old`."""
         left = iter(there)
         for sign, line in self.lines:
             if sign == COMES:
@@ -132,9 +131,8 @@ def _take(change: FileChange, line: str) -> bool:
 def apply_patch(
     changes: Sequence[FileChange], files: Mapping[str, str], *, exactly: bool = False
 ) -> dict[str, str | None]:
-    """Return the new contents of each file that the patch touches; None for a removed file. `files` are the files that
-    exist. If the patch names a file twice, the second part applies to the result of the first. With `exactly`, white
-    space must match."""
+    """Return the new contents of each file that the patch touches; None for a removed one. Of a file that is named
+    twice, the second part applies to the result of the first. With `exactly`, white space must match."""
     after: dict[str, str | None] = {}
 
     def now(path: str) -> str | None:

@@ -14,14 +14,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from etude.harness.editing.diff import equal_ends
 from etude.harness.lints.diagnostic import Diagnostic
 
 Files: TypeAlias = Mapping[str, bytes]
 MOST_COMPARED = 4_000_000
 """Most pairs of lines to compare within a changed block; a larger block counts as replaced as a whole."""
 MOST_PAIRS = 400
-"""Most pairs of an added and a deleted file to compare for renames; beyond that only files with the same name are
-compared."""
+"""Most pairs of an added and a deleted file to compare for renames; beyond that only those of the same name."""
 ALIKE = 0.5
 """Fraction of lines that an added file must share with a deleted one to count as its new name."""
 
@@ -115,10 +115,8 @@ Opcode: TypeAlias = tuple[str, int, int, int, int]
 
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """Opcodes like difflib's; the equal head and tail are found without it."""
-    shorter = min(len(old), len(new))
-    head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
-    tail = next((at for at in range(shorter - head) if old[-1 - at] != new[-1 - at]), shorter - head)
+    """Opcodes like difflib's."""
+    head, tail = equal_ends(old, new)
     first, last = old[head : len(old) - tail], new[head : len(new) - tail]
     if len(first) * len(last) > MOST_COMPARED:
         middle: list[Opcode] = [("replace", 0, len(first), 0, len(last))]

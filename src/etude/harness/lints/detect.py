@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 
 from etude.harness.editing.diff import as_text
 from etude.harness.lints.linter import Config, Linter
+from etude.harness.paths import within
 from etude.harness.workspaces.scratch_tree import is_own
 
 
@@ -68,10 +69,6 @@ def nearest(path: str, folders: Iterable[str]) -> str | None:
 
 def folder_of(path: str) -> str:
     return path.rpartition("/")[0] or "."
-
-
-def within(path: str, folder: str) -> bool:
-    return folder == "." or path == folder or path.startswith(f"{folder}/")
 
 
 def above(folder: str, path: str) -> bool:

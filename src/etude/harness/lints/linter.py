@@ -44,8 +44,7 @@ class Linter:
     """"files": files are linted independently, so a part can be linted alone. "project": everything is linted, since a
     change in one file can cause problems in others."""
     roots: Roots
-    """"every": each configured folder is linted separately. "outermost": one run covers the configured folders below as
-    well."""
+    """"every": each configured folder is linted separately. "outermost": one run covers those below as well."""
     suffixes: tuple[str, ...]
     """Suffixes of the files that it lints; a folder with none of them is skipped."""
     stopped: tuple[int, ...] = ()

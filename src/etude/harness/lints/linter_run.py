@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from etude.harness.lints.compare import in_order
-from etude.harness.lints.detect import Root, nearest, relative, within
+from etude.harness.lints.detect import Root, nearest, relative
 from etude.harness.lints.diagnostic import Diagnostic, one_line
 from etude.harness.lints.linter import Linter
 from etude.harness.lints.parsers import PARSERS, Finding, Said, Unreadable
+from etude.harness.paths import within
 from etude.harness.workspaces.scratch_tree import SCRATCH, is_own
 from etude.sandbox.contract import ExecResult, HostOverloaded
 
@@ -61,8 +62,7 @@ class Look:
         return self.was_configured and any(within(path, target) for path in self.start)
 
     def command(self) -> str:
-        """The shell command, to be run in the scratch tree. The project's own programs take precedence over the
-        system's."""
+        """The command for the scratch tree. The project's own programs take precedence over the system's."""
         depth = 0 if self.root.folder == "." else self.root.folder.count("/") + 1
         places = [f"$PWD/{'../' * up}{programs}" for up in range(depth + 1) for programs in _PROGRAMS]
         found = " || ".join(f"command -v {program}" for program in self.linter.programs)
@@ -122,8 +122,7 @@ class Look:
         return found
 
     def _problem(self, finding: Finding, files: Mapping[str, bytes]) -> Diagnostic | None:
-        """Convert a finding; None if it lies outside the workspace, in an installed package, or in a folder that is
-        checked separately."""
+        """None for a finding outside the workspace, in an installed package, or in a folder checked separately."""
         path = self._place(finding.path, files)
         if path is None or not is_own(path, files) or nearest(path, self.folders) != self.root.folder:
             return None

@@ -176,8 +176,7 @@ _VET_LINE = re.compile(rf"(?:vet: )?{_POSITION.pattern}: (?P<message>.*)")
 
 
 def go_vet(said: Said) -> list[Finding]:
-    """Parse JSON objects, one per package, from stdout or (older versions) stderr. Compile errors come as plain
-    lines."""
+    """JSON objects, one per package, on stdout or (older versions) stderr. Compile errors come as plain lines."""
     found = []
     for text in (said.stdout, said.stderr):
         for block in _blocks(text):

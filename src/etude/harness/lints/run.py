@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from etude.harness.lints.compare import in_order, unmatched
-from etude.harness.lints.detect import Tree, find_roots, nearest, within
+from etude.harness.lints.detect import Tree, find_roots, nearest
 from etude.harness.lints.diagnostic import Diagnostic
 from etude.harness.lints.linter import Linter, builtin_linters
 from etude.harness.lints.linter_run import Answer, Look
+from etude.harness.paths import within
 from etude.harness.workspaces.workspace import Workspace
 
 Files: TypeAlias = Mapping[str, bytes]
@@ -47,8 +48,7 @@ class Lints:
         self._lock = asyncio.Lock()
 
     async def look(self, workspace: Workspace, path: str = ".") -> Report:
-        """Lint a file or folder; "." is everything. Raises NoShell, HostOverloaded, RequestRefused and infrastructure
-        errors."""
+        """Lint a file or folder. Raises NoShell, HostOverloaded, RequestRefused and infrastructure errors."""
         async with self._lock:
             start, now = workspace.start, await workspace.snapshot()
             trees = Tree(start), Tree(now)

@@ -60,8 +60,7 @@ class Endpoint:
 
 
 class ChatPolicy:
-    """A policy over one endpoint; it may serve several conversations. `aclose` closes its connections; a cancelled
-    `act` closes its own."""
+    """A policy over one endpoint, for any number of conversations. `aclose` closes its connections."""
 
     def __init__(self, endpoint: Endpoint, schemas: Sequence[ToolSchema], on_piece: OnPiece | None = None) -> None:
         self.on_piece = on_piece
@@ -71,6 +70,7 @@ class ChatPolicy:
         """Name of the request field that limits the answer's tokens; newer endpoints use another."""
         self._thinking = THINKING
         """Message field for thinking, in both directions; empty if the endpoint rejects it."""
+        self.name = endpoint.model
         self._endpoint = endpoint
         self._tools = [schema.openai() for schema in schemas]
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
@@ -79,10 +79,6 @@ class ChatPolicy:
         )
         self._counted: dict[str, tuple[int, int]] = {}
         """Per conversation: number of messages that the endpoint has counted, and their tokens."""
-
-    @property
-    def name(self) -> str:
-        return self._endpoint.model
 
     async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
         answer = await self._ask(conversation, max_tokens)
@@ -172,8 +168,7 @@ class ChatPolicy:
             _said_no(self._endpoint.url, status, response.text[:500])
 
     def _can_do_without(self, asked: dict[str, Any], said: str) -> bool:
-        """Stop sending the field that the endpoint rejected. Return False if the rejection names none that can be
-        dropped."""
+        """Stop sending the field that the endpoint rejected; return False if none that can be dropped is named."""
         if self._bound == "max_tokens" and "max_completion_tokens" in said:
             self._bound = "max_completion_tokens"
         elif self._thinking in said and any(self._thinking in message for message in asked["messages"]):

@@ -33,8 +33,7 @@ class StreamBroken(Exception):
 
 
 async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
-    """Yield the JSON objects of a server-sent event stream until its end mark. Raises StreamBroken for anything
-    else."""
+    """The JSON objects of a server-sent event stream up to its end mark; StreamBroken for anything else."""
     async for line in lines:
         if not line.startswith("data:"):
             continue

@@ -25,6 +25,7 @@ class RecordingPolicy:
     def __init__(
         self, inner: Policy, form: Format, schemas: Sequence[ToolSchema], context: int, recorder: TraceBuilder
     ) -> None:
+        self.name = inner.name
         self._inner = inner
         self._form = form.offering([schema.openai() for schema in schemas])
         self._schemas = {schema.name: schema.call_schema() for schema in schemas}
@@ -32,10 +33,6 @@ class RecordingPolicy:
         self.recorder = recorder
         self._transcript = Transcript(self._form, recorder, self._schemas)
         self._turns = 0
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
 
     async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
         prompt = self._transcript.prompt(conversation)

@@ -22,19 +22,15 @@ class ScriptedPolicy:
     def __init__(self, steps: Iterable[Step], profile: Profile, *, name: str = "scripted") -> None:
         self._steps: Iterator[Step] = iter(steps)
         self._schemas = {schema.name: schema.call_schema() for schema in profile.schemas()}
-        self._name = name
+        self.name = name
         self._turns = 0
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
         step = next(self._steps, None)
         if callable(step):
             step = step(conversation)
         if step is None:
-            raise PolicyError(f"the script of {self._name} has only {self._turns} turns")
+            raise PolicyError(f"the script of {self.name} has only {self._turns} turns")
         self._turns += 1
         return self._turn(step) if isinstance(step, str) else step
 

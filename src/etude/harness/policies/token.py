@@ -49,12 +49,8 @@ class TokenPolicy:
         self.recorder = recorder
         self._transcript = Transcript(self._form, recorder, self._schemas)
         self._conversation = conversation
-        self._name = name
+        self.name = name
         self._turns = 0
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
         prompt = self._transcript.prompt(conversation)

@@ -78,8 +78,7 @@ class Transcript:
         experts: NDArray[np.uint16] | None = None,
         experts_from: int = 0,
     ) -> None:
-        """Record the tokens that the policy sampled after `prompt(conversation)`. The loop then appends the turn as one
-        message."""
+        """Record what was sampled after `prompt(conversation)`. The loop then appends the turn as one message."""
         following = self._next(conversation)
         if following.begins is None:
             self._recorder.extend(following.fresh)

@@ -26,8 +26,7 @@ def _end_with_input() -> None:
 
 @contextmanager
 def _turn(place: Path) -> Iterator[bool]:
-    """Hold the build lock, since several sessions on one folder start builders at once. Yields True if another process
-    built the index meanwhile."""
+    """Hold the build lock: several sessions may start builders at once. True if another built it meanwhile."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     before = state_of(place)
     with place.with_suffix(".lock").open("w") as lock:

@@ -31,8 +31,7 @@ def search_over(
     scope: Scope = WHOLE,
     seconds: float = LIMIT_SECONDS,
 ) -> Found:
-    """Merge the result for the folder (`found`), without the changed files (None: deleted), with the result for the
-    changed files."""
+    """Replace the changed files (None: deleted) in `found`, the folder's result, by their own result."""
     named = {os.fsencode(path) for path in changed}
     files = [each for each in found.files if each[0] not in named]
     held = {path: data for path, data in changed.items() if data is not None}

@@ -149,12 +149,7 @@ class Ripgrep:
             raise BadPattern(again.stderr.decode("utf-8", "replace").strip())
 
     def _run(
-        self,
-        root: bytes,
-        arguments: Sequence[str],
-        seconds: float,
-        rules: bytes | None = None,
-        place: str = PLACE,
+        self, root: bytes, arguments: Sequence[str], seconds: float, rules: bytes | None = None, place: str = PLACE
     ) -> subprocess.CompletedProcess[bytes]:
         command = [self.program, "--no-config", *arguments]
         # Files in memory instead of pipes: nobody has to read while it runs, which takes long for common patterns.

@@ -147,13 +147,11 @@ class Watch:
                 yield number, mask, data[at - length : at].rstrip(b"\0")
 
 
-def file_systems(root: bytes, mounts: str | None = None) -> set[str]:
+def file_systems(root: bytes) -> set[str]:
     """Types of the file system that contains the root, and of those mounted below it."""
     place = os.fsdecode(root)
     kinds, holding, longest = set(), "", -1
-    for line in (mounts or Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")).split(
-        "\n"
-    ):
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").split("\n"):
         fields, _, rest = line.partition(" - ")
         if not rest:
             continue

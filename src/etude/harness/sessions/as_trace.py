@@ -20,8 +20,7 @@ from etude.trace.trace import Segment, StopCause, Trace
 
 
 def as_trace(session: SavedSession) -> Trace:
-    """The session as a trace. `task` is the user's first request; `split` is empty, since a session belongs to no
-    split."""
+    """`task` is the user's first request; `split` is empty, since a session belongs to no split."""
     conversation = session.conversation
     return Trace(
         id=session.folder.name,

@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from etude.harness.editing.diff import as_text
+from etude.harness.editing.diff import as_text, equal_ends
 from etude.harness.sessions.record import SessionError, SessionRecord
 from etude.harness.sessions.replay import SavedSession, load_session, sessions_of
 
@@ -84,9 +84,8 @@ def _count(session: SavedSession, changes: Mapping[str, Any], read: Read) -> dic
 
 
 def kept_lines(before: bytes, accepted: bytes, today: bytes) -> tuple[int, int]:
-    """Return how many lines a change added, and how many of them are still in the file today. A line that was moved
-    still counts, whether others moved around it or it moved itself. Blank lines do not count; a file that is not text
-    has no lines."""
+    """How many lines a change added, and how many of them are still in the file today, even if they moved. Blank lines
+    do not count; a file that is not text has no lines."""
     texts = [as_text(data) for data in (before, accepted, today)]
     if None in texts:
         return 0, 0
@@ -120,8 +119,7 @@ def _added(old: list[str], new: list[str]) -> list[int]:
 
 def _equal(one: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
     """Yield pairs of indexes with equal lines, in increasing order."""
-    head = _common(one, other)
-    tail = _common(one[head:][::-1], other[head:][::-1])
+    head, tail = equal_ends(one, other)
     ends = len(one) - tail, len(other) - tail
     yield from ((place, place) for place in range(head))
     if max(ends) - head <= _MOST_LINES:
@@ -129,12 +127,6 @@ def _equal(one: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
         for start, place, size in between.get_matching_blocks():
             yield from ((head + start + n, head + place + n) for n in range(size))
     yield from ((ends[0] + n, ends[1] + n) for n in range(tail))
-
-
-def _common(one: list[str], other: list[str]) -> int:
-    """Length of the common prefix."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _read(folder: Path, path: str) -> bytes | None:

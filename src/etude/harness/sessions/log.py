@@ -36,8 +36,7 @@ def _listening(policy: Any) -> _FirstPiece | None:
 
 
 class SessionLog(Observer):
-    """Observer that records a run and passes every event on to `inner`. Time spent in `inner` is not counted as
-    latency."""
+    """Observer that records a run and passes events on to `inner`, whose time is not counted as latency."""
 
     def __init__(self, record: SessionRecord, workspace: OverlayWorkspace, toolbox: Toolbox, inner: Observer) -> None:
         self._record, self._workspace, self._toolbox, self._inner = record, workspace, toolbox, inner

@@ -100,8 +100,7 @@ class SessionRecord:
         return cls(folder, descriptor, {})
 
     def follow(self, policy: object) -> None:
-        """Record this policy's turns. If it owns token ids (has a `recorder`), they are written beside the session from
-        now on."""
+        """Record this policy's turns. If it has a `recorder`, its token ids are written beside the session."""
         self.policy = policy
         recorder = getattr(policy, "recorder", None)
         if isinstance(recorder, TraceBuilder):
@@ -120,11 +119,7 @@ class SessionRecord:
         self.signal("follow_up", after_seconds=after)
 
     def summarised(
-        self,
-        conversation: Conversation,
-        turn: Turn,
-        usage: TraceUsage,
-        seconds: Mapping[str, float] | None = None,
+        self, conversation: Conversation, turn: Turn, usage: TraceUsage, seconds: Mapping[str, float] | None = None
     ) -> None:
         """Log a self-summary: the old context ends with the request and the summary, and a new one begins. All in one
         line, since half of it would be no state to resume from."""
@@ -169,8 +164,7 @@ class SessionRecord:
         self.clock.turned(seconds or {})
 
     def rebased(self, files: Mapping[str, tuple[bytes | None, bytes | None] | None]) -> None:
-        """Log, between two runs, that files have a new start and a new current state; None for a file that is now taken
-        from the folder as it is."""
+        """Log new starts and current states of files between two runs; None: now as it is in the folder."""
         changed = {
             path: pair and {"before": self._blob(pair[0]), "now": self._blob(pair[1])} for path, pair in files.items()
         }
@@ -195,8 +189,7 @@ class SessionRecord:
         self._line("signal", what=what, **fields)
 
     def _differences(self, files: Mapping[str, tuple[bytes | None, bytes | None]]) -> dict[str, dict[str, str | None]]:
-        """Digests of files that differ from what was last logged; an empty entry means that the file is as at the start
-        again."""
+        """Digests of files that differ from what was last logged; an empty entry: as at the start again."""
         changed: dict[str, dict[str, str | None]] = {}
         for path, (before, now) in files.items():
             if path in self._contents and self._contents[path] is now:
@@ -299,8 +292,7 @@ def being_written(folder: Path) -> bool:
 
 
 def _cut_if_alone(folder: Path, descriptor: int) -> None:
-    """Cut a torn last line from the log, unless another process is writing: then it is that process's line, or it has
-    already cut it."""
+    """Cut a torn last line from the log, unless another process is writing: then that line is its business."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, (folder / LOG).read_bytes().rfind(b"\n") + 1)

@@ -37,8 +37,7 @@ class SavedSession:
     turns: int = 0
     """Number of turns in all requests; `usage` is that of the last request."""
     reviewed: str = ""
-    """The user's last decision on the changes: "accepted", "rejected", or empty if there is none since the last
-    request."""
+    """The user's decision on the changes since the last request: "accepted", "rejected", or empty."""
     stop: str = ""
     """StopCause of the last run. Empty while a run is in progress, or if the session was killed during one."""
     error: str = ""

@@ -21,8 +21,7 @@ from etude.harness.workspaces.workspace import AsksFirst, Workspace
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
     command_seconds: float = 10.0
-    """Time limit of one shell command. A command that reaches it has failed, and the model is told so, unless the host
-    gave the command no time."""
+    """Time limit of one shell command, which has failed when it reaches it, unless the host gave it no time."""
     edits: int | None = None
     """Successful edits allowed in the whole run."""
     strict: bool = False
@@ -94,8 +93,7 @@ class ToolContext:
             await self._after_edit()
 
     def require_edits(self, files: int = 1) -> None:
-        """Raise ToolProblem if `files` more edits would exceed the limit; every tool calls this before it changes
-        files."""
+        """ToolProblem if `files` more edits exceed the limit; every tool calls this before it changes files."""
         if self.limits.edits is not None and sum(self.edited.values()) + files > self.limits.edits:
             raise ToolProblem(self.say("no_edits_left"))
 

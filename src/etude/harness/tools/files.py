@@ -95,8 +95,7 @@ def numbered(lines: list[str], first: int, last: int) -> list[str]:
 
 
 def _close_to(path: str, files: list[str]) -> list[str]:
-    """Paths that were probably meant. In a workspace with many files only those with the same name are compared, since
-    each comparison takes time."""
+    """Paths that were probably meant. Of many files only those with the same name are compared."""
     if len(files) > MANY_FILES:
         name = PurePosixPath(path).name
         files = [each for each in files if each == name or each.endswith(f"/{name}")][:MANY_FILES]

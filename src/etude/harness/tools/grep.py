@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from etude.harness.editing.diff import as_text
+from etude.harness.paths import within
 from etude.harness.search import BadPattern
 from etude.harness.search.grep_query import Line, Query, matching
 from etude.harness.search.name_patterns import braced, name_pattern
@@ -29,7 +30,7 @@ async def grep(run: ToolContext, arguments: dict[str, Any]) -> Output:
     if found is None:
         found = await _in_memory(run, query, most)
     if not found:
-        if query.path != "." and not any(_inside(path, query.path) for path in await run.workspace.files()):
+        if query.path != "." and not any(within(path, query.path) for path in await run.workspace.files()):
             raise ToolProblem(run.say("no_file", path=query.path, hint=""))
         return Output([run.say("no_match")])
     context = max(0, min(arguments.get("context", 0), MAX_CONTEXT))
@@ -90,12 +91,8 @@ def _named(files: Sequence[str], query: Query) -> Iterator[str]:
     names = [name_pattern(each if "/" in each else f"**/{each}") for each in braced(glob)] if glob else []
     for path in files:
         named = not names or any(name.fullmatch(path) for name in names) != without
-        if _inside(path, query.path) and (named or path == query.path):
+        if within(path, query.path) and (named or path == query.path):
             yield path
-
-
-def _inside(path: str, place: str) -> bool:
-    return place in (".", path) or path.startswith(f"{place}/")
 
 
 async def _with_context(run: ToolContext, found: Sequence[Line], context: int) -> list[str]:

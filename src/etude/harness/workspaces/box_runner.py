@@ -20,14 +20,7 @@ from etude.harness.workspaces.folder_grep import searcher_of
 from etude.harness.workspaces.result_cache import Memo
 from etude.harness.workspaces.scratch_tree import BoxScratch
 from etude.harness.workspaces.terminal import Place
-from etude.harness.workspaces.workspace import (
-    AGENT_ENV,
-    TOO_LARGE,
-    WORKDIR,
-    OverlayWorkspace,
-    delete_file,
-    read_tree,
-)
+from etude.harness.workspaces.workspace import AGENT_ENV, TOO_LARGE, WORKDIR, OverlayWorkspace, delete_file, read_tree
 from etude.sandbox.contract import Box, ExecResult
 
 _WRITABLE = (".", "/tmp", "/var/tmp", "/dev/shm")
@@ -73,23 +66,18 @@ class BoxRunner(BoxedCommands):
         self._layout: bytes | None = None
         """The box's layout at the last look; None if something may have changed it since."""
 
-    async def run(
-        self, files: Mapping[str, bytes], command: str, *, timeout: float
-    ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        async with self._box_may_die():
-            return await self._remembered(files, command, timeout)
-
-    async def _remembered(
+    async def _carry_out(
         self, files: Mapping[str, bytes], command: str, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
+        really = super()._carry_out
         if self._memo is None:
-            return await self._really(files, command, timeout)
+            return await really(files, command, timeout)
         after = files
 
         async def compute() -> tuple[ExecResult, bool]:
             nonlocal after
             before = await self._look(files)
-            result, after = await self._really(files, command, timeout)
+            result, after = await really(files, command, timeout)
             self._layout = None
             pure = after is files and before is not None and before == await self._look(after)
             if not pure:
@@ -186,7 +174,6 @@ def folder_workspace(folder: Path) -> OverlayWorkspace:
 
 
 def hold_for_commands(files: FolderFiles) -> None:
-    """Read all files into memory: every command gets all of them, and all are checked after it. Raises FolderTooLarge
-    if they are too many."""
+    """Read all files into memory, as every command gets and may change all. FolderTooLarge if too many."""
     why = f"all of it would be kept in memory for commands: {SMALLER}"
     files.keep_all(max_files=MAX_READ_FILES, max_bytes=MAX_READ_BYTES, why=why)

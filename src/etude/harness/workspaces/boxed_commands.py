@@ -27,8 +27,7 @@ class BoxedCommands(ABC):
 
     @abstractmethod
     async def _read_back(self, box: Box, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """Read the files back from the box. Returns the object `files` itself if nothing changed, so that comparing
-        stays cheap."""
+        """Read the files back. Returns `files` itself if nothing changed, so that comparing stays cheap."""
 
     @abstractmethod
     def _forget(self) -> None:
@@ -38,9 +37,9 @@ class BoxedCommands(ABC):
         self, files: Mapping[str, bytes], command: str, *, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
         async with self._box_may_die():
-            return await self._really(files, command, timeout)
+            return await self._carry_out(files, command, timeout)
 
-    async def _really(
+    async def _carry_out(
         self, files: Mapping[str, bytes], command: str, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
         try:
@@ -79,8 +78,7 @@ class BoxedCommands(ABC):
 
     @asynccontextmanager
     async def _box_may_die(self) -> AsyncIterator[None]:
-        """If the box is lost, close it and re-raise. The next command then gets a new box with the files as they
-        were."""
+        """Close a lost box and re-raise: the next command gets a new one with the files as they were."""
         try:
             yield
         except SandboxLost:

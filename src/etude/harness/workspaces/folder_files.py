@@ -84,8 +84,7 @@ class FolderFiles(Mapping[str, bytes]):
         return sum(self._sizes.values())
 
     def read_apart(self, path: str) -> tuple[State, bytes]:
-        """Read a file from disk without holding it; also return the state that tells a later change. Raises KeyError if
-        the file is gone."""
+        """Read a file without holding it, and the state that tells a later change. KeyError if it is gone."""
         return self._read(path)
 
     def keep_all(self, *, max_files: int, max_bytes: int, why: str) -> None:
@@ -116,8 +115,7 @@ class FolderFiles(Mapping[str, bytes]):
             self._kept[path] = (UNSURE, data)
 
     def _is_still(self, path: str, data: bytes) -> bool:
-        """Compare the contents, since timestamps may not tell. If they are equal, the file's current state is trusted
-        the next time."""
+        """Compare contents, as times may not tell. If equal, the current state is trusted the next time."""
         try:
             state, now = _contents(self.folder / path)
         except OSError:
@@ -292,8 +290,7 @@ def _walk(folder: Path, max_files: int) -> Iterator[tuple[str, int]]:
 
 
 def _contents(path: Path) -> tuple[State, bytes]:
-    """Read a file up to MAX_FILE_BYTES + 1 bytes, and its state. The state is UNSURE if a later change might not show
-    in it."""
+    """Up to MAX_FILE_BYTES + 1 bytes of the file, and its state: UNSURE if a later change might not show in it."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         before = os.fstat(handle)

@@ -183,8 +183,7 @@ def _hash(data: bytes) -> bytes:
 
 
 async def _newer(box: Box, since: int) -> tuple[set[str], int]:
-    """Return the files that changed since `since` (seconds by the box's clock), and the time to pass at the next
-    look."""
+    """The files changed since `since` (seconds by the box's clock), and the time to pass at the next look."""
     said = await box.exec(["sh", "-c", _LOOK, "look", str(since)], timeout=LOOK_SECONDS)
     *paths, now = said.stdout.split(b"\0")
     if said.code or said.truncated or not now.isdigit():

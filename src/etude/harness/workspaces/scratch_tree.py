@@ -106,8 +106,7 @@ class BoxScratch:
 
 
 HostExec = Callable[[str, Path, float, bytes], Awaitable[ExecResult]]
-"""Runs a command: command, folder, time limit in seconds, and the text that replaces the folder's path in the
-output."""
+"""Runs a command: command, folder, time limit in seconds, and what replaces the folder's path in the output."""
 
 
 class HostScratch:

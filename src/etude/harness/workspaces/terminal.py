@@ -84,8 +84,7 @@ class Heard:
     skipped: int = 0
     """Number of output bytes that were dropped."""
     seconds: float = 0.0
-    """How long the command was waited for. 0 while the host is short of CPU time; time in which the user was asked does
-    not count."""
+    """How long the command was waited for, without asking the user. 0 while the host is short of CPU time."""
 
 
 @dataclass(slots=True)
@@ -93,8 +92,7 @@ class _Running:
     process: Process
     command: str
     key: bytes = b""
-    """The key in a shell's end markers. Empty for a command that runs as its own process, whose end is that process's
-    end."""
+    """The key in a shell's end markers; empty for a command that is a process of its own and ends with it."""
     said: bytearray = field(default_factory=bytearray)
     skipped: int = 0
     code: int | None = None
@@ -144,8 +142,7 @@ class _Running:
 
 
 class Terminals:
-    """The shell of one agent and its jobs. `scripts` is the folder where command files are written for the shell to
-    source."""
+    """The shell of one agent and its jobs. `scripts` is the folder of the command files for the shell to source."""
 
     def __init__(self, place: Place, env: dict[str, str], scripts: str = FOLDER) -> None:
         self.place = place
@@ -241,8 +238,7 @@ class Terminals:
 
 
 def plain(said: bytes) -> str:
-    """Reduce terminal output to what would remain on screen, line by line: no colours, and the last state of a
-    rewritten line."""
+    """Terminal output as it would remain on screen: no colours, and the last state of a rewritten line."""
     text = _PAINT.sub("", said.decode("utf-8", "replace").replace("\r\n", "\n"))
     return "\n".join(_line(line) for line in text.split("\n")).strip("\n")
 

@@ -34,8 +34,7 @@ list of what to withhold would miss the next name that somebody gives to a key."
 _MAX_OUTPUT_BYTES = 1_000_000
 _KEPT_BYTES = 4_000_000
 _ON_TERMINAL = 'exec "$@" <"$0" >"$0" 2>&1'
-"""Redirects a command to the terminal it opens: a session leader that opens a terminal gets it as its controlling
-terminal."""
+"""Redirects a command to the terminal it opens, which becomes a session leader's controlling terminal."""
 
 
 async def host_exec(command: str, folder: Path, timeout: float, told: bytes | None = None) -> ExecResult:
@@ -106,6 +105,7 @@ class HostProcess:
     """A command on its own pseudo-terminal. Same contract as a box's Process."""
 
     def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
+        self.id = process.pid
         self._process = process
         self._master = master
         self._said = bytearray()
@@ -135,10 +135,6 @@ class HostProcess:
 
     def end_after(self, seconds: float) -> None:
         self._clock = asyncio.get_running_loop().call_later(seconds, _end_tree, self._process.pid)
-
-    @property
-    def id(self) -> int:
-        return self._process.pid
 
     def _hear(self) -> None:
         try:

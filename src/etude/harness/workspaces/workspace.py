@@ -58,8 +58,7 @@ class Workspace(Protocol):
         ...
 
     async def delete(self, path: str) -> None:
-        """Delete a file, and any parent folder that this leaves empty. Raises FileNotFoundError and
-        IsADirectoryError."""
+        """Delete a file and parents left empty. Raises FileNotFoundError and IsADirectoryError."""
         ...
 
     async def exec(self, command: str, *, timeout: float) -> ExecResult: ...
@@ -106,13 +105,11 @@ class Runner(Protocol):
     async def run(
         self, files: Mapping[str, bytes], command: str, *, timeout: float
     ) -> tuple[ExecResult, Mapping[str, bytes]]:
-        """Write exactly `files` to the place where commands run, run the command, and return its result and the files
-        after it."""
+        """Make the place hold exactly `files`, run the command, and return its result and the files after it."""
         ...
 
     async def enter(self, files: Mapping[str, bytes]) -> Place:
-        """Write exactly `files` to the place where commands run, and return it. Raises NoShell if it opens no
-        terminals."""
+        """Make the place hold exactly `files`, and return it. Raises NoShell if it opens no terminals."""
         ...
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -355,9 +352,8 @@ async def delete_file(box: Box, path: str) -> None:
 
 
 async def read_tree(box: Box, last: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Read all files of a box's workspace. A file too large to read becomes TOO_LARGE, which is not text and so never
-    enters a diff. A file that the agent made unreadable keeps its contents from `last`. Names that are not valid text
-    are skipped."""
+    """All files of a box's workspace but those whose names are no text. A file too large to read becomes TOO_LARGE,
+    which never enters a diff; one that the agent made unreadable keeps its contents from `last`."""
     tree: dict[str, bytes] = {}
     for path in await box.list_files("."):
         if not is_source(path) or not is_text_name(path):

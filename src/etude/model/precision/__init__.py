@@ -4,19 +4,12 @@ Blocks lie along the last axis, the one a matmul contracts. docs/precision.md sa
 NaN are converted.
 """
 
-from etude.model.precision.formats import FORMATS, Format, Quantised, dequantise, format_named
-from etude.model.precision.fp8 import (
-    BlockFP8,
-    RowFP8,
-    fake_block_fp8,
-    fake_row_fp8,
-    quantise_block_fp8,
-    quantise_row_fp8,
-)
-from etude.model.precision.layout import STORED, quantise_experts, split_quantised, stored_tensors
-from etude.model.precision.mxfp8 import MXFP8, fake_mxfp8, quantise_mxfp8
-from etude.model.precision.numerics import Numerics, Operand
-from etude.model.precision.nvfp4 import NVFP4, fake_nvfp4, outer_scale, quantise_nvfp4, split_nvfp4
+from etude.model.precision.formats import FORMATS, Quantised, dequantise, format_named
+from etude.model.precision.fp8 import BlockFP8, RowFP8, quantise_block_fp8, quantise_row_fp8
+from etude.model.precision.layout import STORED, split_quantised, stored_tensors
+from etude.model.precision.mxfp8 import MXFP8, quantise_mxfp8
+from etude.model.precision.numerics import Numerics
+from etude.model.precision.nvfp4 import NVFP4, fake_nvfp4, outer_scale, quantise_nvfp4
 
 __all__ = [
     "FORMATS",
@@ -24,24 +17,17 @@ __all__ = [
     "NVFP4",
     "STORED",
     "BlockFP8",
-    "Format",
     "Numerics",
-    "Operand",
     "Quantised",
     "RowFP8",
     "dequantise",
-    "fake_block_fp8",
-    "fake_mxfp8",
     "fake_nvfp4",
-    "fake_row_fp8",
     "format_named",
     "outer_scale",
     "quantise_block_fp8",
-    "quantise_experts",
     "quantise_mxfp8",
     "quantise_nvfp4",
     "quantise_row_fp8",
-    "split_nvfp4",
     "split_quantised",
     "stored_tensors",
 ]

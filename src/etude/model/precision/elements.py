@@ -73,14 +73,12 @@ def from_e4m3(codes: Tensor, values: Tensor) -> Tensor:
 
 
 def has_nan(codes: Tensor) -> bool:
-    """Whether float8_e4m3fn codes contain NaN. The maximum of the bytes is several times faster than comparing each
-    one."""
+    """Whether float8_e4m3fn codes contain NaN. The bytes' maximum is several times faster than comparing each."""
     return codes.numel() > 0 and int(codes.view(torch.uint8).bitwise_and(_NAN_E4M3).max()) == _NAN_E4M3
 
 
 def to_e2m1(magnitudes: Tensor, codes: Tensor, work: Tensor) -> Tensor:
-    """Convert fp32 magnitudes below 7 to 3-bit codes, into uint8 `codes`. `magnitudes` is overwritten; NaN becomes an
-    arbitrary code."""
+    """fp32 magnitudes below 7 to 3-bit codes in uint8 `codes`. Overwrites `magnitudes`; NaN becomes any code."""
     binade = work.view(torch.int32)
     torch.bitwise_right_shift(magnitudes.view(torch.int32), _MANTISSA_BITS, out=binade).clamp_min_(_BIAS)
     # For each binade, a constant whose last fp32 bit weighs one step there, and whose last bits are 2 for each binade
@@ -90,9 +88,7 @@ def to_e2m1(magnitudes: Tensor, codes: Tensor, work: Tensor) -> Tensor:
 
 
 def pack_pairs(codes: Tensor, packed: Tensor) -> None:
-    """Pack 4-bit codes, one per byte, two per byte along the last dimension, the first of a pair in the low half.
-    `codes` is overwritten.
-    """
+    """Pack 4-bit codes by two along the last dimension, the first in the low half. `codes` is overwritten."""
     pairs = codes.view(torch.int16)
     packed.copy_(pairs.bitwise_or_(pairs >> 4))
 

@@ -1,7 +1,6 @@
 """Checks that a checkpoint or version is sound.
 
-Refused are numbers that are not finite, codes and scales that stand for such numbers, and rows of plain numbers that
-were clipped.
+Refused are numbers that are not finite, codes and scales that stand for such, and rows that were clipped.
 
 Invariant: what is checked is exactly what is written, under the names used there: numbers, or codes and scales of any
 format. A scale is recognised by its name; no codes have a name that ends like one.
@@ -102,8 +101,7 @@ def told(found: Sequence[Fault]) -> str:
 
 
 def _surely_sound(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Return the tensors whose numbers are all below the largest of their type, which is nearly all of them. Waits for
-    the device only once."""
+    """The tensors, nearly all, whose numbers are below the largest of their type. Waits for the device once."""
     plain = {name: tensor for name, tensor in tensors.items() if tensor.dtype in _PLAIN and tensor.numel()}
     within = [_within(tensor) for tensor in plain.values()]
     sound = torch.stack(within).tolist() if within else []

@@ -41,8 +41,7 @@ _E4M3 = torch.float8_e4m3fn
 
 
 def quantise_experts(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Quantise the routed experts' weights among published tensors. Returns the tensors, and the quantization_config
-    for config.json."""
+    """Quantise the routed experts' weights. Returns all tensors, and config.json's quantization_config."""
     if name not in STORED:
         raise CannotQuantise(f"checkpoints are written in {', '.join(STORED)}; not in {name!r}")
     out: dict[str, Tensor] = {}

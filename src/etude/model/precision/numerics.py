@@ -88,8 +88,7 @@ class Numerics:
         return fp8.BLOCK if self.rounding == "fp8_block" else mxfp8.BLOCK
 
     def activations(self, x: Tensor) -> Operand:
-        """Round activations [R, K] for the forward pass. The rows count as one tensor: under `nvfp4_tensor` all of them
-        determine the scale."""
+        """Round activations [R, K]. The rows are one tensor: under `nvfp4_tensor` all determine the scale."""
         match self.rounding:
             case "nvfp4":
                 return Operand(*split_nvfp4(x, torch.float32, reciprocal_bits=self.reciprocal_bits))
@@ -134,15 +133,13 @@ class Numerics:
         return Operand(values[0] if len(values) == 1 else torch.cat(values, 1), outer)
 
     def weights(self, weights: Sequence[Tensor], dtype: torch.dtype) -> Operand:
-        """Round weights for the forward pass, [E, sum of M, K]. Goes by way of their codes, so that trainer and engine
-        cannot differ."""
+        """Round weights [E, sum of M, K] by way of their codes, so that trainer and engine cannot differ."""
         if not self.has_codes:
             return Operand(torch.cat([_in_bf16(weight) for weight in weights], 1))
         return self.operand(self.codes(weights), dtype)
 
     def product(self, x: Operand, w: Operand, cuts: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Compute x W^T, where expert e has the rows from cuts[e] to cuts[e + 1]: summed in fp32, multiplied by the
-        outer scales, rounded once."""
+        """x W^T, expert e from cuts[e] to cuts[e + 1]: summed in fp32, times the outer scales, rounded once."""
         rows, experts = x.values.shape[0], len(cuts) - 1
         if (
             not self.invariant

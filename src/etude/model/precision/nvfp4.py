@@ -75,37 +75,26 @@ def dequantise_nvfp4(q: NVFP4, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def fake_nvfp4(
-    x: Tensor,
-    dtype: torch.dtype | None = None,
-    *,
-    per: Reach = "token",
-    outer: Tensor | None = None,
-    reciprocal_bits: int | None = None,
+    x: Tensor, dtype: torch.dtype | None = None, *, per: Reach = "token", reciprocal_bits: int | None = None
 ) -> Tensor:
     """Compute dequantise(quantise(x)), except for the sign of zeros; `dtype` defaults to that of x."""
-    values, _ = _rounded(x, dtype or x.dtype, per, outer, reciprocal_bits, whole=True)
+    values, _ = _rounded(x, dtype or x.dtype, per, reciprocal_bits, whole=True)
     return values
 
 
 def split_nvfp4(
-    x: Tensor,
-    dtype: torch.dtype | None = None,
-    *,
-    per: Reach = "token",
-    outer: Tensor | None = None,
-    reciprocal_bits: int | None = None,
+    x: Tensor, dtype: torch.dtype | None = None, *, per: Reach = "token", reciprocal_bits: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return what a matmul multiplies, code * block scale (exact in bf16 and fp32), and the outer scale for its
-    epilogue."""
-    return _rounded(x, dtype or x.dtype, per, outer, reciprocal_bits, whole=False)
+    """What a matmul multiplies, code * block scale (exact in bf16 and fp32), and its epilogue's outer scale."""
+    return _rounded(x, dtype or x.dtype, per, reciprocal_bits, whole=False)
 
 
 def _rounded(
-    x: Tensor, dtype: torch.dtype, per: Reach, outer: Tensor | None, reciprocal_bits: int | None, *, whole: bool
+    x: Tensor, dtype: torch.dtype, per: Reach, reciprocal_bits: int | None, *, whole: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the rounded values, with the outer scale (`whole`) or without it, and the outer scale in its own shape."""
     rows = rows_of(x, BLOCK, "NVFP4")
-    codes, outer = _scales(rows, x.shape, per, outer, reciprocal_bits)
+    codes, outer = _scales(rows, x.shape, per, None, reciprocal_bits)
     divisors, divide = _divisors(_products(codes, outer, x.shape), reciprocal_bits)
     by_row = _by_row(outer, x.shape) if whole else None
     values = passes_on(x.device).round_to(

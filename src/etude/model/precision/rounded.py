@@ -34,8 +34,7 @@ batched matmul is then faster than one per expert."""
 def rounded_experts(
     x_nd: Tensor, experts_nk: Tensor, gates_nk: Tensor, gate_up: Weights, down: Weights, numerics: Numerics
 ) -> Tensor:
-    """Compute sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)) with e = experts[n,k], with rounded
-    matmuls."""
+    """Sum over k of gates[n,k] * down[e] (silu(gate[e] x) * (up[e] x)), e = experts[n,k], by rounded matmuls."""
     if not x_nd.shape[0]:
         return torch.zeros_like(x_nd)
     experts = (gate_up.values if isinstance(gate_up, Operand) else gate_up[0]).shape[0]

@@ -23,8 +23,7 @@ class Torn(Exception):
 
 
 async def read_head(reader: asyncio.StreamReader, *, idle: float, patience: float) -> bytes:
-    """Reads up to and including the empty line. Returns no bytes if the peer left, or was silent for `idle` seconds
-    before the first byte."""
+    """Reads through the empty line. No bytes if the peer left, or said nothing for `idle` seconds."""
     try:
         async with asyncio.timeout(idle):
             first = await reader.read(1)

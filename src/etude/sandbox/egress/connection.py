@@ -222,8 +222,7 @@ class Connection:
         return write_head(f"{request.method} {target} HTTP/1.1", fields)
 
     async def _upload(self, framing: Framing, writer: asyncio.StreamWriter, tally: Tally) -> bool:
-        """Sends the request body; returns whether the real host has taken all of it. Torn if the box has not sent all
-        of it."""
+        """Sends the request body; returns whether the real host took all of it. Torn if the box sent only a part."""
         async for piece in pieces(self.reader, framing):
             tally.sent += len(piece)
             writer.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if framing.chunked else (piece,))

@@ -1,5 +1,4 @@
-"""Recognizes request fields that say who is asking. Boxes ask anonymously, so a secret found by an agent opens no door
-outside.
+"""Recognizes request fields that say who is asking: a secret found by an agent opens no door outside.
 
 Such fields are recognized by words in their names, since every service has its own name for its token. Only fields are
 removed; words in a path or query pass, since signed download URLs need theirs.

@@ -11,8 +11,7 @@ from etude.sandbox.egress.head import MAX_HEAD, BadHead, parse_response
 from etude.sandbox.proxies import UpstreamProxy
 
 HEAD_START_SECONDS = 0.25
-"""Time that an address has before the next one is tried in parallel, since one address family of a host may silently
-lead nowhere."""
+"""How long an address has before the next one is tried too: one address family may silently lead nowhere."""
 OPEN, LOGIN_WANTED = 200, (401, 407)
 """Proxies' statuses for a tunnel request."""
 Place = tuple[str, int]
@@ -23,8 +22,7 @@ class Unreachable(Exception):
 
 
 async def dial(places: Sequence[Place]) -> socket.socket:
-    """Connects to the first place that answers. They are tried in order, each a little later than the one before;
-    OSError if none answers."""
+    """Connects to the first place that answers, each tried a little after the one before. OSError if none does."""
     waiting = list(places)
     dialing: set[asyncio.Task[socket.socket]] = set()
     failure = OSError("no address")

@@ -40,8 +40,7 @@ class Door:
         return self._policy.ports
 
     def open(self) -> None:
-        """Starts the proxy once the box is ready, since its sockets are here by then. From now on the box can reach
-        what it may."""
+        """Starts the proxy once the box is ready, as its sockets are here by then. Now it can reach what it may."""
         try:
             _, numbers, _, _ = socket.recv_fds(self._ours, 16, _MOST_SOCKETS)
         except BlockingIOError:

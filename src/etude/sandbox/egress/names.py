@@ -110,8 +110,7 @@ class Names:
         return [block[self._numbers[name]] for block in self._blocks]
 
     def answer(self, data: bytes) -> tuple[bytes, str, str]:
-        """Returns the bytes to send back and, if the name was refused, the name and the reason. No bytes if it was no
-        query."""
+        """The bytes to send back (none if it was no query) and, if the name was refused, it and the reason."""
         try:
             query = parse_query(data)
         except BadQuery as error:

@@ -37,8 +37,7 @@ ENVIRONMENT = {
 
 
 def files_behind_proxy(stack: Stack, authority: bytes, lookup_name: str) -> dict[PurePosixPath, bytes]:
-    """The files of the layer, by path relative to the root. `stack` is everything that the image shows, skeleton
-    included."""
+    """The layer's files, by path relative to the root. `stack` is all that the image shows, skeleton included."""
     files = {PurePosixPath("etc/resolv.conf"): f"nameserver {IPV4.gate}\n".encode()}
     for number, name in enumerate(BUNDLES):
         place = resolve(stack, PurePosixPath(name))

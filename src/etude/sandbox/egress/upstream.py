@@ -46,8 +46,7 @@ class Way(NamedTuple):
 @dataclass
 class Upstream:
     overrides: Mapping[tuple[str, int], Place] = field(default_factory=dict)
-    """(name, port) -> (address, port) to connect to instead, directly and unchecked: a mirror, or the servers of a
-    test."""
+    """(name, port) -> (address, port) to connect to instead, directly and unchecked: a mirror, a test's servers."""
     trust: ssl.SSLContext | None = None
     """The authorities that must certify real hosts; by default those that the host trusts."""
 
@@ -65,8 +64,7 @@ class Upstream:
     async def connect(
         self, name: str, port: int, *, tls: bool, private: bool, proxy: UpstreamProxy | None = None
     ) -> Way:
-        """Connects to a real host. `proxy` is the policy's own proxy, used for all its hosts; otherwise this host's
-        proxies apply."""
+        """Connects to a real host through `proxy`, the policy's own, or else as this host's proxies say."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await self._connect(name, port, tls=tls, private=private, proxy=proxy)

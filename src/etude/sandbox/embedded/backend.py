@@ -17,16 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from etude.sandbox.commands import ENVIRONMENT
-from etude.sandbox.contract import (
-    Box,
-    BoxSpec,
-    BuildTerms,
-    Egress,
-    Feature,
-    Limits,
-    SandboxError,
-    TriedBuild,
-)
+from etude.sandbox.contract import Box, BoxSpec, BuildTerms, Egress, Feature, Limits, SandboxError, TriedBuild
 from etude.sandbox.egress.upstream import Upstream
 from etude.sandbox.embedded.box import EmbeddedBox
 from etude.sandbox.embedded.cells import Cell, drop, hold, layers_of
@@ -135,8 +126,7 @@ class EmbeddedSandboxes:
         arguments: dict[str, str] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> AsyncIterator[TriedBuild]:
-        """Builds in a separate store under a separate zygote. The store lies in this owner's scratch folder, so it is
-        removed together with the owner's."""
+        """Builds in a store of its own, under another zygote. It lies in this owner's scratch and goes with it."""
         place = self.store.scratch / f"trial-{secrets.token_hex(6)}"
         try:
             apart = EmbeddedSandboxes(place, memory_cells=self.memory_cells, upstream=self._upstream)
@@ -231,8 +221,7 @@ class EmbeddedSandboxes:
         return self.cgroups.create(name, memory_bytes=mib << 20, processes=limits.processes)
 
     def _door(self, egress: Egress, box: str, image: Image, lease: Lease) -> tuple[Door, Lease]:
-        """Returns the box's door through the egress gate, and the image's lease with one more layer on top, which makes
-        programs use the gate."""
+        """The box's door through the egress gate, and the image's lease with the layer that makes programs use it."""
         if self._egress is None:
             # Imported late: it needs cryptography, which is slow to load.
             from etude.sandbox.egress.gate import EgressGate

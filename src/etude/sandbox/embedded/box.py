@@ -10,15 +10,7 @@ import contextlib
 from dataclasses import replace
 from typing import Any, Protocol
 
-from etude.sandbox.contract import (
-    Box,
-    BoxSpec,
-    BoxStats,
-    ImageError,
-    RequestRefused,
-    SandboxLost,
-    SandboxUnavailable,
-)
+from etude.sandbox.contract import Box, BoxSpec, BoxStats, ImageError, RequestRefused, SandboxLost, SandboxUnavailable
 from etude.sandbox.embedded.cells import Cell
 from etude.sandbox.embedded.cgroups import BoxCgroup
 from etude.sandbox.embedded.probe import advice
@@ -95,9 +87,8 @@ class EmbeddedBox(ServedBox):
         raise SandboxUnavailable(advice(step, error))
 
     async def stats(self) -> BoxStats:
-        """Box statistics. Pid 1 knows the memory of its processes; the cgroup, where there is one, knows all memory of
-        the box. Pid 1 measures disk use by the box's file system, which is the whole disk for cells in plain folders,
-        so those are measured here."""
+        """Pid 1 knows the memory of its processes; a cgroup knows all memory. Pid 1 measures disk use by the box's file
+        system, which is the whole disk for cells in plain folders, so those are measured here."""
         found = await super().stats()
         if (held := self.cgroup.memory_bytes()) is not None:
             found = replace(found, memory_bytes=held)
@@ -107,8 +98,7 @@ class EmbeddedBox(ServedBox):
         return replace(found, disk_bytes=await asyncio.to_thread(self.backend.store.measure, places))
 
     async def rehearse(self) -> list[str] | None:
-        """For a frozen box: whether its processes can continue on another root. If so, returns the files that they have
-        mapped shared, else None."""
+        """For a frozen box: the files that its processes map shared, or None if they cannot go on on another root."""
         answer, _ = await self._ask({"op": "rehearse"})
         return answer.get("shared")
 

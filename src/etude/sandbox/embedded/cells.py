@@ -1,5 +1,4 @@
-"""Cells: the folders with what boxes write, in the zygote's world. A fork seals a cell, which then stays as a lower
-layer.
+"""Cells: folders with what boxes write, in the zygote's world. A fork seals a cell, which stays as a lower layer.
 
 A box holds all cells that it stands on, its own first. A cell is removed when its last holder drops it.
 """

@@ -24,29 +24,40 @@ refused. A fork that would reach it melts all cells of the box into one, which t
 
 class CopyableBox(EmbeddedBox):
     async def snapshot(self) -> str:
-        return await _snapshot(self)
+        top, below = await _to_the_end(_kept(self), lambda kept: drop(kept[1]))
+        layers = [top]
+        try:
+            for cell in below:
+                cell.layer = cell.layer or await self.backend.keep(self.zygote, cell)
+                layers.append(cell.layer)
+        finally:
+            drop(below)
+        config = replace(self.image.config, workdir=self.spec.workdir)
+        image = replace(self.image, layers=(*layers, *self.image.layers), config=config)
+        return await asyncio.to_thread(self.backend.store.record, image)
 
     async def fork(self, count: int = 1, *, kill: bool = False) -> list[Box]:
-        return await _fork(self, count, kill=kill)
-
-
-async def _snapshot(box: EmbeddedBox) -> str:
-    top, below = await _to_the_end(_kept(box), lambda kept: drop(kept[1]))
-    layers = [top]
-    try:
-        for cell in below:
-            cell.layer = cell.layer or await box.backend.keep(box.zygote, cell)
-            layers.append(cell.layer)
-    finally:
-        drop(below)
-    config = replace(box.image.config, workdir=box.spec.workdir)
-    image = replace(box.image, layers=(*layers, *box.image.layers), config=config)
-    return await asyncio.to_thread(box.backend.store.record, image)
+        if count < 1:
+            raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
+        given = self.commands
+        below = await _to_the_end(_sealed(self, kill=kill), drop)
+        try:
+            makes = (self.backend.create_over(self.spec, self.image, below) for _ in range(count))
+            made = await asyncio.gather(*makes, return_exceptions=True)
+        finally:
+            drop(below)
+        children = [outcome for outcome in made if not isinstance(outcome, BaseException)]
+        failed = [outcome for outcome in made if isinstance(outcome, BaseException)]
+        if failed:
+            await asyncio.gather(*(child.destroy() for child in children))
+            raise failed[0]
+        for child in children:
+            child.inherit(given)
+        return list[Box](children)
 
 
 async def _kept(box: EmbeddedBox) -> tuple[str, list[Cell]]:
-    """Copies what the box has written since it was last sealed into a layer. Returns it with the cells below, which are
-    held for the caller."""
+    """Copies what was written since the last seal into a layer. Returns it and the cells below, held for the caller."""
     async with box.frozen(kill=False):
         below = box.cells[1:]
         hold(below)
@@ -55,26 +66,6 @@ async def _kept(box: EmbeddedBox) -> tuple[str, list[Cell]]:
         except BaseException:
             drop(below)
             raise
-
-
-async def _fork(box: EmbeddedBox, count: int, *, kill: bool) -> list[Box]:
-    if count < 1:
-        raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
-    given = box.commands
-    below = await _to_the_end(_sealed(box, kill=kill), drop)
-    try:
-        makes = (box.backend.create_over(box.spec, box.image, below) for _ in range(count))
-        made = await asyncio.gather(*makes, return_exceptions=True)
-    finally:
-        drop(below)
-    children = [outcome for outcome in made if not isinstance(outcome, BaseException)]
-    failed = [outcome for outcome in made if isinstance(outcome, BaseException)]
-    if failed:
-        await asyncio.gather(*(child.destroy() for child in children))
-        raise failed[0]
-    for child in children:
-        child.inherit(given)
-    return list[Box](children)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T], undo: Callable[[T], object]) -> T:

@@ -34,27 +34,24 @@ class Facts:
     max_namespaces: int | None = None
     cgroup_versions: frozenset[int] = frozenset({2})
     """The versions that are mounted somewhere."""
-    cgroups_writable: bool = False
     next_subordinate: int = 100_000
     """An id at and above which nobody has subordinate ids."""
 
     @classmethod
     def read(cls, top: Path = Path("/")) -> Facts:
         mounts = _text(top / "proc/self/mountinfo")
-        folders = [line.split()[4].lstrip("/") for line in mounts.splitlines() if " - cgroup" in line]
         return cls(
             root=os.geteuid() == 0,
             user=_user_name(),
-            kernel=_release(platform.release()),
+            kernel=release_of(platform.release()),
             container=(top / ".dockerenv").exists() or (top / "run/.containerenv").exists(),
             systemd=(top / "run/systemd/system").is_dir(),
-            apparmor_userns=_number(top / "proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
-            userns_clone=_number(top / "proc/sys/kernel/unprivileged_userns_clone"),
-            max_namespaces=_number(top / "proc/sys/user/max_user_namespaces"),
+            apparmor_userns=number_in(top / "proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+            userns_clone=number_in(top / "proc/sys/kernel/unprivileged_userns_clone"),
+            max_namespaces=number_in(top / "proc/sys/user/max_user_namespaces"),
             cgroup_versions=frozenset(
                 2 if " - cgroup2 " in line else 1 for line in mounts.splitlines() if " - cgroup" in line
             ),
-            cgroups_writable=any(os.access(top / folder, os.W_OK) for folder in folders),
             next_subordinate=next_free(top),
         )
 
@@ -141,12 +138,12 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _number(path: Path) -> int | None:
+def number_in(path: Path) -> int | None:
     text = _text(path).strip()
     return int(text) if text.lstrip("-").isdecimal() else None
 
 
-def _release(text: str) -> tuple[int, int]:
+def release_of(text: str) -> tuple[int, int]:
     major, _, rest = text.partition(".")
     minor = rest.split(".")[0]
     return int(major), int("".join(character for character in minor if character.isdigit()) or 0)

@@ -32,8 +32,7 @@ class Mode(StrEnum):
 class Host:
     mode: Mode
     memory_cells: bool
-    """What a box writes lives in a tmpfs with a size limit; otherwise in plain folders, where only single files are
-    limited."""
+    """What a box writes lives in a tmpfs of limited size; otherwise in plain folders, with limits on files only."""
     ids: IdRange | None = None
     """The range of ids for boxes; None: boxes have one id, the caller's own."""
     lack: Lack | None = None
@@ -47,13 +46,13 @@ def probe_host() -> Host:
         raise SandboxUnavailable(
             f"boxes need Linux on x86_64 or aarch64; this is {platform.system()} on {kernel.MACHINE}"
         )
-    if _release() < (5, 12):
+    if knobs.release_of(platform.release()) < (5, 12):
         raise SandboxUnavailable(
             f"boxes need Linux 5.12 or newer; this is {platform.release()}: install a newer kernel"
         )
     memory = _memory_cells()
     if os.geteuid() != 0:
-        limit = _read_int("/proc/sys/user/max_user_namespaces")
+        limit = knobs.number_in(Path("/proc/sys/user/max_user_namespaces"))
         if limit == 0:
             raise SandboxUnavailable(advice("user namespace", "user.max_user_namespaces is 0"))
         ids = find_subordinate_ids()
@@ -87,22 +86,10 @@ def _memory_cells() -> bool:
     """Whether tmpfs keeps user.* attributes, which overlayfs needs. It does from Linux 6.6 on, but kernels are patched,
     so it is tested where possible."""
     if not Path("/dev/shm").is_dir() or not os.access("/dev/shm", os.W_OK):
-        return _release() >= (6, 6)
+        return knobs.release_of(platform.release()) >= (6, 6)
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         try:
             os.setxattr(file.name, "user.overlay.opaque", b"y")
         except OSError:
             return False
     return True
-
-
-def _release() -> tuple[int, int]:
-    major, minor = platform.release().split(".")[:2]
-    return int(major), int("".join(character for character in minor if character.isdigit()) or 0)
-
-
-def _read_int(path: str) -> int | None:
-    try:
-        return int(Path(path).read_text())
-    except (OSError, ValueError):
-        return None

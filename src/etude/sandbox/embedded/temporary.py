@@ -13,8 +13,7 @@ from etude.sandbox.images.store import remove_store
 
 @contextmanager
 def temporary_store(prefix: str) -> Iterator[Path]:
-    """A temporary folder that is removed at the end, including files that belong to box ids. Close the backend before
-    that."""
+    """A temporary folder, removed at the end with the files of box ids in it. Close the backend before that."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield folder
@@ -24,8 +23,7 @@ def temporary_store(prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def store_in(folder: Path) -> Iterator[Path]:
-    """Like `temporary_store`, at a given path that a later owner uses again. What a killed owner left there is removed
-    first."""
+    """Like `temporary_store`, at a given path. What a killed owner left there is removed first."""
     forget_store(folder)
     folder.mkdir(parents=True, mode=0o700)
     try:

@@ -22,8 +22,7 @@ _START_SECONDS = 20.0
 
 class ZygoteClient:
     def __init__(self, world: World) -> None:
-        """Starts the zygote and blocks until it is ready (about 60 ms). SandboxUnavailable names what the host
-        lacks."""
+        """Waits about 60 ms until the zygote is ready. SandboxUnavailable names what the host lacks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
@@ -132,8 +131,7 @@ class ZygoteClient:
         await self._send({"op": "destroy", "id": box})
 
     async def copy(self, sources: list[str], target: str, *, cell: str = "") -> str:
-        """Copies the merged folders (paths in the zygote's world) to `target`, in a new cell if one is named; returns
-        its digest."""
+        """Copies the merged folders (as the zygote sees them) to `target`, in a new cell if one is named."""
         answer = await self._ask({"op": "copy", "sources": sources, "target": target, "cell": cell})
         if "error" in answer:
             kinds = {"lost": SandboxLost, "disk_full": DiskFull, "refused": RequestRefused}

@@ -51,8 +51,7 @@ class Assigner:
         return host
 
     def changed(self, host: HostLedger, *, gained: bool = True) -> None:
-        """Updates the index for a host that has changed. If it may have `gained` room, waiting requests are tried on
-        it."""
+        """Updates the index for a changed host. If it may have `gained` room, waiting requests are tried on it."""
         if host.takes_boxes and host.claimant is None:
             self._index.put(host)
         else:

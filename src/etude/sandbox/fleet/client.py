@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from etude.cluster.contract import ClusterError, DeadlineExceeded, Remote, ServiceDied
-from etude.sandbox.contract import (
-    Box,
-    BoxSpec,
-    Feature,
-    SandboxError,
-    SandboxUnavailable,
-)
+from etude.sandbox.contract import Box, BoxSpec, Feature, SandboxError, SandboxUnavailable
 from etude.sandbox.fleet.answer import answered_here
 from etude.sandbox.fleet.images import Making
 from etude.sandbox.fleet.policy import Policy
@@ -29,18 +23,14 @@ from etude.sandbox.options import Build, BuildOptions
 
 class FleetSandboxes:
     def __init__(self, dispatcher: Remote, features: frozenset[Feature], policy: Policy) -> None:
-        self.dispatcher, self._features, self._policy = dispatcher, features, policy
+        self.dispatcher, self.features, self._policy = dispatcher, features, policy
         self._owner = secrets.token_hex(8)
         self._requests = 0
         self._closed = False
         self._renewing: asyncio.Task[None] | None = None
 
     def __reduce__(self) -> Any:
-        return FleetSandboxes, (self.dispatcher, self._features, self._policy)
-
-    @property
-    def features(self) -> frozenset[Feature]:
-        return self._features
+        return FleetSandboxes, (self.dispatcher, self.features, self._policy)
 
     # -- images
 
@@ -98,8 +88,7 @@ class FleetSandboxes:
         return f"{self._owner}-{self._requests}"
 
     async def granted(self, request: str, method: str, *args: Any) -> Any:
-        """Asks for boxes and waits for as long as the scheduler may need. A request that nobody waits for any more is
-        withdrawn."""
+        """Asks for boxes, for as long as the scheduler may need. A request that nobody waits for is withdrawn."""
         self._renew_from_now_on()
         policy = self._policy
         seconds = policy.patience + policy.attempts * (policy.create_seconds + policy.image_seconds)

@@ -91,8 +91,7 @@ class Dispatcher:
         return granted.boxes[0], granted.host, self._remotes[granted.host]
 
     async def fork(self, request: str, owner: str, parent: str, count: int, kill: bool) -> tuple[str, ...]:
-        """Forks a box. The children are made on their parent's host: they share its files there, and elsewhere would be
-        costly."""
+        """Children are made on their parent's host: they share its files there, and elsewhere would be costly."""
         if count < 1:
             raise RequestRefused(f"fork into {count} boxes; at least 1 is needed")
         host = self._scheduler.host_of(parent)
@@ -244,8 +243,7 @@ class Dispatcher:
     # -- time
 
     def _now(self) -> float:
-        """The scheduler's clock: seconds in which this process could receive. Time that it slept through must not count
-        as a host's silence."""
+        """Seconds in which this process could receive: what it slept through is not a host's silence."""
         return time.monotonic() - self._begun - self._deaf
 
     async def _keep_time(self) -> None:

@@ -37,8 +37,7 @@ class HostFacts:
     features: frozenset[Feature]
     held: tuple[Held, ...]
     images: dict[str, Making | None]
-    """Images made here since the start, with the call that made them; None for a snapshot, which no call can make
-    again."""
+    """Images made here since the start, and the call that made each; None for a snapshot, which none can repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +84,7 @@ class SandboxHost:
     # -- the dispatcher's side
 
     async def open(self) -> HostFacts:
-        """Starts the backend, on the event loop that will use it; returns what this host is and what it already
-        holds."""
+        """Starts the backend on the event loop that will use it; returns what this host is and holds already."""
         self._heard = time.monotonic()
         if self._backend is None:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -190,8 +188,7 @@ class SandboxHost:
                 del self._running[ticket]
 
     async def cancel(self, ticket: str) -> None:
-        """Cancels a request; returns once the box has been told, so the client's next request comes after the
-        cancellation."""
+        """Returns once the box has been told, so the client's next request comes after the cancellation."""
         if run := self._running.get(ticket):
             run.cancel()
             await asyncio.wait([run])

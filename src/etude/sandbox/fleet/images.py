@@ -47,8 +47,7 @@ class FleetImages:
         return next(iter(known.local)) if known is not None and known.making is None else ""
 
     async def on_host(self, image: str, host: str) -> str:
-        """Makes sure that the host has the image; returns its id there. Images not made through this fleet are left to
-        the host."""
+        """Sees to it that the host has the image; returns its id there. Images of elsewhere are left to the host."""
         known = self._known.get(image)
         if known is None:
             return image

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 
 class Leases:
-    """The deadline of each owner. Nothing expires here by itself: the scheduler's timers check at the times `renew`
-    returns."""
+    """Each owner's deadline. Nothing expires by itself: the scheduler's timers check at the times `renew` returns."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

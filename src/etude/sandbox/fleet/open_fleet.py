@@ -48,9 +48,7 @@ class Fleet:
         await asyncio.gather(*(_end(host) for host in self.hosts.values()))
 
 
-async def open_fleet(
-    cluster: Cluster, recipe: SandboxRecipe, root: Path, *, policy: Policy | None = None, name: str = "fleet"
-) -> Fleet:
+async def open_fleet(cluster: Cluster, recipe: SandboxRecipe, root: Path, *, policy: Policy | None = None) -> Fleet:
     """Opens a fleet on `recipe.hosts` of the cluster's nodes, or on all nodes if that is 0.
 
     `root` is a folder that exists on every node, local or shared; each host keeps its images in a folder below it."""
@@ -64,9 +62,11 @@ async def open_fleet(
     hosts: dict[str, Remote] = {}
     try:
         for node in nodes[: recipe.hosts or None]:
-            host = f"{name}-{node}"
+            host = f"fleet-{node}"
             hosts[host] = await cluster.start(host, service, own, Path(root) / host, policy, node=node, cpus=_CPUS)
-        dispatcher = await cluster.start(name, "etude.sandbox.fleet.dispatcher:Dispatcher", hosts, policy, cpus=_CPUS)
+        dispatcher = await cluster.start(
+            "fleet", "etude.sandbox.fleet.dispatcher:Dispatcher", hosts, policy, cpus=_CPUS
+        )
         features = await dispatcher.call("open", deadline=policy.create_seconds)
     except (ClusterError, SandboxError) as error:
         await asyncio.gather(*(_end(host) for host in hosts.values()))

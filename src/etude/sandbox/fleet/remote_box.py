@@ -32,13 +32,9 @@ class Dispatcher(Protocol):
 
 class RemoteBox:
     def __init__(self, fleet: Dispatcher, id: str, host_name: str, host: Remote) -> None:
-        self.host_name = host_name
-        self._id, self._fleet, self._host = id, fleet, host
+        self.id, self.host_name = id, host_name
+        self._fleet, self._host = fleet, host
         self._commands: list[str] = []
-
-    @property
-    def id(self) -> str:
-        return self._id
 
     # -- commands
 

@@ -18,14 +18,11 @@ from etude.sandbox.contract import Poll, SandboxError, SandboxLost
 class RemoteProcess:
     def __init__(self, call: Callable[..., Awaitable[Any]], box: str, id: int) -> None:
         """`call` sends a request to the host of the box."""
-        self._call, self._box, self._id = call, box, id
+        self.id = id
+        self._call, self._box = call, box
         self._given_up: set[asyncio.Task[Any]] = set()
         self._left, self._left_skipped = b"", 0
         self._end: Poll | None = None
-
-    @property
-    def id(self) -> int:
-        return self._id
 
     async def poll(self, *, wait: float = 0.0) -> Poll:
         if self._given_up:

@@ -64,8 +64,7 @@ class Scheduler:
     # -- the outside
 
     def handle(self, event: events.Event, now: float) -> list[events.Decision]:
-        """Handles one event and returns the decisions. Time never runs backwards here: an earlier `now` counts as the
-        latest seen."""
+        """Returns the decisions on one event. Time never runs backwards: an earlier `now` counts as the latest."""
         self._now = max(now, self._now)
         while (due := self._timers.pop(self._now)) is not None:
             kind, key = due

@@ -60,8 +60,7 @@ class HashingReader(io.RawIOBase):
 
 
 def decompressed(stream: IO[bytes]) -> IO[bytes]:
-    """Decompresses the stream if its first bytes say gzip, zstd, xz or bzip2, else returns it as it is. The caller
-    still has to close the file."""
+    """Decompresses gzip, zstd, xz and bzip2, told by the first bytes. The caller still has to close the file."""
     buffered = (
         stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream), _CHUNK)
     )
@@ -79,8 +78,7 @@ def decompressed(stream: IO[bytes]) -> IO[bytes]:
 
 
 class _Counted:
-    """The stream below a tar, with a limit on the size of headers. A header compressed to nothing could take all
-    memory."""
+    """The stream below a tar, with limited headers: one that was compressed to nothing could take all memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -96,8 +94,7 @@ class _Counted:
 
     @contextlib.contextmanager
     def headers(self) -> Iterator[None]:
-        """Counts bytes while the headers of one member are read. Calls may be nested, since some headers contain
-        others."""
+        """Counts bytes while a member's headers are read. Calls may nest, as some headers contain others."""
         outermost = self._left is None
         self._left = _HEADERS if self._left is None else self._left
         try:
@@ -129,8 +126,7 @@ class _Member(tarfile.TarInfo):
 
 
 class _MemberOfAWhole(_Member):
-    """Also requires the end mark of the tar. Some writers omit it, which only a digest can tell from a truncated
-    tar."""
+    """Also requires the tar's end mark. Some writers omit it: only a digest tells that from a truncated tar."""
 
     _damage = (*_Member._damage, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
 
@@ -145,8 +141,7 @@ def damage_named(what: str) -> Iterator[None]:
 
 
 def tar_members(stream: IO[bytes], *, whole: bool = False) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    """Yields each member with its content, which must be read before the next is requested. `whole`: require the end
-    mark."""
+    """Yields members with their content, to be read before the next is requested. `whole`: require the end mark."""
     kind = _MemberOfAWhole if whole else _Member
     counted = cast(IO[bytes], _Counted(stream))
     with tarfile.open(fileobj=counted, mode="r|", bufsize=_CHUNK, tarinfo=kind, errors="surrogateescape") as tar:

@@ -31,8 +31,7 @@ class Collected:
 
 @as_keeper
 def collect(store: ImageStore, budget_bytes: int, *, grace_seconds: float = GRACE_SECONDS) -> Collected:
-    """Removes images until the store fits the budget. Layers that nothing needs are removed regardless of the
-    budget."""
+    """Removes images until the store fits the budget, and in any case the layers that nothing needs."""
     with locked(store.root / "lock"):
         store.remove_dead_owners()
     sizes = {path.name: layer_bytes(store, path.name) for path in store.layers.iterdir()}

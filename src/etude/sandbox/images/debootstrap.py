@@ -37,8 +37,7 @@ _EMPTIED = ("dev", "var/cache/apt/archives", "var/lib/apt/lists", "var/cache/deb
 
 @as_keeper
 def bootstrap(store: ImageStore, suite: str, *, mirror: str = "", include: Sequence[str] = (), say: Say = quiet) -> str:
-    """Makes a minimal tree of a Debian suite with the requested packages; returns the image's id. Takes a minute or
-    two."""
+    """Makes a minimal tree of a Debian suite and some packages, in a minute or two; returns the image's id."""
     if not _SUITE.fullmatch(suite):
         raise RequestRefused(f"suite {suite!r}: expected such as bookworm")
     for package in include:

@@ -1,5 +1,4 @@
-"""Imports images from files: a folder, a tar of a root file system, an OCI layout or archive, or `docker save`
-output."""
+"""Imports images: a folder, a tar of a root file system, an OCI layout or archive, or `docker save` output."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from etude.sandbox.contract import ImageError
 from etude.sandbox.images.archive import HashingReader, damage_named, decompressed, tar_members
 from etude.sandbox.images.image import EMPTY, Image, ImageConfig
 from etude.sandbox.images.keeper import as_keeper
-from etude.sandbox.images.layers import DEFAULT_BOUNDS, Bounds, Unpacker
+from etude.sandbox.images.layers import DEFAULT_BOUNDS, Unpacker
 from etude.sandbox.images.oci import (
     INDEXES,
     MAX_JSON,
@@ -42,67 +41,60 @@ ROOT_CONFIG = ImageConfig(workdir="/", user="root", command=("/bin/sh",))
 _ARCHIVE_NAMES = re.compile(r"oci-layout|index\.json|manifest\.json|repositories|blobs|[0-9a-f]{64}(\.json|\.tar)?")
 
 
-def import_image(store: ImageStore, source: Path, *, say: Say = quiet, bounds: Bounds = DEFAULT_BOUNDS) -> str:
-    """Imports the source; returns the image's id. ImageError names what is damaged, or the layer and member that is
-    refused."""
+def import_image(store: ImageStore, source: Path, *, say: Say = quiet) -> str:
+    """Returns the image's id. ImageError names what is damaged, or the layer and member that is refused."""
     origin = f"imported from {source.absolute()}"
     if not source.exists():
         raise ImageError(f"{source}: no such file or folder; expected a root file system or an image's archive")
     if source.is_dir():
         if (source / "oci-layout").is_file():
-            return _import_layout(store, source, origin, bounds, say=say)
-        return import_root(store, source, origin, say, bounds)
-    return _import_archive(store, source, origin, bounds, say=say)
+            return _import_layout(store, source, origin, say=say)
+        return import_root(store, source, origin, say)
+    return _import_archive(store, source, origin, say=say)
 
 
 @as_keeper
-def _import_layout(store: ImageStore, source: Path, origin: str, bounds: Bounds, *, say: Say) -> str:
-    return make_image(store, _plan_layout(_Folder(source), str(source)), origin, say, bounds)
+def _import_layout(store: ImageStore, source: Path, origin: str, *, say: Say) -> str:
+    return make_image(store, _plan_layout(_Folder(source), str(source)), origin, say)
 
 
 @as_keeper
-def _import_archive(store: ImageStore, source: Path, origin: str, bounds: Bounds, *, say: Say) -> str:
+def _import_archive(store: ImageStore, source: Path, origin: str, *, say: Say) -> str:
     with source.open("rb") as file:
         members = _archive_members(file, source)
         if members is None:
-            return _import_tar(store, source, origin, say, bounds)
+            return _import_tar(store, source, origin, say)
         file.seek(0)
-        with _archive(file, store, bounds) as archive:
+        with _archive(file, store) as archive:
             if "manifest.json" in members and "oci-layout" not in members:
                 plan = _plan_docker(archive, str(source))
             else:
                 plan = _plan_layout(archive, str(source))
-            return make_image(store, plan, origin, say, bounds)
+            return make_image(store, plan, origin, say)
 
 
 # -- a root file system
 
 
-def _import_tar(store: ImageStore, source: Path, origin: str, say: Say, bounds: Bounds) -> str:
+def _import_tar(store: ImageStore, source: Path, origin: str, say: Say) -> str:
     with store.fresh("layer") as fresh, source.open("rb") as file:
-        digest = unpack_stream(file, Unpacker(source.name, fresh, Stack(()), store.ids, bounds), say)
+        digest = unpack_stream(file, Unpacker(source.name, fresh, Stack(()), store.ids), say)
         return _record_root(store, fresh, digest, origin)
 
 
-def import_root(store: ImageStore, source: Path, origin: str, say: Say, bounds: Bounds = DEFAULT_BOUNDS) -> str:
+def import_root(store: ImageStore, source: Path, origin: str, say: Say) -> str:
     """Imports a folder like a tar of it, sorted by name."""
     # The folder is listed here and not in the keeper, so that owners are the host's ids.
-    return _import_members(store, source, list(_folder_members(source)), origin, bounds, say=say)
+    return _import_members(store, source, list(_folder_members(source)), origin, say=say)
 
 
 @as_keeper
 def _import_members(
-    store: ImageStore,
-    source: Path,
-    members: list[tuple[tarfile.TarInfo, Path]],
-    origin: str,
-    bounds: Bounds,
-    *,
-    say: Say,
+    store: ImageStore, source: Path, members: list[tuple[tarfile.TarInfo, Path]], origin: str, *, say: Say
 ) -> str:
     digest = hashlib.sha256()
     with store.fresh("layer") as fresh:
-        unpacker = Unpacker(str(source), fresh, Stack(()), store.ids, bounds)
+        unpacker = Unpacker(str(source), fresh, Stack(()), store.ids)
         for info, path in members:
             digest.update(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
             if info.isreg():
@@ -217,9 +209,8 @@ def _archive_members(file: IO[bytes], source: Path) -> set[str] | None:
 
 
 @contextlib.contextmanager
-def _archive(file: IO[bytes], store: ImageStore, bounds: Bounds) -> Iterator[_Tar]:
-    """Opens the archive. Blobs are read in the manifest's order, so a compressed archive is decompressed to disk
-    first."""
+def _archive(file: IO[bytes], store: ImageStore) -> Iterator[_Tar]:
+    """Blobs are read in the manifest's order, so a compressed archive is decompressed to disk first."""
     stream = decompressed(file)
     with contextlib.ExitStack() as open_files:
         if stream is file:
@@ -227,7 +218,7 @@ def _archive(file: IO[bytes], store: ImageStore, bounds: Bounds) -> Iterator[_Ta
         else:
             laid_out = open_files.enter_context(store.fresh("archive"))
             file = open_files.enter_context(laid_out.open("w+b"))
-            shutil.copyfileobj(HashingReader(stream, hashlib.sha256(), bounds.bytes), file, 1 << 20)
+            shutil.copyfileobj(HashingReader(stream, hashlib.sha256(), DEFAULT_BOUNDS.bytes), file, 1 << 20)
             file.seek(0)
         yield _Tar(open_files.enter_context(tarfile.open(fileobj=file, mode="r:", errors="surrogateescape")))
 

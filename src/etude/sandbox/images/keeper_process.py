@@ -93,8 +93,7 @@ def _serve(store: ImageStore, keeper: int, line_fd: int, others: tuple[int, ...]
 
 
 def _portable(error: Exception) -> Exception:
-    """An exception that can be pickled. Foreign exceptions get their traceback as a note, so the caller sees their
-    origin."""
+    """An exception that can be pickled. Foreign ones get their traceback as a note, which tells their origin."""
     if not isinstance(error, SandboxError | OSError):
         error.add_note("".join(traceback.format_exception(error)))
     try:

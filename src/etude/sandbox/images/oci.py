@@ -176,8 +176,7 @@ def make_plan(config: bytes, layers: Sequence[tuple[Blob | None, Callable[[], IO
 
 
 def chain_names(diff_ids: Sequence[str]) -> list[str]:
-    """Names of the layers. A name also depends on all layers below, because a layer's whiteouts and inherited folders
-    do."""
+    """Names of the layers. Each depends on all layers below, as a layer's whiteouts and inherited folders do."""
     names: list[str] = []
     chain = ""
     for diff_id in diff_ids:

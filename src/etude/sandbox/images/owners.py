@@ -17,8 +17,7 @@ from etude.sandbox.inside import removal
 
 @contextlib.contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Holds a file lock, which the kernel releases if the process dies. Held briefly only; nothing slow is done under
-    it."""
+    """Holds a file lock, which the kernel releases if the process dies. Nothing slow is done under it."""
     number = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(number, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
@@ -54,8 +53,7 @@ def remove_tree(path: Path) -> None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Disk use of a tree. A file with several names counts once. What vanishes meanwhile, or lies deeper than a path
-    can say, does not count."""
+    """Disk use of a tree. A file of several names counts once; what vanishes or is too deep does not count."""
     seen: set[tuple[int, int]] = set()
     total, todo = folder.lstat().st_blocks * 512, [str(folder)]
     while todo:

@@ -81,8 +81,7 @@ class Registry:
         self._http.close()
 
     def resolve(self) -> tuple[str, Blob, list[Blob]]:
-        """Returns the digest that the reference stands for now, the configuration's blob, and the layers' blobs, lowest
-        first."""
+        """The digest that the reference stands for now, and the blobs of configuration and layers, lowest first."""
         wanted = Blob(self.reference.digest) if self.reference.digest else None
         data = self.read(f"manifests/{self.reference.wanted}", wanted)
         digest = self.reference.digest or f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -101,8 +100,7 @@ class Registry:
         return blob.check(file.getvalue(), f"{self.reference}, {path}") if blob else file.getvalue()
 
     def download(self, blobs: Iterable[Blob], folder: Path) -> Callable[[Blob], Callable[[], IO[bytes]]]:
-        """Starts fetching the blobs. Returns a function that maps a blob to its opener, which waits for the blob and
-        opens it."""
+        """Starts fetching. Returns a function from a blob to its opener, which waits for the blob and opens it."""
         coming = {
             blob.digest: self._pool.submit(self._download, blob, folder / str(index))
             for index, blob in enumerate(blobs)

@@ -41,8 +41,7 @@ class RegistryHttp:
 
     @contextmanager
     def get(self, path: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
-        """Yields the response for a path of the repository, wherever the registry keeps it, with its body still
-        unread."""
+        """Yields the response for a path of the repository, wherever it is kept, with its body still unread."""
         home = url = httpx.URL(f"{self._reference.url}/{path}")
         known = False
         for _ in range(_MOST_STEPS):

@@ -67,8 +67,7 @@ def is_opaque(folder: Path) -> bool:
 
 
 def make_whiteout(place: Path) -> None:
-    """Makes a whiteout: a character device 0:0. It opens nothing, and is the one device that an ordinary user may
-    make."""
+    """A whiteout is the character device 0:0. It opens nothing: the one device that ordinary users may make."""
     os.mknod(place, stat.S_IFCHR)
 
 

@@ -32,8 +32,7 @@ from etude.sandbox.inside.users import USERS
 MAX_LAYERS = 40
 """Most layers that an image may stand on. A longer chain is merged before the image is recorded."""
 MERGE_AT = 32
-"""A chain longer than this is merged in the background, since each layer makes every lookup in a box a little
-slower."""
+"""A longer chain is merged in the background, since each layer makes every lookup in a box a little slower."""
 _SYSTEM = {"", "bin", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr"}
 
 
@@ -125,8 +124,7 @@ class ImageStore:
         remove_dead_owners(self.root / "owners", self._remove)
 
     def _remove(self, path: Path) -> None:
-        """Removes the tree, in the keeper only if that is necessary: trees that no box has written to do not need
-        it."""
+        """Removes the tree, in the keeper only if needed: not for trees that no box has written to."""
         try:
             remove_tree(path)
         except PermissionError:
@@ -275,8 +273,7 @@ class ImageStore:
             (self.root / "images" / f"{name}{suffix}").unlink(missing_ok=True)
 
     def stack(self, image: Image) -> tuple[str, ...]:
-        """The layers to mount, topmost first. The longest chain at the bottom that has been merged counts as one
-        layer."""
+        """The layers to mount, topmost first. The longest merged chain at the bottom counts as one layer."""
         for index in range(len(image.layers) - 1):
             merged = merged_name(image.layers[index:])
             if self.has_layer(merged):

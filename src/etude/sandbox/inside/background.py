@@ -57,8 +57,7 @@ class Ring:
 class Waiter:
     def __init__(self, ticket: int, has: int, until: float) -> None:
         self.ticket, self.has, self.until = ticket, has, until
-        """A pending poll: `has` is the number of bytes that the owner already has, `until` the time of its answer at
-        the latest."""
+        """A pending poll: `has` is how many bytes the owner has, `until` when it must be answered."""
 
 
 class Background(Command):

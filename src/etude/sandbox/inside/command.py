@@ -1,5 +1,4 @@
-"""One command: it runs with a mark that its descendants cannot shed, is watched, and is ended as a whole process
-tree."""
+"""One command: it runs with a mark that its descendants cannot shed, is watched, and ends as a whole process tree."""
 
 # Plain strings and descriptors instead of Path, since this runs for every command of every box.
 
@@ -54,8 +53,7 @@ class Command:
             self.heard(number, data)
 
     def take_rest(self, number: int) -> None:
-        """Reads the remaining output and closes the stream. Bounded, since another command's process may hold the pipe
-        open, or even write to it forever."""
+        """Reads the rest and closes the stream. Bounded: another command's process may write to it forever."""
         self.events.forget(number)
         for _ in range(PIPE_BYTES // CHUNK):
             try:
@@ -77,8 +75,7 @@ class Command:
         return self.look_at - time.monotonic()
 
     def looked(self, pause: float) -> None:
-        """Schedules the next check. Each check walks /proc, so checks of long commands are rarer, but none is after the
-        deadline."""
+        """Each check walks /proc, so checks of long commands are rarer, but none is after the deadline."""
         now = time.monotonic()
         pause = max(pause, min(0.25, (now - self.began) / 10))
         self.look_at = now + pause if self.limit else min(self.deadline, now + pause)

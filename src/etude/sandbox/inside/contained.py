@@ -34,8 +34,7 @@ _UNLISTED = "/proc/1/map_files"
 
 
 def take_streams() -> tuple[int, int]:
-    """Moves the container's stdin and stdout to other descriptors, and opens 0 and 1 on /dev/null: commands get their
-    own streams."""
+    """Moves the container's stdin and stdout elsewhere, and opens 0 and 1 on /dev/null: commands get their own."""
     line = _moved_up(0), _moved_up(1)
     nothing = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1):

@@ -1,5 +1,4 @@
-"""A command that the owner waits for. Both streams are kept up to a limit, or streamed as they arrive; then comes one
-answer."""
+"""A command that the owner waits for. Both streams are kept up to a limit, or streamed; then comes one answer."""
 
 from __future__ import annotations
 

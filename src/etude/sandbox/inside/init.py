@@ -35,8 +35,7 @@ _LATER = ("exec", "start", "write", "write_tree", "stats")
 
 
 def take_identity(*, wide: bool) -> None:
-    """Becomes root of the box's user namespace if that has several ids, else stays the only id. Either way its rights
-    end at the box."""
+    """Becomes root of the box's user namespace, or stays its only id. Either way its rights end at the box."""
     kernel.drop_bounding_set(kernel.BOX_ROOT)
     if wide:
         os.setgroups([])
@@ -99,9 +98,8 @@ class Init:
         self.frames = wire.Unpacker()
         self.sender = wire.Sender(answers)
         self.frozen = 0
-        """Number of copies under way. Until the last is done, requests that would change files wait in `deferred`, and
-        commands that have ended in `ended`: while a box moves from one root to the next, it has no /proc to see its
-        processes in."""
+        """Copies under way. Meanwhile requests that would change files wait in `deferred`, and commands that have ended
+        in `ended`: a box that moves to another root has no /proc to see its processes in."""
         self.deferred: list[tuple[wire.Header, bytes]] = []
         self.ended: list[Command] = []
         self.resting: set[int] = set()
@@ -344,8 +342,7 @@ class Init:
                 command.drop_waiter(number)
 
     def attend(self, header: wire.Header, payload: bytes) -> tuple[wire.Header, bytes] | None:
-        """Handles a request about a background command. If the command has ended, its owner has already been told
-        so."""
+        """Handles a request about a background command. If it has ended, its owner has been told so."""
         command = self.commands.get(header["process"])
         if not isinstance(command, Background):
             return {"ended": True}, b""

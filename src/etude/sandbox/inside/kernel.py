@@ -33,8 +33,7 @@ _NUMBERS = {
 }
 LONGEST_OPTION = 255
 _TRIES = 1000
-"""The kernel gives up on resolving ".." (EAGAIN) whenever anybody on the machine renames or mounts something
-meanwhile."""
+"""The kernel gives up on resolving ".." (EAGAIN) whenever anybody on the machine renames or mounts something."""
 MACHINE = os.uname().machine
 _CALL = _NUMBERS.get(MACHINE, {})
 # PyDLL keeps the GIL during the call: after a raw clone, the child must hold the lock itself.
@@ -151,6 +150,15 @@ def pivot_into(root: str | int) -> None:
 def forbid_writing(path: str, step: str) -> None:
     """Makes the whole file system mounted at a path read-only; fails with EBUSY if a file is open for writing."""
     mount("none", path, None, _MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, None, step)
+
+
+def write(path: str | os.PathLike[str], text: str) -> None:
+    """Writes an existing file in a single write, as /proc and cgroups require."""
+    number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(number, text.encode())
+    finally:
+        os.close(number)
 
 
 def openat2(directory: int, path: str, flags: int, mode: int, resolve: int) -> int:

@@ -21,9 +21,8 @@ _SEGMENTS = "/proc/sysvipc/shm"
 
 
 def patiently(act: Callable[[], None], seconds: float = 5.0) -> None:
-    """Retries `act` while the kernel reports that there is no memory. Processes that it has killed may hold the box's
-    memory for a moment longer, and even listing processes can fail then. `act` must be safe to restart from its
-    beginning."""
+    """Retries `act`, which must be safe to restart, while there is no memory: processes that the kernel has killed may
+    hold the box's memory for a moment longer, and even listing processes can fail then."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -37,8 +36,7 @@ def patiently(act: Callable[[], None], seconds: float = 5.0) -> None:
 
 class MemoryEvents:
     def __init__(self, number: int | None) -> None:
-        """`number` is the open events file of the cgroup, opened by a process that can see it; None if no cgroup holds
-        the memory."""
+        """`number` is the cgroup's events file, opened by who can see it; None if no cgroup holds the memory."""
         self._number, self._seen = number, 0
         self._seen = self._kills()
 

@@ -1,5 +1,4 @@
-"""Moves live processes to a new root: a thread whose working folder is in the box's files moves to the same folder
-there.
+"""Moves live processes to a new root: a thread whose working folder is in the box's files gets the same one there.
 
 The kernel itself moves roots, and working folders that are the root. Every other thread changes its folder by a system
 call that is made on its behalf (tracing.py). Programs and private mappings of the old files may stay, since sealed
@@ -51,8 +50,7 @@ def rehearse() -> tuple[list[Place], list[str]]:
     """Returns the working folders that a new root would leave behind, and the files that are mapped shared. Shared
     files of the box's image are fine; those that the box has written are not.
 
-    All threads must be stopped. Every process is made to change to the folder it is already in, as proof that it
-    can."""
+    All threads must be stopped. Every process is made to change to the folder it is in, as a proof."""
     if not tracing.KNOWN:
         raise Stays(f"the registers of {kernel.MACHINE} are not known")
     places: list[Place] = []
@@ -96,8 +94,7 @@ class _View:
         self._filters = _field("/proc/self/status", "Seccomp_filters")
 
     def place_of(self, thread: int, vdso: int) -> Place | None:
-        """The thread's working folder. None if it is elsewhere, as in /proc, or if the kernel moves it; Stays if it
-        holds files."""
+        """The thread's working folder; None if it is elsewhere or the kernel moves it; Stays if it holds files."""
         if _field(f"/proc/{thread}/status", "Seccomp_filters") != self._filters:
             raise Stays(f"thread {thread} has filters of its own for system calls")
         self._require_nothing_open(thread)

@@ -30,8 +30,7 @@ class Net:
     __slots__ = ("box", "everything", "family", "gate", "prefix")
 
     def __init__(self, family: int, box: str, gate: str, prefix: int, everything: str) -> None:
-        """`prefix` is the prefix length of the box's address. If it covers the whole address, there are no neighbours
-        and all traffic goes to the gate."""
+        """`prefix` is the prefix length. If it covers the whole address, all traffic goes to the gate."""
         self.family, self.box, self.gate = family, box, gate
         self.prefix, self.everything = prefix, everything
 

@@ -27,8 +27,7 @@ _MESSAGE = 1 << 12
 
 class Nursery:
     def __init__(self, world: World, programs: dict[int, bytes], watch: Watch, unwatch: Callable[[int], None]) -> None:
-        """Construct this only once the world is finished, since boxes do not see later mounts. `programs` are the
-        seccomp filters of each kind."""
+        """Only once the world is finished: boxes do not see later mounts. `programs`: each kind's seccomp filters."""
         self._world, self._programs, self._watch, self._unwatch = world, programs, watch, unwatch
         self._clean = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         kernel.unshare(kernel.CLONE_NEWNS, "mount namespace")

@@ -1,5 +1,4 @@
-"""The processes of a box as pid 1 sees them: which command they belong to, what they use, and how they are reliably
-ended.
+"""The processes of a box as pid 1 sees them: whose command they are, what they use, and how they are surely ended.
 
 A command's mark is its own UTS namespace: every descendant is in it, and none can leave it (new namespaces are denied).
 """
@@ -43,8 +42,7 @@ def open_own_score() -> None:
 
 
 def offer_next_to_the_killer(offer: bool) -> None:
-    """While set, processes that pid 1 starts are killed before pid 1 when memory runs out. 200 is what desktop programs
-    have."""
+    """While set, what pid 1 starts is killed before pid 1 when memory runs out. Desktop programs have 200 too."""
     if _own_score >= 0:
         os.write(_own_score, b"200" if offer else b"0")
 
@@ -62,8 +60,7 @@ def _threads(pid: int) -> list[str]:
 
 
 def mark_of(pid: int) -> str:
-    """The process's mark. Empty if it is gone or a zombie; UNREADABLE if it hides its mark (it runs an unreadable
-    program)."""
+    """The process's mark: empty if it is gone or a zombie, UNREADABLE if its program is, which hides the mark."""
     return _mark_at(f"/proc/{pid}") or next(filter(None, map(_mark_at, _threads(pid))), "")
 
 

@@ -1,5 +1,4 @@
-"""Removes what a box has left, including folders that deny access to their owner or are nested deeper than a path can
-say."""
+"""Removes what a box has left, even folders that deny access to their owner or nest deeper than a path can say."""
 
 # Plain strings instead of Path, since the zygote loads this for all its boxes.
 # ruff: noqa: PTH101, PTH104, PTH106, PTH108, PTH112, PTH114

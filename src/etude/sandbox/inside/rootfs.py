@@ -48,8 +48,7 @@ def remove_cell(world: World, cell: str) -> None:
 
 
 def make_root(world: World, order: Header, cell: str, layers: list[str]) -> int:
-    """Makes the overlay, with the folders that mounts and commands need. Returns its descriptor; it is mounted nowhere
-    yet."""
+    """Makes the overlay, with the folders that mounts and commands need. Returns its descriptor, not yet mounted."""
     lower = lower_of(world, order, layers)
     root = _stack(":".join(lower), cell)
     try:
@@ -86,8 +85,7 @@ def lower_of(world: World, order: Header, layers: list[str]) -> list[str]:
 
 
 def _look_like(upper: str, below: str) -> None:
-    """Copies owner, mode and times of the layer below to the top of the upper folder, as overlayfs does for other
-    folders."""
+    """Gives the upper folder's top the owner, mode and times below it, as overlayfs does for other folders."""
     info = os.stat(below)
     os.chown(upper, info.st_uid, info.st_gid)
     os.chmod(upper, stat.S_IMODE(info.st_mode))
@@ -110,8 +108,7 @@ def _mount_place(root: int, target: str) -> int:
 
 
 def _make_folder(root: int, path: str, owner: int | None) -> None:
-    """Makes a folder and its parents. Paths are resolved beneath the new root only, whatever links the image has
-    there."""
+    """Makes a folder and its parents, beneath the new root only, whatever links the image has there."""
     parts = [part for part in path.split("/") if part]
     for depth in range(1, len(parts) + 1):
         place = "/".join(parts[:depth])
@@ -139,9 +136,8 @@ def later_moves(world: World, base: str) -> list[tuple[str, str]]:
 
 
 def put_root(root: int, space: int, home: int, moves: list[tuple[str, str]], *, seal: bool) -> None:
-    """Makes an overlay the root directory of the mount namespace `space`, closes its descriptor, and returns to our own
-    namespace `home`. With `seal`, the old root is first made read-only, which is the kernel's own proof that no process
-    writes there."""
+    """Makes an overlay the root of the mount namespace `space`, closes its descriptor, and returns to `home`, our own.
+    With `seal`, the old root is first made read-only: the kernel's proof that no process writes there."""
     try:
         kernel.enter_mounts(space)
         if seal:

@@ -29,8 +29,7 @@ LONGEST = 3000
 
 
 def attempt(sources: list[str], target: str, *, named: bool = True) -> Header:
-    """Copies and returns the answer as a JSON-compatible dict: the digest, or the error (the partial copy is
-    removed)."""
+    """Copies; answers with the digest, or with the error after removing the partial copy."""
     try:
         return {"digest": copy_layers(sources, target, named=named)}
     except OSError as error:

@@ -1,5 +1,4 @@
-"""A shell: a box in preparation, with its own namespaces, ids and pid 1, that waits for its root, its order and its
-owner.
+"""A shell: a box in preparation, with its own namespaces, ids and pid 1, that waits for root, order and owner.
 
 Nothing in it depends on an image, so the zygote makes some ahead. It stays in a copy of the zygote's world until the
 zygote has put a root into it. Only then is it told what it is, and becomes pid 1 of a box.
@@ -37,8 +36,7 @@ class Shell:
     """The zygote's side of a shell."""
 
     def __init__(self, world: World, kind: int, clean: int, home: int, program: bytes) -> None:
-        """`clean` is the mount namespace to copy, `home` the zygote's own. `kind` is the single id of boxes that have
-        only one."""
+        """`clean` is the mount namespace to copy, `home` the zygote's own, `kind` the id of boxes with only one."""
         self.world, self.kind = world, kind
         self.space = self.network = -1
         self.failure = kernel.StepFailed("lost", 0)
@@ -61,8 +59,7 @@ class Shell:
         self.pidfd = os.pidfd_open(self.pid)
 
     def map_ids(self) -> None:
-        """Writes the id map of the shell's new user namespace and lets it go on. Its other namespaces are opened here,
-        while they are still visible."""
+        """Writes the id map of the shell's user namespace, opens its others while visible, and lets it go on."""
         process = f"/proc/{self.pid}"
         self.space, self.network = (
             os.open(f"{process}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mnt", "net")
@@ -72,8 +69,7 @@ class Shell:
         self.line.send(b"go")
 
     def order(self, message: wire.Header, numbers: list[int]) -> None:
-        """Turns the shell into a box. `numbers` are the box's end of the owner's socket and the descriptors of its
-        cgroup."""
+        """Turns the shell into a box. `numbers` are its end of the owner's socket and its cgroup's descriptors."""
         socket.send_fds(self.line, [json.dumps(message).encode()], numbers)
         self.line.close()
         os.close(self.network)

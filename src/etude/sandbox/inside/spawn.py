@@ -98,9 +98,8 @@ class Spawner:
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
     def spawn(self, launch: Launch, streams: tuple[int | None, int, int] | str) -> int:
-        """Starts the command on three descriptors (None: empty stdin) or on the terminal at that path, as the leader of
-        its own session. CannotStart where a shell would report an error; Refused for arguments that no program can be
-        given."""
+        """Starts the command on three descriptors (None: empty stdin) or the terminal at that path, as a session
+        leader. CannotStart where a shell would report an error; Refused for arguments that no program can take."""
         before = [resource.getrlimit(kind) for kind, _ in self._for_commands]
         try:
             for (kind, soft), (_, hard) in zip(self._for_commands, before, strict=True):
@@ -143,8 +142,7 @@ class Spawner:
 
 
 def find_program(name: str, path: str) -> str:
-    """Looks the program up in PATH. A found file that may not be run is returned, so that the start fails with the
-    reason."""
+    """Looks it up in PATH. A file that may not be run is returned too, so that the start fails with the reason."""
     if "/" in name or not name:
         return name
     denied = ""

@@ -38,8 +38,7 @@ _EVERY_SIGNAL = struct.pack("=Q", 2**64 - 1)
 
 
 def change_folder(thread: int, path: str, vdso: int) -> None:
-    """Makes the thread change its working folder. OSError if it may not enter the folder or cannot be traced. `vdso` is
-    the address of its vdso."""
+    """Makes the thread, whose vdso is at `vdso`, change its folder. OSError if it may not or cannot be traced."""
     instruction = vdso + _offset_in_vdso()
     with _taken(thread) as memory, _quiet(thread):
         if os.pread(memory, len(_INSTRUCTION), instruction) != _INSTRUCTION:
@@ -99,8 +98,7 @@ def _call(thread: int, memory: int, before: bytes, text: bytes, instruction: int
 
 
 def _go_on_to_call(thread: int) -> None:
-    """Continues to the next entry to or exit from a system call. A further SIGSTOP means nothing to a thread that was
-    stopped."""
+    """Goes on to the next entry to or exit from a system call. A SIGSTOP means nothing to a stopped thread."""
     seen: int = signal.SIGSTOP
     while seen == signal.SIGSTOP:
         kernel.ptrace(_TO_NEXT_CALL, thread, 0, 0)

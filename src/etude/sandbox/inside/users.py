@@ -92,8 +92,7 @@ def _person(name: str, people: dict[str, User]) -> User | None:
 
 
 class Users:
-    """The box's users, as its files say now. `only` is the single id of a box that has just one; other boxes have the
-    first `count` ids."""
+    """The box's users, as its files say now. `only` is the id of a box with just one; others have the first `count`."""
 
     def __init__(self, default: str, only: int | None, count: int = MAX_ID + 1) -> None:
         self._only, self._count = only, count

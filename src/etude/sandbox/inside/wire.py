@@ -70,8 +70,7 @@ class Sender:
         os.set_blocking(number, False)
 
     def put(self, header: Header, payload: bytes = b"") -> bool:
-        """Queues a frame and sends what can be sent at once. False: the rest needs `flush` once the descriptor is
-        writable."""
+        """Queues a frame and sends what it can. False: the rest needs `flush` once the descriptor is writable."""
         self._queue.append(memoryview(head(header, len(payload))))
         if payload:
             self._queue.append(memoryview(payload))

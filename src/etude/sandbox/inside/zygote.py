@@ -171,8 +171,7 @@ class Zygote:
             self.help(lambda: rootfs.remove_cell(self.world, cell), None)
 
     def help(self, work: Callable[[], wire.Header | None], ticket: int | None) -> None:
-        """Runs slow work in a helper process, so that other boxes need not wait for it. With a ticket, the result is
-        sent."""
+        """Runs slow work in a helper process, so that other boxes need not wait. With a ticket, the result is sent."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:

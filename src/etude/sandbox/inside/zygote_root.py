@@ -55,11 +55,9 @@ class World:
         self.skeletons = skeletons
         """Base -> the lowest layer of its boxes, relative to the store."""
         self.binds = binds
-        """(host folder, folder in a box of the host base), read-only. A source that starts with "store:" lies in the
-        store."""
+        """(host folder, folder in a box of the host base), read-only. A source "store:..." lies in the store."""
         self.range_base, self.range_count = range_base, range_count
-        """The id in the zygote's namespace of the boxes' id 0, and how many ids follow in a row. None: one id, the
-        caller's own."""
+        """Which id here is the boxes' id 0, and how many follow in a row. None: one id, the caller's own."""
         self.subordinate = subordinate
         """The host's ids of the boxes' user 0 and group 0, if the range is one of the caller's subordinate ids. None:
         the ids in the zygote's namespace are the host's."""
@@ -142,20 +140,10 @@ def _ids_of_boxes(world: World) -> Iterator[int | None]:
 
 
 def write_ids(process: str, rows: list[tuple[int, int, int]]) -> None:
-    """Writes the id map of a new user namespace: (first id inside, first id outside, count). `process` is its folder in
-    /proc."""
+    """Writes a user namespace's id map: (first id inside, first outside, count). `process` is a folder in /proc."""
     lines = "\n".join(" ".join(map(str, row)) for row in rows)
     for kind in ("uid_map", "gid_map"):
-        _write(f"{process}/{kind}", lines)
-
-
-def _write(path: str, text: str) -> None:
-    """Writes an existing file in a single write, as /proc requires."""
-    number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(number, text.encode())
-    finally:
-        os.close(number)
+        kernel.write(f"{process}/{kind}", lines)
 
 
 def _bind_for_boxes(source: str, place: str, namespace: int | None) -> None:
@@ -190,8 +178,8 @@ def enter_user_namespace() -> None:
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER, "user namespace")
     try:
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"0 {uid} 1")
-        _write("/proc/self/gid_map", f"0 {gid} 1")
+        kernel.write("/proc/self/setgroups", "deny")
+        kernel.write("/proc/self/uid_map", f"0 {uid} 1")
+        kernel.write("/proc/self/gid_map", f"0 {gid} 1")
     except OSError as error:
         raise kernel.StepFailed("id map", error.errno or 0) from error

@@ -1,5 +1,4 @@
-"""Chooses the mode for a host: the embedded backend if it works, else the best fallback. It never picks a worse one
-silently.
+"""Chooses a host's mode: the embedded backend if it works, else the best fallback, never a worse one silently.
 
 `auto` takes only modes that isolate code. Landlock alone and a plain subprocess must be asked for by name.
 """
@@ -36,8 +35,7 @@ def prospects() -> list[Prospect]:
 
 
 def open_mode(mode: str, root: Path) -> Sandboxes:
-    """Opens the backend for a mode. SandboxUnavailable says why the mode does not work here, or for `auto` why no mode
-    that isolates does."""
+    """SandboxUnavailable says why the mode does not work here, or for `auto` why no mode that isolates does."""
     if mode == "embedded":
         return EmbeddedSandboxes(root)
     if mode in MODES:

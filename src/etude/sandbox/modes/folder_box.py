@@ -137,11 +137,7 @@ class FolderBox:
         full = {**ENVIRONMENT, **own, **dict(self.image.config.env), **dict(self.spec.env), **(env or {})}
         where = os.path.normpath(os.path.join(self.spec.workdir, cwd or "."))  # noqa: PTH118
         limits = self.spec.limits
-        used = {
-            "memory_mb": limits.memory_mb,
-            "file_mb": limits.file_mb,
-            "cpu_seconds": limits.cpu_seconds,
-        }
+        used = {"memory_mb": limits.memory_mb, "file_mb": limits.file_mb, "cpu_seconds": limits.cpu_seconds}
         job = {**self._backend.walls.job(self.place, argv, where, full), "limits": used}
         self._commands.append(shell_line(command, cwd, env) + (" &" if merged else ""))
         run = await Run.start(job, f"box {self.id}", merged=merged)
@@ -199,8 +195,7 @@ class FolderBox:
         await self._ask(path, write)
 
     async def _ask(self, path: str, work: Callable[[str, str], T]) -> T:
-        """Runs `work` on a path below the box's folder. An absolute path starts at that folder; no link leads out of
-        it."""
+        """Runs `work` on a path below the box's folder, where absolute paths start; no link leads out of it."""
         self._check()
         root = str(self.place.root)
         if path.startswith(_NOT_FILES):

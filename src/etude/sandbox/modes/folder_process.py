@@ -18,6 +18,7 @@ class FolderProcess:
     def __init__(
         self, run: Run, timeout: float, room: int, over: Callable[[], None], check: Callable[[], None]
     ) -> None:
+        self.id = run.process.pid
         self._run, self._room, self._over, self._check = run, room, over, check
         self._output, self._skipped = bytearray(), 0
         self._news = asyncio.Event()
@@ -25,10 +26,6 @@ class FolderProcess:
         self._limit = ""
         self._clock = asyncio.get_running_loop().call_later(timeout, run.end, "time")
         self._task = asyncio.create_task(self._attend())
-
-    @property
-    def id(self) -> int:
-        return self._run.process.pid
 
     async def _attend(self) -> None:
         assert self._run.process.stdout is not None

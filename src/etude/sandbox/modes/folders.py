@@ -15,14 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from etude.sandbox.contract import (
-    Box,
-    BoxSpec,
-    Feature,
-    ImageError,
-    RequestRefused,
-    SandboxError,
-)
+from etude.sandbox.contract import Box, BoxSpec, Feature, ImageError, RequestRefused, SandboxError
 from etude.sandbox.images.host_base import build_bases
 from etude.sandbox.images.image import HOST, Image
 from etude.sandbox.images.owners import remove_tree
@@ -153,8 +146,7 @@ class FolderSandboxes:
 
 
 def copy_tree(source: Path, target: Path, depth: int = 0) -> None:
-    """Copies files, folders and links. Raises for entries that only mean something to overlayfs: another mode has made
-    them."""
+    """Copies files, folders and links. Raises for what means something to overlayfs only: another mode made it."""
     if depth > MAX_DEPTH:
         raise RequestRefused(f"folders are nested more than {MAX_DEPTH} deep")
     target.mkdir(parents=True, exist_ok=True)

@@ -31,8 +31,7 @@ def version() -> int:
 
 
 def restrict(read: list[str], write: list[str]) -> None:
-    """Allows reading and executing below `read`, and everything below `write`. All other files and TCP are denied, as
-    far as the kernel's version can."""
+    """Allows reading and executing below `read`, all below `write`, and else no files or TCP, if the kernel can."""
     known = version()
     files = (1 << max(count for first, count in _RIGHTS.items() if first <= max(known, 1))) - 1
     attributes = struct.pack("=QQQ", files, _TCP if known >= 4 else 0, _SCOPES if known >= 6 else 0)

@@ -1,5 +1,4 @@
-"""Runs one command of a folder box and ends its whole process tree. One runner process per command, standard library
-only.
+"""Runs one command of a folder box and ends its process tree. One process per command, standard library only.
 
 The runner is the subreaper of everything that the command starts: a process that loses its parent becomes a child of
 the runner, so walking down from the runner finds all processes. The owner holds the other end of a pipe, the leash.
@@ -110,8 +109,7 @@ def _end_all() -> None:
 
 
 def _kill_known() -> None:
-    """Stops all processes, then kills them. Stopped processes cannot fork, so once a walk finds nobody new, even a fork
-    bomb has come to rest."""
+    """Stops all processes, then kills them: stopped ones cannot fork, so even a fork bomb comes to rest."""
     known: set[int] = set()
     while fresh := set(descendants(os.getpid())) - known:
         for pid in fresh:
@@ -170,8 +168,7 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _confine(places: dict[str, list[str]]) -> None:
-    """Confines the process: Landlock for files, TCP and signals; no capabilities; our deny-list of system calls, and
-    local sockets only."""
+    """Landlock for files, TCP and signals; no capabilities; our deny-list of system calls; local sockets only."""
     for capability in range(_LAST_CAPABILITY):
         ctypes.CDLL(None).prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
     program = seccomp.build_program(kernel.MACHINE, families=("unix",))

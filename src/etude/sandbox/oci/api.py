@@ -77,8 +77,7 @@ class Engine:
 
     @property
     def local(self) -> bool:
-        """Whether the engine shares our file system: only then can boxes be made over this host's own system
-        folders."""
+        """Whether the engine shares our file system: only then can boxes be made over this host's folders."""
         return self._socket is not None
 
     # -- calls
@@ -128,8 +127,7 @@ class Engine:
     async def progress(
         self, path: str, *, params: dict[str, Any], content: Content | None = None, say: Callable[[str], None]
     ) -> None:
-        """Makes a POST whose response is a stream of JSON reports (pull, load, build); raises if one of them is an
-        error."""
+        """A POST whose response is a stream of JSON reports (pull, load, build); raises if one is an error."""
         headers = {"Content-Type": "application/x-tar"} if content is not None else {}
         try:
             async with (

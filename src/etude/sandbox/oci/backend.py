@@ -16,15 +16,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from etude.sandbox.commands import ENVIRONMENT
-from etude.sandbox.contract import (
-    Box,
-    BoxSpec,
-    Egress,
-    Feature,
-    RequestRefused,
-    SandboxError,
-    SandboxLost,
-)
+from etude.sandbox.contract import Box, BoxSpec, Egress, Feature, RequestRefused, SandboxError, SandboxLost
 from etude.sandbox.images.image import HOST
 from etude.sandbox.images.store import check_workdir
 from etude.sandbox.inside.zygote_root import HOSTNAME
@@ -47,9 +39,8 @@ _RIGHTS = ["SETUID", "SETGID", "SETFCAP"]
 
 class OciSandboxes:
     def __init__(self, root: Path, *, endpoint: str = "", runtime: str = "", base: str = "") -> None:
-        """`base` is an image of the engine or a tar; empty: this host's system folders, if the engine is on this host.
-        `endpoint` is as for find_engine. `runtime` is one of the engine's (runc, crun, runsc, kata); empty: its
-        default.
+        """`base` is an image of the engine or a tar; empty: this host's system folders, if the engine is here.
+        `endpoint` is as for find_engine. `runtime` is runc, crun, runsc or kata; empty: the engine's default.
         """
         self.engine, self.runtime, self.owner = find_engine(endpoint), runtime, Owner.new()
         self.engine.require_runtime(runtime)

@@ -69,8 +69,7 @@ def store_label(root: Path) -> str:
 
 
 async def remove_dead(engine: Engine) -> list[str]:
-    """Removes containers, volumes and fork images of dead owners, and images of stores whose folder is gone; returns
-    their names."""
+    """Removes what dead owners left, and images of stores whose folder is gone; returns their names."""
     removed = []
     for kind in ("containers", "volumes"):
         for found in await engine.names_with(kind, OWNER):

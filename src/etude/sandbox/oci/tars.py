@@ -12,10 +12,9 @@ from typing import IO, Any
 
 from etude.sandbox.contract import RequestRefused
 from etude.sandbox.images.build.context import Context
+from etude.sandbox.images.layers import FIXED_TIME
 from etude.sandbox.inside.users import USERS
 
-# Files of an image have one fixed time, so that a box made from it is the same every time.
-_TIME = 946_684_800
 _CHUNK = 1 << 20
 DOCKERFILE = ".etude-dockerfile"
 
@@ -38,7 +37,7 @@ def tar_of_skeleton(folder: Path) -> bytes:
             member = tar.gettarinfo(path, str(path.relative_to(folder)))
             member.uid = member.gid = owners.get(member.name, 0)
             member.uname = member.gname = ""
-            member.mtime = _TIME
+            member.mtime = FIXED_TIME
             with path.open("rb") if member.isreg() else io.BytesIO() as content:
                 tar.addfile(member, content if member.isreg() else None)
     return buffer.getvalue()
@@ -59,7 +58,7 @@ def tar_of_files(files: dict[str, bytes], workdir: PurePosixPath, owner: int) ->
         for path in sorted([*folders, *contents]):
             member = tarfile.TarInfo(str(path.relative_to("/")))
             member.uid = member.gid = owner
-            member.mtime = _TIME
+            member.mtime = FIXED_TIME
             if path in folders:
                 member.type, member.mode = tarfile.DIRTYPE, 0o755
                 tar.addfile(member)
@@ -91,7 +90,7 @@ def tar_of_context(context: Context, dockerfile: bytes, target: Path) -> None:
                 continue
             info = tarfile.TarInfo(member.path)
             info.type, info.mode, info.linkname = member.kind, member.mode, member.goal
-            info.size, info.mtime = member.size, _TIME
+            info.size, info.mtime = member.size, FIXED_TIME
             with member.open() if member.open else io.BytesIO() as file:
                 tar.addfile(info, file)
 

@@ -8,15 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Unpack
 
 from etude.sandbox.commands import shell_line
-from etude.sandbox.contract import (
-    BoxBusy,
-    BoxSpec,
-    BoxStats,
-    ExecResult,
-    Process,
-    RequestRefused,
-    SandboxLost,
-)
+from etude.sandbox.contract import BoxBusy, BoxSpec, BoxStats, ExecResult, Process, RequestRefused, SandboxLost
 from etude.sandbox.cpu_share import Watch
 from etude.sandbox.options import Command, ExecOptions, StartOptions
 from etude.sandbox.served.channel import Channel
@@ -160,8 +152,7 @@ class ServedBox:
 
     @contextlib.asynccontextmanager
     async def frozen(self, *, kill: bool) -> AsyncIterator[bool]:
-        """Freezes the box: nothing in it runs inside this block, and live processes go on after it. Yields whether
-        there are none."""
+        """Nothing in the box runs inside this block; live processes go on after it. Yields whether there are none."""
         answer, _ = await self._ask({"op": "freeze", "kill": kill})
         if answer["writers"]:
             raise BoxBusy(f"box {self.id} is being written to by {'; '.join(answer['writers'])}: wait, or kill=True")

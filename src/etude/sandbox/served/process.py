@@ -13,24 +13,20 @@ _ANSWER_SECONDS = 30.0
 
 class ServedProcess:
     def __init__(self, channel: Channel, id: int) -> None:
+        self.id = id
         self._channel = channel
-        self._id = id
         self._seen = 0
         """Number of output bytes that the caller has received or that were dropped."""
         self._end: wire.Header | None = None
         self._rest = b""
         channel.listen(id, self._hear)
 
-    @property
-    def id(self) -> int:
-        return self._id
-
     def _hear(self, header: wire.Header, payload: bytes) -> None:
         self._end, self._rest = header, payload
 
     async def poll(self, *, wait: float = 0.0) -> Poll:
         if self._end is None:
-            header = {"op": "poll", "process": self._id, "has": self._seen, "wait": max(0.0, wait)}
+            header = {"op": "poll", "process": self.id, "has": self._seen, "wait": max(0.0, wait)}
             answer, data = await self._channel.request(header, patience=wait + _ANSWER_SECONDS)
             if self._end is None:
                 return self._take(answer["first"], data, code=None)
@@ -46,7 +42,7 @@ class ServedProcess:
 
     async def write(self, data: bytes) -> None:
         if await self._ask("feed", data):
-            raise RequestRefused(f"process {self._id} has ended; nothing reads what is written to it")
+            raise RequestRefused(f"process {self.id} has ended; nothing reads what is written to it")
 
     async def close_stdin(self) -> None:
         await self._ask("close_input")
@@ -64,6 +60,6 @@ class ServedProcess:
         """Sends a request about the command; returns whether the command had ended."""
         if self._end is not None:
             return True
-        header = {"op": operation, "process": self._id, **more}
+        header = {"op": operation, "process": self.id, **more}
         answer, _ = await self._channel.request(header, payload, patience=_ANSWER_SECONDS)
         return bool(answer.get("ended", False))

@@ -4,15 +4,13 @@
 `who_computes` and `kernels_for` choose what a recipe asks for, and `experts_by_kernels` is the layer.
 """
 
-from etude.model.precision.kernels.choice import IMPLEMENTATIONS, Choice, Implementation, choose, overview, refusal
+from etude.model.precision.kernels.choice import IMPLEMENTATIONS, choose, overview, refusal
 from etude.model.precision.kernels.experts import ExpertKernels, kernels_for, who_computes
 from etude.model.precision.kernels.layer import experts_by_kernels
 
 __all__ = [
     "IMPLEMENTATIONS",
-    "Choice",
     "ExpertKernels",
-    "Implementation",
     "choose",
     "experts_by_kernels",
     "kernels_for",

@@ -35,10 +35,7 @@ class Implementation:
     module: str
     """Module with a function for each operation."""
     formats: Mapping[str, tuple[str, ...]]
-    """Formats by operation. For a matmul, `fp8_block` means rows with 1 x 128 blocks times weights with 128 x 128
-    blocks."""
-    shapes: str
-    """Its requirements on shapes, which it checks itself."""
+    """Formats by operation. For a matmul, `fp8_block` means rows of 1 x 128 by weights of 128 x 128 blocks."""
     unfit: Callable[[str, torch.device], str | None]
     """Returns why it cannot serve a format on a device, or None."""
 
@@ -87,8 +84,7 @@ def refusal(operation: str, implementation: str, format: str, device: torch.devi
 
 
 def overview(device: torch.device | str) -> str:
-    """List for every operation and format which implementations can run it on this device, and why the others
-    cannot."""
+    """For every operation and format, which implementations can run it on this device, and why others cannot."""
     lines = []
     for operation, formats in IMPLEMENTATIONS["reference"].formats.items():
         for format in formats:
@@ -150,7 +146,6 @@ IMPLEMENTATIONS = {
             "grouped_mm": ("bf16", *_QUANTISED),
             "grouped_wgrad": ("bf16", *_QUANTISED),
         },
-        "those of the formats",
         lambda format, device: None,
     ),
     "triton": Implementation(
@@ -164,18 +159,8 @@ IMPLEMENTATIONS = {
             "grouped_mm": ("bf16", "mxfp8", "fp8_block", "fp8_row"),
             "grouped_wgrad": ("bf16", "mxfp8", "fp8_tile"),
         },
-        "matmuls: rows of whole pieces of 16 bytes, and K a multiple of 64 for bf16 weights that are transposed; "
-        "wgrad of codes: experts of whole blocks of rows; "
-        "scales for a whole row: rows of up to 16,384 numbers",
         _by_triton,
     ),
-    "torch": Implementation(
-        "torch_grouped",
-        {"grouped_mm": ("bf16",), "grouped_wgrad": ("bf16",)},
-        "rows of whole pieces of 16 bytes",
-        _by_torch,
-    ),
-    "torch_scaled": Implementation(
-        "torch_scaled", {"grouped_mm": ("fp8_row",)}, "N and K multiples of 16", _by_torch_scaled
-    ),
+    "torch": Implementation("torch_grouped", {"grouped_mm": ("bf16",), "grouped_wgrad": ("bf16",)}, _by_torch),
+    "torch_scaled": Implementation("torch_scaled", {"grouped_mm": ("fp8_row",)}, _by_torch_scaled),
 }

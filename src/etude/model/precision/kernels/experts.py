@@ -98,8 +98,7 @@ class ExpertKernels:
 
     @property
     def block(self) -> int:
-        """In training, an expert's rows are padded to a multiple of this, so that no block of columns spans two
-        experts."""
+        """In training, an expert's rows are padded to a multiple of this: no block of columns spans two."""
         return {"bf16": 1, "mxfp8": mxfp8.BLOCK, "fp8_block": fp8.BLOCK}[self.format]
 
     def rows(self, x_rd: Tensor) -> Side:

@@ -82,8 +82,7 @@ class _Layer(torch.autograd.Function):
 
 
 def _keep(ctx: Any, *sides: Side) -> None:
-    """Save operands for the backward pass as their plain tensors, because autograd frees saved tensors as soon as the
-    layer's gradients are done."""
+    """Save operands as their plain tensors, which autograd frees as soon as the layer's gradients are done."""
     tensors: list[Tensor] = []
     ctx.made = []
     for side in sides:

@@ -36,8 +36,7 @@ class Passes(Protocol):
         """Return the largest magnitude of each block, in fp32; NaN if one of its numbers is NaN."""
 
     def encode_e4m3(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
-        """Encode rows / scales (with `divide`) or rows * scales as float8_e4m3fn, saturating. NaN becomes an arbitrary
-        code."""
+        """Rows / scales (with `divide`) or rows * scales as float8_e4m3fn, saturating. NaN becomes any code."""
 
     def encode_e2m1(self, rows: Tensor, scales: Tensor, *, divide: bool) -> Tensor:
         """Encode as E2M1 likewise, two codes per byte: uint8 [N, K / 2], the first of a pair in the low half."""

@@ -152,8 +152,7 @@ def _code(value: Any, element: Any) -> Any:
 
 @_loop
 def _value(code: Any, element: Any) -> Any:
-    """Return the value of a code: fp32 with the element's exponent, times a constant for the difference of the
-    biases."""
+    """A code's value: fp32 with the element's exponent, times a constant for the difference of the biases."""
     below, sign_below, least, _ = element
     sign = np.uint32(np.uint32(1) << (np.uint32(31) - sign_below))
     magnitude = np.uint32(np.uint32(code) & np.uint32(sign - np.uint32(1)))

@@ -5,16 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from etude.model.precision.elements import (
-    E2M1,
-    Element,
-    from_e2m1,
-    from_e4m3,
-    pack_pairs,
-    round_to_,
-    to_e2m1,
-    to_e4m3,
-)
+from etude.model.precision.elements import E2M1, Element, from_e2m1, from_e4m3, pack_pairs, round_to_, to_e2m1, to_e4m3
 from etude.model.precision.passes import ThereAndBack
 
 _MAGNITUDE = {

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from etude.sandbox.contract import SandboxError
-from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, Hierarchy, lines, set_limits, stat_of, write
+from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, Hierarchy, lines, set_limits, stat_of
 from etude.sandbox.embedded.cgroups.finding import find_hierarchies
 from etude.sandbox.embedded.cgroups.owners import locked_folder, remove_dead, remove_folder
+from etude.sandbox.inside import kernel
 
 _PIDS_OF_OURS = 1
 """The box's pid 1 counts towards the process limit."""
@@ -44,8 +45,7 @@ class BoxCgroup:
             yield numbers
 
     def memory_bytes(self) -> int | None:
-        """Memory that counts towards the limit, without pages that the kernel could reclaim at once. None without a
-        memory cgroup."""
+        """Memory that counts towards the limit, without pages reclaimable at once. None without a memory cgroup."""
         if self._memory is None:
             return None
         settings, path = self._memory
@@ -62,7 +62,7 @@ class BoxCgroup:
         # direction.
         for name, value in reversed(settings.memory) if self._now > before else settings.memory:
             with contextlib.suppress(OSError):  # The limit cannot be that low now, or the box has ended.
-                write(path / name, value.format(limit=self._now))
+                kernel.write(path / name, value.format(limit=self._now))
 
     def remove(self) -> None:
         """Removes the folders, once every process of the box has ended. Safe to call twice."""
@@ -83,7 +83,7 @@ class Cgroups:
                     # All boxes together weigh as much as one process per core, and share that evenly: a box with many
                     # processes gets no more than one with few, and the owner beside them is not starved.
                     name, one, most = hierarchy.settings.weight
-                    write(ours / name, str(min(one * (os.cpu_count() or 1), most)))
+                    kernel.write(ours / name, str(min(one * (os.cpu_count() or 1), most)))
         except OSError:
             self.close()
             raise

@@ -1,12 +1,12 @@
-"""The files of a cgroup, by cgroup version. A value must be written in one write, and a missing file must not be
-created."""
+"""The files of a cgroup, by version. A value must be written in one write, and a missing file not be created."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from etude.sandbox.inside import kernel
 
 MEMORY, PIDS, CPU = "memory", "pids", "cpu"
 
@@ -65,20 +65,12 @@ class Hierarchy:
 def set_limits(hierarchy: Hierarchy, path: Path, memory_bytes: int, processes: int) -> None:
     if MEMORY in hierarchy.controllers:
         (first, value), *others = hierarchy.settings.memory
-        write(path / first, value.format(limit=memory_bytes))
+        kernel.write(path / first, value.format(limit=memory_bytes))
         for name, value in others:
             with contextlib.suppress(FileNotFoundError):
-                write(path / name, value.format(limit=memory_bytes))
+                kernel.write(path / name, value.format(limit=memory_bytes))
     if PIDS in hierarchy.controllers:
-        write(path / "pids.max", str(processes))
-
-
-def write(path: Path, text: str) -> None:
-    number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(number, text.encode())
-    finally:
-        os.close(number)
+        kernel.write(path / "pids.max", str(processes))
 
 
 def lines(path: Path) -> list[str]:

@@ -24,8 +24,7 @@ class Mount:
 
 
 def find_hierarchies() -> list[Hierarchy]:
-    """Finds at most one hierarchy per controller, version 2 first. Returns nothing if none of them has the memory
-    controller."""
+    """At most one hierarchy per controller, version 2 first. None at all if the memory controller is missing."""
     found: list[Hierarchy] = []
     for mount in sorted(read_mounts(Path("/proc/self/mountinfo").read_text()), key=lambda mount: -mount.version):
         have = frozenset(name for hierarchy in found for name in hierarchy.controllers)

@@ -1,5 +1,4 @@
-"""Ownership of cgroups: each of our processes holds a lock on its folders, so unlocked folders belong to a dead
-owner."""
+"""Ownership of cgroups: each of our processes holds a lock on its folders; unlocked ones belong to a dead owner."""
 
 from __future__ import annotations
 
@@ -9,7 +8,8 @@ import os
 import secrets
 from pathlib import Path
 
-from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS, lines, write
+from etude.sandbox.embedded.cgroups.files import CPU, MEMORY, PIDS, lines
+from etude.sandbox.inside import kernel
 
 PREFIX = "etude-"
 _HOME = "etude.home"
@@ -48,7 +48,7 @@ def remove_dead(place: Path) -> list[str]:
             continue
         else:
             with contextlib.suppress(OSError):  # Exists from Linux 5.14 on.
-                write(folder / "cgroup.kill", "1")
+                kernel.write(folder / "cgroup.kill", "1")
             if remove_folder(folder):
                 removed.append(folder.name)
         finally:
@@ -76,7 +76,7 @@ def hand_on_controllers(place: Path, *, vacate: bool) -> None:
         return
     wanted = " ".join(f"+{name}" for name in sorted(missing))
     try:
-        write(place / "cgroup.subtree_control", wanted)
+        kernel.write(place / "cgroup.subtree_control", wanted)
     except OSError:
         if not vacate:
             raise
@@ -84,5 +84,5 @@ def hand_on_controllers(place: Path, *, vacate: bool) -> None:
         home.mkdir(exist_ok=True)
         for pid in lines(place / "cgroup.procs"):
             with contextlib.suppress(ProcessLookupError):
-                write(home / "cgroup.procs", pid)
-        write(place / "cgroup.subtree_control", wanted)
+                kernel.write(home / "cgroup.procs", pid)
+        kernel.write(place / "cgroup.subtree_control", wanted)

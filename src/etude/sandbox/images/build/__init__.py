@@ -3,7 +3,7 @@ content.
 
 Public: `build_image`, and `refuse_side_cars`, which rejects folders with a compose file."""
 
-from etude.sandbox.images.build.build import BUILD_LIMITS, build_image, try_build
+from etude.sandbox.images.build.build import build_image, try_build
 from etude.sandbox.images.build.compose import refuse_side_cars
 
-__all__ = ["BUILD_LIMITS", "build_image", "refuse_side_cars", "try_build"]
+__all__ = ["build_image", "refuse_side_cars", "try_build"]

@@ -5,16 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from etude.sandbox.contract import (
-    NO_EGRESS,
-    BuildFailed,
-    BuildTerms,
-    Egress,
-    ImageError,
-    Limits,
-    Sandboxes,
-    TriedBuild,
-)
+from etude.sandbox.contract import NO_EGRESS, BuildFailed, BuildTerms, Egress, ImageError, Limits, Sandboxes, TriedBuild
 from etude.sandbox.cpu_share import Watch
 from etude.sandbox.images.build.builder import Builder
 from etude.sandbox.images.build.compose import COMPOSE_FILES, refuse_side_cars
@@ -49,8 +40,7 @@ async def build_image(
 ) -> str:
     """Builds the stage `target` (by default the last) and the stages it needs; returns the image's id.
 
-    An ImageError names file, line and instruction. `say` is called with each step and each line of its command's
-    output.
+    An ImageError names file, line and instruction. `say` gets each step and each line of its output.
     """
     file = dockerfile or context / "Dockerfile"
     if file.name in COMPOSE_FILES:

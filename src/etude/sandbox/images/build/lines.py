@@ -86,8 +86,7 @@ class _Reader:
         return Line(number, name, rest, tuple(self._read_heredoc(number, *opening) for opening in openings))
 
     def _join(self) -> str:
-        """Joins lines up to the first one that does not end in the escape character, without comments and empty lines
-        in between."""
+        """Joins lines up to the first without an escape character at its end, leaving out comments and empty ones."""
         mark = re.escape(self.escape)
         continued = re.compile(rf"(?:^|(?<=[^{mark}])){mark}[ \t]*$")
         parts: list[str] = []

@@ -14,7 +14,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import IO
 
-FIXED_TIME = 946_684_800
+from etude.sandbox.images.layers import FIXED_TIME
+
 MAX_FILE = 900 << 20
 """Size limit of one file, which goes into a box in one piece."""
 _CHUNK = 1 << 20

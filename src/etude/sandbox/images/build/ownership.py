@@ -11,8 +11,7 @@ _MAX_BYTES = 1 << 20
 
 
 async def find_owner(box: Box, name: str) -> tuple[int, int]:
-    """Resolves "user", "user:group" or numbers by the box's own files. A number without a group is the group's id
-    too."""
+    """Resolves "user", "user:group" or numbers by the box's own files. A number alone is the group's id too."""
     user, colon, group = name.partition(":")
     people = parse_passwd(await _text(box, "/etc/passwd"))
     if user.isdecimal():

@@ -69,8 +69,7 @@ def _one_char(pattern: str, at: int) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """What a .dockerignore excludes from the context. The last line that matches a path or one of its parents
-    decides."""
+    """What a .dockerignore excludes: the last line that matches a path or one of its parents decides."""
 
     rules: tuple[tuple[re.Pattern[str], bool], ...] = ()
     """(pattern, whether it excludes or includes again)"""

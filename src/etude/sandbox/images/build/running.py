@@ -13,8 +13,7 @@ from etude.sandbox.images.build.settings import StageState
 Say = Callable[[str], None]
 _KEPT_LINES = 20
 _ALMOST_FULL = 0.97 * (1 << 20)
-"""Bytes per MB of the disk limit. A command that fails with more than this in use failed because the disk was full,
-whatever it says."""
+"""Bytes per MB of the disk limit: a command that fails with more in use failed for a full disk."""
 
 
 def command_of(state: StageState, run: Run) -> tuple[list[str], bytes]:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass, field, replace
 
-from etude.sandbox.images.build.instructions import (
-    Arg,
-    Cmd,
-    Command,
-    Entrypoint,
-    Env,
-    Shell,
-    User,
-)
+from etude.sandbox.images.build.instructions import Arg, Cmd, Command, Entrypoint, Env, Shell, User
 from etude.sandbox.images.build.variables import expand, expand_document
 from etude.sandbox.images.host_base import PATH
 from etude.sandbox.images.image import HOST, Image, ImageConfig

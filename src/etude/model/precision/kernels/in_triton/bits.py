@@ -50,8 +50,7 @@ def words_for(out, values):
 
 @triton.jit
 def magnitudes(values):
-    """Return the bits of |values|: integers ordered like the magnitudes, infinity above all numbers, NaN above
-    infinity."""
+    """The bits of |values|: integers ordered like the magnitudes, infinity above all numbers, NaN above it."""
     return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 

@@ -205,8 +205,7 @@ def _launch(kernel: Any, kind: str, like: Tensor, *args: Any, **meta: Any) -> No
 
 @cache
 def _tuned(kernel: Any, kind: str) -> Any:
-    """Autotune a kernel: for each width and depth, the fastest configuration is measured on the rows of the first
-    call."""
+    """For each width and depth, the fastest configuration, as measured on the rows of the first call."""
     return triton.autotune(CONFIGS[kind], key=["columns", "inner", "TURNED"])(kernel)
 
 
@@ -307,8 +306,7 @@ def _grouped_mm(
 
 @triton.jit
 def _place(tile, high, across):
-    """Order tiles in bands of 8 rows, down before across within a band: neighbouring programs share rows and weights in
-    the cache."""
+    """Order tiles in bands of 8 rows, down before across: neighbours share rows and weights in the cache."""
     band = tile // (8 * across) * 8
     tall = tl.minimum(high - band, 8)
     within = tile - band * across

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from _fleet_simulation import Scene, Simulation
+
 from etude.sandbox.fleet.policy import Policy
-from etude.sandbox.fleet.simulation import Scene, Simulation
 
 SMALL = Scene(boxes=4_000, hosts=25, deaths=8, drains=3, fill_seconds=100, steady_seconds=30)
 
