@@ -103,7 +103,7 @@ class Agent:
 
 
 def look(place: Path, *, at_rest: bool = False) -> Agent:
-    """Read an agent's state. `at_rest` means that the caller holds the agent's lock, so its process cannot."""
+    """Read an agent's state. `at_rest` means that the caller holds the agent's lock, so no process of it is running."""
     order = read_order(place)
     lives = not at_rest and is_held(place / LOCK)
     session = load_session(place) if begun(place) else None

@@ -27,7 +27,8 @@ MOST_ROOTS = 20
 
 @dataclass(slots=True)
 class Report:
-    """Result of one look. `fresh` and `old` are ordered by place."""
+    """Result of linting one path: its new problems (`fresh`) and those it had at the start (`old`), sorted by file and
+    line."""
 
     fresh: list[Diagnostic] = field(default_factory=list)
     old: list[Diagnostic] = field(default_factory=list)

@@ -198,9 +198,11 @@ def rules_for(paths: Collection[bytes], *, hidden: bool = False) -> bytes:
 
 
 def _by_file(printed: bytes) -> list[tuple[bytes, bytes]]:
-    """Split ripgrep's output by file. A zero byte follows each path and occurs nowhere else; a blank line separates two
-    files. A blank line inside a path is not mistaken for that, since the first one is taken after the earliest position
-    where the path can begin."""
+    """Split ripgrep's output into (path, lines) pairs, sorted by path.
+
+    Each path ends with a zero byte, which occurs nowhere else, and a blank line separates two files. A path may itself
+    contain a blank line. So the separator is the first blank line in the last _LONGEST_PATH bytes before the next zero
+    byte: the next path cannot begin earlier."""
     find = printed.find
     files: list[tuple[bytes, bytes]] = []
     begin, zero = 0, find(b"\0")

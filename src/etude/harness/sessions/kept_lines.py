@@ -28,7 +28,8 @@ Read = Callable[[str], bytes | None]
 
 
 def look_after(session: SavedSession, *, now: float | None = None) -> list[dict[str, Any]]:
-    """Write an `edits_kept` signal for each time that is due, and return the signals."""
+    """Count which lines of accepted edits are still in the folder, for each interval of AFTER_SECONDS that has passed
+    and was not counted before. Write one `edits_kept` signal per count, and return them."""
     folder = session.about.get("folder")
     if not folder or not Path(folder).is_dir():
         return []
@@ -54,7 +55,8 @@ def look_after_all(sessions: Path, user: Path) -> None:
 
 
 def due(session: SavedSession, read: Read, now: float) -> Iterator[dict[str, Any]]:
-    """The signals that are due, without `what`."""
+    """Yield the fields of each `edits_kept` signal that is due at the time `now`, except `what`. `read` returns a
+    file's contents today."""
     done = {(s["accepted"], s["after_seconds"]) for s in session.signals if s["what"] == "edits_kept"}
     for signal in session.signals:
         if signal["what"] != "edits_accepted":

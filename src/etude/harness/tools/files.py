@@ -68,7 +68,8 @@ async def edit(run: ToolContext, arguments: dict[str, Any]) -> Output:
 
 
 def by_number(text: str) -> dict[int, str]:
-    """The new text for each line that an edit names."""
+    """Parse an edit's `lines` argument into a map from line number to new text. A number that is given several times
+    gets several lines."""
     wanted: dict[int, str] = {}
     for number, new in numbered_lines(text):
         wanted[number] = f"{wanted[number]}\n{new}" if number in wanted else new

@@ -105,7 +105,8 @@ class FolderFiles(Mapping[str, bytes]):
         return {path: data for path, data in found.items() if not self._is_still(path, data)}
 
     def rebase(self, path: str, data: bytes | None) -> None:
-        """Record what is on disk from now on; None means that the file is gone."""
+        """Record a file's new contents on disk as its original, which later changes are compared with. None: the file
+        was deleted."""
         self._forget(path)
         self._kept.pop(path, None)
         if data is None:

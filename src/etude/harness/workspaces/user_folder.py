@@ -134,7 +134,8 @@ class FolderWorkspace(OverlayWorkspace):
         self.left.update({path: now.get(path) for path in changed})
 
     def count_from(self, changed: Mapping[str, tuple[bytes | None, bytes | None]]) -> None:
-        """Count what an earlier session changed (contents before and after) as changed here, where it is still so."""
+        """Take over the changes of an earlier session; `changed` maps each path to its contents before and after. A
+        file that is still as that session left it counts as changed by the agent; all others are ignored."""
         still = {path: before for path, (before, now) in changed.items() if self._files.get(path) == now}
         self.start = _with(self.start, still)
         self.left.update({path: self._files.get(path) for path in still})

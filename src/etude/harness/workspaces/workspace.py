@@ -113,7 +113,8 @@ class Runner(Protocol):
         ...
 
     async def leave(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """Read the files back from the place where commands run."""
+        """Return the files as the terminals' commands have left them. `files` is what was given to `enter`; it is
+        returned as it is if the box was lost or its files cannot be read."""
         ...
 
     async def aside(self, states: Sequence[Mapping[str, bytes]], command: str, *, timeout: float) -> list[ExecResult]:

@@ -108,7 +108,8 @@ def _to_rows(scales: Tensor, shape: torch.Size, rows: int) -> Tensor:
 
 
 def _codes(rows: Tensor, scales: Tensor) -> Tensor:
-    """Encode the rows. No quotient rounds to more than 448, since the scale is absmax / 448 to the last bit."""
+    """Encode each number as E4M3: number / scale, rounded; NaN where the scale is NaN. No quotient rounds to more than
+    448, the largest E4M3 value, because the scale is at least absmax / 448, correctly rounded."""
     codes = passes_on(rows.device).encode_e4m3(rows, scales, divide=True)
     nan = scales.isnan()
     if bool(nan.any()):

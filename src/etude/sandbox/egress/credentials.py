@@ -15,5 +15,5 @@ _WORDS = re.compile(
 
 
 def tells_who_asks(field: str) -> bool:
-    """Whether a field of this name, in lower case, says who is asking."""
+    """Whether a request field carries credentials, judged by its name in lower case."""
     return _WORDS.search(field) is not None

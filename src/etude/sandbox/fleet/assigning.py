@@ -66,7 +66,8 @@ class Assigner:
         return not sizes or any(fit)
 
     def in_the_way(self, pending: Pending) -> str:
-        """What the hosts are short of, in words, for the first few of them."""
+        """Returns what hosts lack to take the request, as text to append to its error message. Names at most _TOLD
+        hosts; empty if no host lacks anything."""
         wanted = pending.wanted
         hosts = (host for host in self.hosts.values() if wanted.pinned in ("", host.name))
         short = [(host.name, host.short_of(wanted.demand, wanted.count)) for host in hosts]

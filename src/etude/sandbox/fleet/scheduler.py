@@ -4,12 +4,12 @@ calls, and uses no randomness.
 Always true, whatever comes in whatever order (tests/sandbox/fleet/test_machine.py):
 
 - every request is answered exactly once, by Granted or Rejected;
-- a box is on one host at most, and a host is never given more than its ceiling allows by what was known then;
+- a box is on one host at most, and a host gets no box that would exceed its ceiling, by the load known at that time;
 - a host that is silent, draining or gone gets nothing; a lost host loses its own boxes and no others.
 
-A request waits for room, for a token of the fleet and for one of its host (assigning.py). When it has been passed over
-for a good part of its patience, it claims a host, which is kept free until the request fits. So small requests do not
-starve large ones.
+A request waits until a host has room and both token buckets, the fleet's and the host's, have a token (assigning.py).
+After a fixed part of its maximum waiting time it claims a host, which then takes no other boxes until the request fits.
+So small requests do not starve large ones.
 """
 
 from __future__ import annotations

@@ -98,7 +98,8 @@ def _run(store: ImageStore, command: list[str], say: Say) -> None:
 
 
 def _follow(output: IO[str], last: deque[str], say: Say) -> None:
-    """Reports the first line of each kind, since there are several kinds of lines for each package."""
+    """Reads debootstrap's output. Every package prints the same kinds of progress lines, so only the first line of each
+    kind (its first word, such as "Retrieving") goes to `say`. `last` keeps the latest lines for an error message."""
     kinds: set[str] = set()
     for line in output:
         text = line.strip().removeprefix("I: ")

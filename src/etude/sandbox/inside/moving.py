@@ -32,7 +32,7 @@ class Place:
         self.link = f"/proc/{thread}/cwd"
 
     def reached(self) -> bool:
-        """Whether the thread is in the folder that its path leads to now, or has ended."""
+        """Whether the thread's working folder is the one now found at `path`. Also true if the thread has ended."""
         try:
             stands = os.stat(self.link)
         except (FileNotFoundError, ProcessLookupError):

@@ -1,7 +1,8 @@
-"""The passes as loops, which Numba compiles for the CPU at hand on first use and caches for the next process.
+"""The passes as loops that Numba compiles for this CPU on first use and caches on disk for later processes.
 
-Numbers are read and written as their bits: those of fp32, or of bf16, which are the upper half of fp32's. The loops go
-over rows, blocks of a row, and numbers of a block. Arithmetic is IEEE: no fast-math, a division is a division.
+Numbers are read and written as raw bits: 4 bytes for fp32, 2 bytes for bf16, which are the upper half of the same
+number in fp32. The loops go over rows, blocks of a row, and numbers of a block. Arithmetic is IEEE, without fast-math:
+no division is replaced by a multiplication with the reciprocal.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def permute(x_nd: Tensor, placement: Placement, gates_nk: Tensor | None = None) 
 
 
 def unpermute(y_rd: Tensor, placement: Placement, gates_nk: Tensor | None = None) -> Tensor:
-    """[R, D] -> [N, D]. Without gates, the plain sum."""
+    """Sum the rows of each token, weighted by their gates: [R, D] -> [N, D]. Without gates every weight is 1."""
     y_rd = y_rd.contiguous()
     (tokens, choices), width = placement.row_nk.shape, y_rd.shape[1]
     out = y_rd.new_empty(tokens, width)
