@@ -132,14 +132,21 @@ def test_the_first_piece_of_an_answer_is_timed(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_is_told(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "repository")
+    folder, asked = repository(tmp_path / "repository"), asyncio.Event()
+
+    class NeverAnswers(Following):
+        async def act(self, conversation: Conversation, *, max_tokens: int) -> Turn:
+            asked.set()
+            return await asyncio.get_running_loop().create_future()
 
     async def main() -> None:
         record = SessionRecord.begin(tmp_path / "session")
-        async with ChatSession(folder, Following(pause=60), HARNESS, BOX, record=record) as session:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await session.run("shorten it")
+        async with ChatSession(folder, NeverAnswers(), HARNESS, BOX, record=record) as session:
+            running = asyncio.create_task(session.run("shorten it"))
+            await asked.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
 
     asyncio.run(main())
     saved = load_session(tmp_path / "session")
