@@ -178,5 +178,7 @@ async def test_a_host_that_has_ipv6_alone(monkeypatch: pytest.MonkeyPatch) -> No
         way = await Upstream().connect("six.example", port, tls=False, private=True)
         assert await way.reader.read() == b"six"
         way.writer.close()
-        with pytest.raises(Unreachable, match=r"six\.example leads to ::1, which this policy keeps from boxes"):
+        with pytest.raises(
+            Unreachable, match=r"six\.example resolves to ::1, which this policy does not let boxes reach"
+        ):
             await Upstream().connect("six.example", port, tls=False, private=False)

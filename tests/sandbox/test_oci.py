@@ -32,7 +32,7 @@ from etude.sandbox import (
 )
 from etude.sandbox.oci.api import Engine
 from etude.sandbox.oci.endpoint import find_engine
-from etude.sandbox.oci.owner import OWNER, Owner, remove_dead
+from etude.sandbox.oci.owner import OWNER, Owner, remove_leftovers
 
 
 async def until(condition, patience: float = 60.0) -> None:
@@ -43,7 +43,7 @@ async def until(condition, patience: float = 60.0) -> None:
 
 
 async def nothing_of(engine: Engine, owner: Owner) -> bool:
-    kinds = [await engine.names_with(kind, OWNER) for kind in ("containers", "volumes")]
+    kinds = [await engine.list_labelled(kind, OWNER) for kind in ("containers", "volumes")]
     return not any((found.get("Labels") or {}).get(OWNER) == str(owner) for kind in kinds for found in kind)
 
 
@@ -274,21 +274,21 @@ class TestEnds:
         owner = Owner.parse((await process.stdout.readline()).decode().strip())
         client = Engine(engine.endpoint)
         assert not owner.dead()
-        assert await remove_dead(client) == []
-        assert len(await client.names_with("containers", OWNER)) >= 2
+        assert await remove_leftovers(client) == []
+        assert len(await client.list_labelled("containers", OWNER)) >= 2
         process.send_signal(signal.SIGKILL)
         await process.wait()
         assert owner.dead()
 
         async def no_containers() -> bool:
-            return not [box for box in await client.names_with("containers", OWNER) if str(owner) in str(box)]
+            return not [box for box in await client.list_labelled("containers", OWNER) if str(owner) in str(box)]
 
         await until(no_containers)
-        removed = await remove_dead(client)
+        removed = await remove_leftovers(client)
         assert any(name.startswith("localhost/etude/fork:") for name in removed)
         assert f"etude-{owner.name}" in removed
         assert await nothing_of(client, owner)
-        assert await remove_dead(client) == []
+        assert await remove_leftovers(client) == []
 
     @in_loop
     async def test_images_of_a_store_that_is_gone_are_removed(self, engine: OwnEngine, tmp_path: Path) -> None:
@@ -296,9 +296,9 @@ class TestEnds:
         sandboxes = OciSandboxes(root, endpoint=engine.endpoint)
         reference = (await sandboxes.images.known(await sandboxes.add_image({"a": b"1"}))).reference
         await sandboxes.close()
-        assert reference not in await remove_dead(sandboxes.engine)
+        assert reference not in await remove_leftovers(sandboxes.engine)
         shutil.rmtree(root)
-        assert reference in await remove_dead(sandboxes.engine)
+        assert reference in await remove_leftovers(sandboxes.engine)
         assert await sandboxes.engine.image(reference) is None
 
     @in_loop

@@ -11,7 +11,7 @@ from tests.needs import needs
 
 from etude.sandbox import RequestRefused
 from etude.sandbox.egress import clients
-from etude.sandbox.egress.clients import hosts_of
+from etude.sandbox.egress.package_clients import hosts_of
 
 
 @pytest.fixture
