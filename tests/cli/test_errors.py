@@ -61,7 +61,7 @@ CAUGHT_INSIDE = {
     "_AskAgain": "asked again, then told as PolicyError",
     "EmbeddingFailed": "told to the agent",
     "TooManyFiles": "told to the agent",
-    "_Silent": "told as RequestRefused, with the client that does not say what it uses",
+    "_HostsUnknown": "reported as RequestRefused, with the client whose hosts are unknown",
 }
 
 

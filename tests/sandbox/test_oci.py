@@ -193,7 +193,7 @@ class TestImages:
         tar = tmp_path / "root.tar.gz"
         tar.write_bytes(gzip.compress(write_root(tmp_path / "root.tar").read_bytes()))
         image = await sandboxes.import_image(tar)
-        reference = (await sandboxes.images.known(image)).reference
+        reference = (await sandboxes.images.find_image(image)).reference
         for form in engine.archive_forms:
             archive = tmp_path / f"{form}.tar"
             engine.save(reference, form, archive)
@@ -209,7 +209,7 @@ class TestImages:
 
     @in_loop
     async def test_a_dockerfile_is_built_by_the_engine(self, sandboxes: OciSandboxes, tmp_path: Path) -> None:
-        base = (await sandboxes.images.known(await sandboxes.import_image(write_root(tmp_path / "root.tar")))).reference
+        base = (await sandboxes.images.find_image(await sandboxes.import_image(write_root(tmp_path / "root.tar")))).reference
         context = tmp_path / "context"
         (context / "data").mkdir(parents=True)
         for name in ("hello", "secret", "data/a", "data/b.log"):
@@ -237,7 +237,7 @@ class TestImages:
         image = await first.add_image({"a": b"1"})
         box = await first.create(BoxSpec(image))
         assert ok(await box.exec("cat a; stat -c %u a", timeout=10)) == "10\n"
-        reference = (await first.images.known("host")).reference
+        reference = (await first.images.find_image("host")).reference
         await first.close()
         second = OciSandboxes(tmp_path / "s2", endpoint=engine.endpoint, base=reference)
         assert ok(await (await second.create(BoxSpec("host"))).exec("id -u", timeout=10)) == "0\n"
@@ -294,7 +294,7 @@ class TestEnds:
     async def test_images_of_a_store_that_is_gone_are_removed(self, engine: OwnEngine, tmp_path: Path) -> None:
         root = tmp_path / "store"
         sandboxes = OciSandboxes(root, endpoint=engine.endpoint)
-        reference = (await sandboxes.images.known(await sandboxes.add_image({"a": b"1"}))).reference
+        reference = (await sandboxes.images.find_image(await sandboxes.add_image({"a": b"1"}))).reference
         await sandboxes.close()
         assert reference not in await remove_leftovers(sandboxes.engine)
         shutil.rmtree(root)
