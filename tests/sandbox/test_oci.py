@@ -209,7 +209,8 @@ class TestImages:
 
     @in_loop
     async def test_a_dockerfile_is_built_by_the_engine(self, sandboxes: OciSandboxes, tmp_path: Path) -> None:
-        base = (await sandboxes.images.find_image(await sandboxes.import_image(write_root(tmp_path / "root.tar")))).reference
+        image = await sandboxes.import_image(write_root(tmp_path / "root.tar"))
+        base = (await sandboxes.images.find_image(image)).reference
         context = tmp_path / "context"
         (context / "data").mkdir(parents=True)
         for name in ("hello", "secret", "data/a", "data/b.log"):
